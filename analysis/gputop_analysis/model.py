@@ -1,0 +1,154 @@
+"""The results that analysis hands to the screens, reports and exports. Plain frozen data, units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["critical", "high", "medium", "info"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
+
+Health = Literal["waiting", "healthy", "attention", "critical", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: what, where, how sure, what it costs and what to do."""
+
+    id: str
+    """Catalogue id, ``IN01``."""
+    name: str
+    """Short name, ``input-bound``."""
+    severity: Severity
+    title: str
+    """One line, at most about 70 characters, with the figure that matters."""
+    evidence: str
+    """The numbers behind it, with units."""
+    fix: str
+    """What to do, as the user would type it."""
+    rank: int | None = None
+    gpu: int | None = None
+    host: str | None = None
+    site: str | None = None
+    """``file.py:118 function`` where it is known."""
+    confidence: float = 1.0
+    """0 to 1."""
+    recoverable_ms_per_step: float | None = None
+    """Wall time per step that the fix would win back; None where the question makes no sense (a NaN, a crash)."""
+    interval_ms_per_step: tuple[float, float] | None = None
+    """95 % interval of the same."""
+    recoverable_hours: float | None = None
+    """Over the rest of the run; None while its length is not known."""
+    absorbed: tuple[str, ...] = ()
+    """Ids of the findings that this one explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStats:
+    """One phase over the window's steps."""
+
+    name: str
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    share: float
+    """Of the wall time, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank over the window."""
+
+    rank: int
+    host: str
+    steps: int
+    step_time_p50_ms: float
+    step_time_p95_ms: float
+    phases_mean_ms: dict[str, float]
+    wait_mean_ms: float
+    """Exposed waiting for other ranks per step; NaN where it cannot be measured."""
+    peak_allocated_gib: float
+    peak_reserved_gib: float
+    peak_rss_gib: float
+    allocated_gib: float
+    reserved_gib: float
+    rss_gib: float
+    dropped_records: int
+    device: str = ""
+    loss: float = float("nan")
+    grad_norm: float = float("nan")
+    lr: float = float("nan")
+    last_step_ns: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSummary:
+    """One device over the window; NaN where the driver does not tell."""
+
+    index: int
+    name: str
+    host: str
+    memory_total_gib: float
+    memory_used_gib: float
+    peak_used_gib: float
+    util_mean_pct: float
+    util_pct: float
+    power_mean_w: float
+    power_w: float
+    power_limit_w: float
+    temperature_c: float
+    sm_clock_mhz: float
+    sm_clock_max_mhz: float
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HostSummary:
+    """One host now."""
+
+    host: str
+    cpu_pct: float
+    cpu_count: int
+    memory_used_gib: float
+    memory_total_gib: float
+    tree_rss_gib: float
+    run_wait_share: float
+    """Share of wall time that the training threads waited for a core; NaN: not known."""
+    disk_read_mb_s: float
+    disk_write_mb_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """All that the overview shows, over one window of steps."""
+
+    command: tuple[str, ...]
+    state: Literal["starting", "running", "ended", "lost"]
+    exit_code: int | None
+    started_ns: int
+    ended_ns: int | None
+    now_ns: int
+    world_size: int
+    steps: int
+    """Steps done by the slowest rank, over all of the run."""
+    total_steps: int | None
+    """How many there will be, where it is known."""
+    steps_per_s: float
+    samples_per_s: float
+    tokens_per_s: float
+    step_time_p50_ms: float
+    step_time_p95_ms: float
+    phases: tuple[PhaseStats, ...]
+    ranks: tuple[RankSummary, ...]
+    gpus: tuple[GpuSummary, ...]
+    hosts: tuple[HostSummary, ...]
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one line on top: is it healthy, and if not, what first."""
+
+    health: Health
+    headline: str

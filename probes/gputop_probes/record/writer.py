@@ -1,0 +1,90 @@
+"""Appends to a run record. Standard library only, and it never raises on a full disk: it counts what was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gputop_probes.record import layout
+
+
+class RecordWriter:
+    """The one writer of a host's part of a record."""
+
+    def __init__(self, run_dir: Path, host: str):
+        """Open for appending; the directories must exist (see ``create``)."""
+        self.run_dir = run_dir
+        self.host_dir = layout.host_dir(run_dir, host)
+        self.write_errors = 0
+        self._files: dict[Path, int] = {}
+
+    @classmethod
+    def create(cls, run_dir: Path, host: str, manifest: dict[str, Any]) -> RecordWriter:
+        """Make the directories and ``run.json``; joins an existing run when another host made it first.
+
+        Raises:
+            OSError: the directory cannot be made or written.
+        """
+        for folder in (
+            run_dir,
+            run_dir / "steps",
+            run_dir / "device",
+            run_dir / "comm",
+            layout.host_dir(run_dir, host),
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(run_dir / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return cls(run_dir, host)
+        tables = {name: layout.dtype_description(fields) for name, fields in layout.TABLES.items()}
+        head = {"format": layout.FORMAT, "version": layout.FORMAT_VERSION, "tables": tables}
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({**head, **manifest}, file, indent=1)
+        return cls(run_dir, host)
+
+    def append_rank(self, table: str, rank: int, records: bytes) -> None:
+        """Append whole packed records to ``steps``, ``device`` or ``comm`` of a rank."""
+        self._append(layout.rank_file(self.run_dir, table, rank), records)
+
+    def append_host(self, table: str, records: bytes) -> None:
+        """Append whole packed records to ``gpu``, ``host`` or ``process``."""
+        self._append(self.host_dir / f"{table}.bin", records)
+
+    def append_event(self, event: dict[str, Any]) -> None:
+        """Append one event; it must have ``t_ns`` and ``type``."""
+        line = json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n"
+        self._append(self.host_dir / "events.jsonl", line)
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace ``host.json`` atomically."""
+        path = self.host_dir / "host.json"
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(state, indent=1, default=str))
+            temporary.replace(path)
+        except OSError:
+            self.write_errors += 1
+
+    def close(self) -> None:
+        """Close all files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def _append(self, path: Path, data: bytes) -> None:
+        try:
+            descriptor = self._files.get(path)
+            if descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                descriptor = self._files[path] = os.open(path, flags, 0o644)
+            written = os.write(descriptor, data)
+            if written < len(
+                data
+            ):  # a short write means a full disk: undo it, so that no record is torn inside the file
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                self.write_errors += 1
+        except OSError:
+            self.write_errors += 1
