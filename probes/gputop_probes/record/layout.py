@@ -15,8 +15,7 @@
     RUN/hosts/HOST/stderr.log        the command's stderr, only where stdout and stderr were apart
 
 All files are append-only; a torn last record or line is ignored. Counters named ``*_total`` are cumulative. A float
-that
-was not measured is NaN, an integer -1.
+that was not measured is NaN, an integer -1.
 """
 
 from __future__ import annotations
