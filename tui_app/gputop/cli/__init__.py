@@ -1,0 +1,64 @@
+"""The command line. Each command is a module that is imported only when it is called.
+
+argparse and not click: `gputop run` must start the training before anything else, and importing click takes 40 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from gputop.cli.commands import COMMANDS, find
+from gputop.cli.errors import CliError
+
+_EPILOG = "Start here: gputop run python train.py   (everything after the first word that is no option is the command)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one gputop command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except CliError as error:
+        print(f"gputop: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our stdout went away: not an error
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version", "version"):
+        from gputop import __version__
+
+        print(f"gputop {__version__}")
+        return 0
+    command = find(words[0])
+    if command is None:
+        raise CliError(_unknown(words[0]))
+    return command.load()(words[1:])
+
+
+def _unknown(word: str) -> str:
+    import difflib
+    import shutil
+
+    near = difflib.get_close_matches(word, [c.name for c in COMMANDS], n=1)
+    if near:
+        return f"no command {word!r}: did you mean `gputop {near[0]}`?"
+    if shutil.which(word) or os.path.exists(word):
+        return f"no command {word!r}: to watch a training, say `gputop run {word} ...`"
+    return f"no command {word!r}: `gputop --help` lists them"
+
+
+def _help() -> str:
+    width = max(len(c.name) for c in COMMANDS)
+    lines = ["usage: gputop COMMAND ...", "", "htop for PyTorch training.", ""]
+    lines += [f"  {c.name:<{width}}  {c.summary}" for c in COMMANDS]
+    return "\n".join([*lines, "", _EPILOG, "`gputop COMMAND --help` tells more."])

@@ -1,0 +1,37 @@
+"""The table of commands. Adding one is adding a row and a module with ``execute(words) -> exit code``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word after ``gputop``."""
+
+    name: str
+    summary: str
+    module: str
+
+    def load(self) -> Callable[[list[str]], int]:
+        """Import the command's module and return its ``execute``."""
+        return importlib.import_module(self.module).execute
+
+
+COMMANDS = (
+    Command("run", "start a training command and watch it", "gputop.cli.run"),
+    Command("attach", "watch a run that is already going", "gputop.cli.attach"),
+    Command("open", "replay a finished run through the same screens", "gputop.cli.open"),
+    Command("runs", "list the runs, newest first", "gputop.cli.runs"),
+    Command("report", "print what a run shows, as text or JSON", "gputop.cli.report"),
+    Command("export", "write a run as JSON, CSV or SVG", "gputop.cli.export"),
+    Command("demo", "open a bundled recording of a real run", "gputop.cli.demo"),
+    Command("doctor", "check what works here, and how to mend what does not", "gputop.cli.doctor"),
+)
+
+
+def find(name: str) -> Command | None:
+    """The command of that name, None if there is none."""
+    return next((c for c in COMMANDS if c.name == name), None)

@@ -1,0 +1,16 @@
+"""What the command line tells a user who asked for something that cannot be done."""
+
+from __future__ import annotations
+
+USAGE = 2
+"""Bad usage or bad input."""
+ENVIRONMENT = 3
+"""The environment lacks something, named in the message."""
+
+
+class CliError(Exception):
+    """One line for the user: what is wrong and how to mend it."""
+
+    def __init__(self, message: str, exit_code: int = USAGE):
+        super().__init__(message)
+        self.exit_code = exit_code
