@@ -1,0 +1,39 @@
+"""Opening the record that the user named, with the user's kind of error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from gputop_probes.record.reader import RunRecord
+
+
+def find_record(name: str) -> Path:
+    """Directory of the run called ``name``: a path, a run's name, a unique beginning of one, or ``last``.
+
+    Raises:
+        CliError: there is no such run, or more than one.
+    """
+    from gputop_probes.runs import RunNotFound, find_run
+
+    try:
+        return find_run(name)
+    except RunNotFound as error:
+        raise CliError(str(error)) from None
+
+
+def open_record(name: str) -> RunRecord:
+    """Open the run called ``name``.
+
+    Raises:
+        CliError: there is no such run, or its record cannot be read.
+    """
+    from gputop_probes.record.reader import RecordError, RunRecord
+
+    try:
+        return RunRecord.open(find_record(name))
+    except RecordError as error:
+        raise CliError(str(error)) from None

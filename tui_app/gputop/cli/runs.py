@@ -1,0 +1,42 @@
+"""``gputop runs``: what has been recorded, newest first."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from gputop.cli.parsing import Parser
+
+
+def execute(words: list[str]) -> int:
+    """List the runs of the runs directory."""
+    parser = Parser("runs", "List the runs, newest first.")
+    parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    options = parser.parse_args(words)
+    from gputop_probes.runs import list_runs, runs_dir
+
+    found = list_runs()
+    if options.n > 0:
+        found = found[: options.n]
+    if options.json:
+        print(json.dumps([run.as_dict() for run in found], indent=2))
+        return 0
+    if not found:
+        print(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
+        return 0
+    width = max(len(run.name) for run in found)
+    print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")
+    for run in found:
+        state = run.state if run.exit_code is None else f"exit {run.exit_code}"
+        print(f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  {' '.join(run.command)}")
+    return 0
+
+
+def _ago(then_ns: int) -> str:
+    seconds = max(0, time.time_ns() - then_ns) // 10**9
+    for unit, size in (("day", 86400), ("hour", 3600), ("min", 60)):
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {unit}{'s' if count > 1 and unit != 'min' else ''} ago"
+    return "just now"

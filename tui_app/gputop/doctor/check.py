@@ -1,0 +1,20 @@
+"""One line of the doctor's report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, how it stands, and what to do about it."""
+
+    name: str
+    status: Literal["ok", "note", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For ``--json``."""
+        return asdict(self)
