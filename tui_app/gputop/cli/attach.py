@@ -1,0 +1,40 @@
+"""``gputop attach RUN``: the live screen on a run that is already going."""
+
+from __future__ import annotations
+
+import sys
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.records import open_record
+from gputop.cli.terminal import need_terminal
+
+
+def execute(words: list[str]) -> int:
+    """Attach to a run; where its recorder is gone, a new one takes the run up again first."""
+    parser = Parser("attach", "Watch a run that is already going.", usage="gputop attach [RUN]")
+    parser.add_argument(
+        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
+    )
+    parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
+    options = parser.parse_args(words)
+    record = open_record(options.run)
+    if not options.headless:
+        need_terminal(f"gputop attach --headless {options.run}")
+    from gputop_probes.launch import StartError, adopt
+
+    try:
+        adopted = adopt(record.path)
+    except StartError as error:
+        raise CliError(str(error), error.exit_code) from None
+    if adopted:
+        print("gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr)
+    if options.headless:
+        return 0
+    from gputop.app import Source, run_app
+    from gputop.control import AttachedControl
+
+    result = run_app(Source(record.path, "live", AttachedControl(record.path)))
+    if result.still_running:
+        print(f"the training goes on; watch it again with: gputop attach {record.path.name}", file=sys.stderr)
+    return 0

@@ -1,0 +1,41 @@
+"""``gputop demo``: a bundled recording of a real run. Needs no torch."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from gputop.cli.parsing import Parser
+from gputop.cli.terminal import need_terminal
+
+_ARCHIVE = "demo.tar.xz"
+
+
+def execute(words: list[str]) -> int:
+    """Unpack the recording into a scratch directory and replay it."""
+    parser = Parser("demo", "Open a bundled recording of a real run.", usage="gputop demo [--report]")
+    parser.add_argument("--report", action="store_true", help="print its report in place of opening the screen")
+    options = parser.parse_args(words)
+    with tempfile.TemporaryDirectory(prefix="gputop-demo-") as folder:
+        run_dir = unpack(Path(folder))
+        if options.report:
+            from gputop.cli.report import execute as report
+
+            return report([str(run_dir)])
+        need_terminal("gputop demo --report")
+        from gputop.app import Source, run_app
+
+        run_app(Source(run_dir, "demo", None))
+    return 0
+
+
+def unpack(folder: Path) -> Path:
+    """Unpack the bundled record below ``folder`` and return its directory."""
+    with (
+        resources.files("gputop").joinpath("recordings", _ARCHIVE).open("rb") as file,
+        tarfile.open(fileobj=file) as archive,
+    ):
+        archive.extractall(folder, filter="data")
+    return next(folder.iterdir())

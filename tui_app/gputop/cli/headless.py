@@ -1,0 +1,103 @@
+"""Watching without a screen: pass the output on, pass signals on, wait."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_probes.launch import RunHandle
+
+_POLL_S = 0.05
+_CALIBRATE_POLL_S = 1.0
+_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to_stderr: bool) -> int:
+    """Follow the run until its command ends.
+
+    Args:
+        handle: the started run.
+        calibrate: stop the command once its figures are stable.
+        timeout_s: with ``calibrate``, stop it after this many seconds at the latest.
+        output_to_stderr: pass the command's output to stderr, so that stdout carries only the report.
+
+    Returns:
+        The command's exit code, 128+n after signal n.
+    """
+    from gputop_probes.follow import OutputForwarder
+
+    forwarder = OutputForwarder(handle, stdout_to_stderr=output_to_stderr)
+    stop_rule = _StopRule(handle, timeout_s) if calibrate else None
+    with _signals(handle):
+        code = handle.wait(_POLL_S)
+        while code is None:
+            forwarder.pump()
+            if stop_rule is not None:
+                stop_rule.tick()
+            code = handle.wait(_POLL_S)
+    forwarder.drain()
+    return code
+
+
+@contextmanager
+def _signals(handle: RunHandle) -> Iterator[None]:
+    """Ctrl-C escalates as on a terminal, other signals reach the command as they would without us.
+
+    SIGHUP is ignored: a closed terminal must not end a training.
+    """
+
+    def pass_on(number: int, _frame: object) -> None:
+        handle.signal(number)
+
+    before = {number: signal.getsignal(number) for number in (*_PASSED_ON, signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _StopRule:
+    """``--calibrate``: stop when step time, memory and utilisation are stable, or when the time is over."""
+
+    def __init__(self, handle: RunHandle, timeout_s: float | None):
+        self._handle = handle
+        self._deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
+        self._next = time.monotonic() + _CALIBRATE_POLL_S
+        self._stopped = False
+
+    def tick(self) -> None:
+        """Look at most once a second."""
+        now = time.monotonic()
+        if self._stopped or now < self._next:
+            return
+        self._next = now + _CALIBRATE_POLL_S
+        if now >= self._deadline:
+            self._stop("stopped by --timeout before the figures were stable: " + "; ".join(self._reasons()))
+        elif not self._reasons():
+            self._stop("step time, memory and utilisation are stable: stopping the command")
+
+    def _reasons(self) -> list[str]:
+        """Why the figures are not stable yet; empty when they are."""
+        from gputop_analysis.calibrate import stable
+        from gputop_probes.record.reader import RecordError, RunRecord
+
+        try:
+            stability = stable(RunRecord.open(self._handle.run_dir))
+        except RecordError as error:
+            return [str(error)]
+        return [] if stability.stable else list(stability.reasons)
+
+    def _stop(self, why: str) -> None:
+        print(f"gputop: {why}", file=sys.stderr)
+        self._stopped = True
+        self._handle.stop()

@@ -1,0 +1,22 @@
+"""``gputop open RUN``: replay a record through the same screens."""
+
+from __future__ import annotations
+
+from gputop.cli.parsing import Parser
+from gputop.cli.records import open_record
+from gputop.cli.terminal import need_terminal
+
+
+def execute(words: list[str]) -> int:
+    """Open one run; a run that still goes on is followed."""
+    parser = Parser("open", "Replay a run through the same screens.", usage="gputop open [RUN]")
+    parser.add_argument(
+        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
+    )
+    options = parser.parse_args(words)
+    record = open_record(options.run)
+    need_terminal(f"gputop report {options.run}")
+    from gputop.app import Source, run_app
+
+    run_app(Source(record.path, "replay", None))
+    return 0

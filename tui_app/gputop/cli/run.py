@@ -1,0 +1,109 @@
+"""``gputop run COMMAND``: start the training first, then everything else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser, split_command
+from gputop.cli.terminal import has_terminal
+
+if TYPE_CHECKING:
+    from gputop_probes.launch import RunHandle
+
+_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds"}
+_USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
+
+
+def execute(words: list[str]) -> int:
+    """Start the command, watch it, and return its own exit code."""
+    ours, command = split_command(words, _WITH_VALUE)
+    options = _parser().parse_args(ours)
+    if not command:
+        raise CliError("no command: say what to run, for example `gputop run python train.py`")
+    live = not (options.headless or options.calibrate) and has_terminal()
+    handle = _start(command, options, live)
+    code = _watch_live(handle) if live else _watch_headless(handle, options)
+    if code is None:  # left running
+        return 0
+    _print_end(handle, options)
+    return 0 if options.calibrate and handle.stopped_by_us else code
+
+
+def _parser() -> Parser:
+    parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
+    parser.add_argument("--headless", action="store_true", help="no live screen; chosen by itself without a terminal")
+    parser.add_argument(
+        "--pty", action="store_true", help="give the command a pseudo-terminal (it then depends on the recorder)"
+    )
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the record goes")
+    parser.add_argument("--name", help="name of the run (default: time and script)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout at the end")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="stop the command once its figures are stable, then judge"
+    )
+    parser.add_argument(
+        "--timeout", type=_positive, metavar="S", help="with --calibrate: stop after this long at the latest"
+    )
+    parser.add_argument(
+        "--hang-seconds", type=_positive, metavar="S", help="silence that counts as a hang (default 30)"
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHandle:
+    from gputop_probes.launch import RunSpec, StartError, start
+
+    if options.timeout and not options.calibrate:
+        raise CliError("--timeout belongs to --calibrate; use timeout(1) to bound a whole run")
+    spec = RunSpec(
+        command=command,
+        run_dir=options.run_dir,
+        name=options.name,
+        headless=not live,
+        pty=options.pty,
+        hang_s=options.hang_seconds,
+    )
+    try:
+        return start(spec)
+    except StartError as error:
+        raise CliError(str(error), error.exit_code) from None
+
+
+def _watch_live(handle: RunHandle) -> int | None:
+    from gputop.app import Source, run_app
+    from gputop.control import RunControl
+
+    result = run_app(Source(handle.run_dir, "live", RunControl(handle)))
+    if result.still_running:
+        print(f"the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr)
+        return None
+    return handle.wait(None)
+
+
+def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
+    from gputop.cli.headless import watch
+
+    return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.json)
+
+
+def _print_end(handle: RunHandle, options: argparse.Namespace) -> None:
+    """The summary for people on stderr, the report for programs on stdout; neither may hide the command's exit code."""
+    from gputop.cli.summary import print_report_json, print_summary
+
+    print_summary(handle.run_dir)
+    if options.json:
+        print_report_json(handle.run_dir)
