@@ -33,7 +33,7 @@ def gputop(*words: str, tmp_path: Path, timeout: float = 120, **options) -> subp
 
 
 def training(steps: int = 60, body: str = "") -> str:
-    """A real training script of ``steps`` steps of about 5 ms; ``body`` runs inside each step, ``i`` being its index."""
+    """A real training script of ``steps`` steps of about 5 ms; ``body`` runs inside each, ``i`` is its index."""
     return f"""
 import sys, time, torch
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))

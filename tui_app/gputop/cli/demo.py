@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tarfile
 import tempfile
+import zipfile
 from importlib import resources
 from pathlib import Path
 
 from gputop.cli.parsing import Parser
 from gputop.cli.terminal import need_terminal
 
-_ARCHIVE = "demo.tar.xz"
+_ARCHIVE = "demo.zip"
 
 
 def execute(words: list[str]) -> int:
@@ -33,9 +33,7 @@ def execute(words: list[str]) -> int:
 
 def unpack(folder: Path) -> Path:
     """Unpack the bundled record below ``folder`` and return its directory."""
-    with (
-        resources.files("gputop").joinpath("recordings", _ARCHIVE).open("rb") as file,
-        tarfile.open(fileobj=file) as archive,
-    ):
-        archive.extractall(folder, filter="data")
+    archive = resources.files("gputop").joinpath("recordings", _ARCHIVE)
+    with archive.open("rb") as file, zipfile.ZipFile(file) as packed:
+        packed.extractall(folder)
     return next(folder.iterdir())
