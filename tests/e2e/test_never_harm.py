@@ -1,0 +1,131 @@
+"""Whatever fails in gputop, the training runs on with its own exit code and its own output. Real torch, real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e_support import GPUTOP, environment, training
+
+from gputop_probes.record.manifest import HostState
+from gputop_probes.record.reader import RunRecord
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 400
+EXPECTED_OUTPUT = f"trained {STEPS}\n"
+
+
+class Run:
+    """A headless run of a real training, started and not waited for."""
+
+    def __init__(self, tmp_path: Path):
+        self.run_dir = tmp_path / "run"
+        script = tmp_path / "train.py"
+        script.write_text(training(STEPS))
+        self.process = subprocess.Popen(
+            [*GPUTOP, "run", "--run-dir", str(self.run_dir), sys.executable, str(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment(tmp_path),
+            cwd=tmp_path,
+        )
+
+    def state(self) -> HostState:
+        return next(iter(RunRecord.open(self.run_dir).hosts.values())).state
+
+    def until(self, condition: Callable[[RunRecord], bool], seconds: float = 60) -> RunRecord:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if (self.run_dir / "run.json").exists():
+                record = RunRecord.open(self.run_dir)
+                if condition(record):
+                    return record
+            time.sleep(0.05)
+        raise AssertionError("the run did not come so far in time")
+
+    def steps_seen(self, record: RunRecord) -> int:
+        return int(record.steps(0)["n_steps"].sum()) if record.ranks() else 0
+
+
+def command_ends(state: HostState, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(state.command_pid, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{state.command_pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the training did not end")
+
+
+def test_recorder_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.until(lambda record: run.steps_seen(record) > 50)
+    os.kill(run.state().recorder_pid, signal.SIGKILL)
+    seen = run.steps_seen(RunRecord.open(run.run_dir))
+    output, _ = run.process.communicate(timeout=60)
+    assert (run.process.returncode, output) == (0, EXPECTED_OUTPUT)
+    assert run.steps_seen(RunRecord.open(run.run_dir)) >= seen > 50
+
+
+def test_recorder_killed_and_taken_up_again(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.until(lambda record: run.steps_seen(record) > 50)
+    os.kill(run.state().recorder_pid, signal.SIGKILL)
+    time.sleep(0.3)
+    attach = subprocess.run(
+        [*GPUTOP, "attach", "--headless", str(run.run_dir)],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        timeout=30,
+        check=False,
+    )
+    assert attach.returncode == 0, attach.stderr
+    output, _ = run.process.communicate(timeout=60)
+    assert (run.process.returncode, output) == (0, EXPECTED_OUTPUT)
+    record = run.until(lambda record: run.steps_seen(record) >= STEPS - 5, seconds=10)
+    assert run.steps_seen(record) <= STEPS
+
+
+def test_front_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.until(lambda record: run.steps_seen(record) > 50)
+    state = run.state()
+    run.process.kill()
+    run.process.communicate()
+    record = run.until(lambda record: run.state().state == "ended")
+    assert run.state().exit_code == 0
+    assert run.steps_seen(record) == STEPS
+    assert (run.run_dir / "hosts" / state.host / "output.log").read_text() == EXPECTED_OUTPUT
+
+
+def test_socket_deleted(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.until(lambda record: run.steps_seen(record) > 20)
+    os.unlink(run.state().socket)
+    output, _ = run.process.communicate(timeout=60)
+    assert (run.process.returncode, output) == (0, EXPECTED_OUTPUT)
+    assert run.steps_seen(RunRecord.open(run.run_dir)) == STEPS
+
+
+def test_reader_stopped(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.until(lambda record: run.steps_seen(record) > 20)
+    state = run.state()
+    os.kill(state.recorder_pid, signal.SIGSTOP)
+    command_ends(state)
+    os.kill(state.recorder_pid, signal.SIGCONT)
+    output, _ = run.process.communicate(timeout=60)
+    assert (run.process.returncode, output) == (0, EXPECTED_OUTPUT)
