@@ -16,6 +16,7 @@ ENV_SOCKET = "GPUTOP_SOCKET"  # path of the recorder's Unix socket
 ENV_AGENT_DIR = "GPUTOP_AGENT_DIR"  # directory of the gputop_agent package
 ENV_RUN_ID = "GPUTOP_RUN_ID"  # marks every process of a run (read back from /proc/PID/environ)
 ENV_CLOCK_OFFSET = "GPUTOP_CLOCK_OFFSET_NS"  # time.time_ns() - time.monotonic_ns() of the recorder
+ENV_TRANSPORT = "GPUTOP_TRANSPORT"  # "stream": length-prefixed STREAM instead of SEQPACKET
 ENV_DISABLE = "GPUTOP_DISABLE"  # "1": the agent stays out
 ENV_DEBUG = "GPUTOP_AGENT_DEBUG"  # a file path: the agent's own tracebacks are appended there
 

@@ -1,0 +1,132 @@
+"""Never harm: what of ours fails is counted, and after three errors the originals are back.
+
+A wrapper made by ``around`` runs our code inside ``try`` and the user's call outside it, so that neither can disturb
+the other.
+"""
+
+import os
+import sys
+from _thread import get_ident
+from functools import WRAPPER_ASSIGNMENTS
+
+from . import wire
+from .state import SWITCHED_OFF, S
+
+MAX_ERRORS = 3
+
+#: File name that the wrappers carry. ``warnings.warn(stacklevel=2)`` passes over frames whose file name has both words
+#: in it, so a warning raised inside a wrapped function names the user's line as it does without us.
+HIDDEN_FILE = "<gputop importlib_bootstrap>"
+
+hidden_codes = []  # code objects that ``hide`` made, for dynamo's skip list
+
+
+def failed(where):
+    """Call in an ``except`` block: count the error and at the third give up. Never raises."""
+    try:
+        S.errors += 1
+        last = S.errors >= MAX_ERRORS
+        _write_debug(where)
+        error = sys.exc_info()[1]
+        if last:
+            switch_off()
+        from . import transport
+
+        transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
+    except Exception:
+        switch_off()
+
+
+def switch_off():
+    """Put every original back. Wrappers that the user still holds pass straight through."""
+    S.thread_ident = SWITCHED_OFF
+    while S.undo:
+        try:
+            S.undo.pop()()
+        except Exception:
+            pass
+
+
+def safely(function, *args):
+    """``function(*args)``, or None and a counted error."""
+    try:
+        return function(*args)
+    except Exception:
+        failed(getattr(function, "__name__", "?"))
+        return None
+
+
+def around(original, before, after, adopt=None):
+    """A function that does what ``original`` does, with our code before and after it.
+
+    ``before(args, kwargs)`` returns a token; unless it is None, ``after(token, args, result)`` follows, also when the
+    original raised (``result`` is None then). Acts on the training thread only; on another thread ``adopt()`` is asked
+    whether to make that one the training thread.
+    """
+    is_compiling = S.torch.compiler.is_compiling
+    where = getattr(original, "__name__", "?")
+
+    def wrapper(*args, **kwargs):
+        if is_compiling():
+            return original(*args, **kwargs)
+        token = None
+        try:
+            if get_ident() == S.thread_ident or (adopt is not None and adopt()):
+                token = before(args, kwargs)
+        except Exception:
+            failed(where)
+        result = None
+        try:
+            result = original(*args, **kwargs)
+            return result
+        finally:
+            if token is not None:
+                try:
+                    after(token, args, result)
+                except Exception:
+                    failed(where)
+
+    return dress(wrapper, original)
+
+
+def dress(wrapper, original):
+    """Make ``wrapper`` look like ``original`` to people, ``inspect`` and ``warnings``."""
+    hide(wrapper)
+    for name in WRAPPER_ASSIGNMENTS:
+        try:
+            setattr(wrapper, name, getattr(original, name))
+        except AttributeError:
+            pass
+    wrapper.__dict__.update(getattr(original, "__dict__", {}))
+    wrapper.__wrapped__ = original
+    return wrapper
+
+
+def hide(function):
+    """Give the function's code the hidden file name and keep dynamo away from it."""
+    function.__code__ = code = function.__code__.replace(co_filename=HIDDEN_FILE)
+    hidden_codes.append(code)
+    if S.skip_code is not None:
+        S.skip_code(code)
+
+
+def patch(owner, name, replacement):
+    """``setattr`` that is undone by ``switch_off``, unless somebody has patched on top of it."""
+    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+
+    def put_back():
+        current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+        if current is replacement:
+            setattr(owner, name, original)
+
+    setattr(owner, name, replacement)
+    S.undo.append(put_back)
+
+
+def _write_debug(where):
+    path = os.environ.get(wire.ENV_DEBUG)
+    if path:
+        import traceback
+
+        with open(path, "a") as file:
+            file.write("[pid %d] %s\n%s\n" % (os.getpid(), where, traceback.format_exc()))

@@ -1,0 +1,69 @@
+"""The one shared state of the guest.
+
+Everything that more than one module looks at is an attribute of ``S``. The training thread writes, the agent's own
+thread reads; what must not be torn is changed under ``S.lock``.
+"""
+
+import os
+import threading
+
+from . import wire
+
+DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, EVAL, CHECKPOINT, COMPILE, OTHER = range(len(wire.PHASES))
+
+NOT_ACTIVE = 0  # thread_ident before the first backward or optimizer step
+SWITCHED_OFF = -1  # thread_ident after three errors: no thread has it, so every hook passes straight through
+
+
+class State:
+    """Plain attributes; ``reset`` is what a forked child starts from."""
+
+    def __init__(self):
+        self.torch = None
+        self.errors = 0
+        self.undo = []  # callables that put the originals back
+        self.skip_code = None  # dynamo's, once it is imported
+        self.reset()
+
+    def reset(self):
+        """Forget everything that belongs to one process."""
+        self.pid = os.getpid()
+        self.lock = threading.RLock()  # re-entrant: a user's signal handler may train in the middle of our code
+        # -- the training thread
+        self.thread_ident = NOT_ACTIVE
+        self.native_tid = 0
+        self.step = 0  # index of the step being timed
+        self.phase = OTHER  # index into wire.PHASES
+        self.last_ns = 0  # when the phase began or was last booked
+        self.manual = False  # gputop.step() gives the boundaries
+        # -- what the run turned out to be
+        self.roots = []  # weakrefs to the hooked outermost modules
+        self.optimizers = {}  # id -> weakref
+        self.ddp = []  # weakrefs to DistributedDataParallel roots
+        self.loader = None  # weakref to the last DataLoader that fed training
+        self.want_batch = False  # set: keep the next batch in last_batch
+        self.last_batch = None
+        self.cuda = False  # CUDA has been initialised by the script
+        self.autocast_seen = False
+        self.scaler_seen = False
+        self.checkpointing_seen = False
+        self.compile_seen = False
+        self.total_steps = None
+        self.world_size = _int_from_env("WORLD_SIZE", 1)
+        self.rank = _int_from_env("RANK", 0)
+        # -- the connection
+        self.connected = False
+        self.hello_sent = False
+        self.dropped = 0  # step records lost so far
+        # -- called as f(step, t_end_ns) at every boundary, on the training thread
+        self.step_listeners = []
+
+
+def _int_from_env(name, default):
+    try:
+        return int(os.environ.get(name, ""))
+    except ValueError:
+        return default
+
+
+S = State()
