@@ -55,6 +55,8 @@ class GrowingLines:
     def __init__(self, path: Path):
         self.path = path
         self.items: list[dict[str, Any]] = []
+        self._positions: dict[str, list[int]] = {}
+        self._indexed = 0
         self._offset = 0
 
     def refresh(self) -> bool:
@@ -78,6 +80,19 @@ class GrowingLines:
             if isinstance(item, dict) and "type" in item:
                 self.items.append(item)
         return len(self.items) > before
+
+    def of(self, types: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """The items of these types in the order written, without looking at the others."""
+        self._index()
+        for position in sorted(p for name in set(types) for p in self._positions.get(name, ())):
+            yield self.items[position]
+
+    def _index(self) -> None:
+        if self._indexed > len(self.items):  # somebody replaced the list by a shorter one
+            self._positions, self._indexed = {}, 0
+        for position in range(self._indexed, len(self.items)):
+            self._positions.setdefault(str(self.items[position]["type"]), []).append(position)
+        self._indexed = len(self.items)
 
 
 @dataclass
@@ -161,9 +176,7 @@ class RunRecord:
     def events(self, *types: str) -> Iterator[dict[str, Any]]:
         """Events of all hosts, host by host in the order written; only the given types if any are given."""
         for host in self.hosts.values():
-            for event in host.events.items:
-                if not types or event["type"] in types:
-                    yield event
+            yield from host.events.of(types) if types else host.events.items
 
     def hello(self, rank: int) -> dict[str, Any] | None:
         """The last hello of a rank with what it learnt later merged in; None before it said any."""

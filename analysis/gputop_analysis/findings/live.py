@@ -1,0 +1,44 @@
+"""Findings while a run goes on: they neither flicker nor linger."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.precedence import ordered
+from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.model import Finding
+from gputop_probes.record.reader import RunRecord
+
+APPEAR_AFTER = 3
+GONE_AFTER = 5
+WINDOW_STEPS = 2000
+
+
+class LiveFindings:
+    """Evaluates a growing record again and again; the caller refreshes the record.
+
+    A finding appears after three evaluations in a row that see it and goes after five that do not. Facts (a crash, a
+    hang, a NaN) appear at once.
+    """
+
+    def __init__(self, record: RunRecord, window_steps: int = WINDOW_STEPS):
+        self.record = record
+        self.window_steps = window_steps
+        self._shown: dict[tuple[str, int | None], Finding] = {}
+        self._seen: dict[tuple[str, int | None], int] = {}
+        self._missed: dict[tuple[str, int | None], int] = {}
+
+    def tick(self) -> list[Finding]:
+        """Evaluate once more and return what is to be shown, worst first."""
+        found = {(one.id, one.rank): one for one in evaluate(self.record, self.window_steps, live=True)}
+        for key in set(self._seen) - set(found):
+            del self._seen[key]
+        for key, one in found.items():
+            self._seen[key] = self._seen.get(key, 0) + 1
+            self._missed.pop(key, None)
+            if key in self._shown or self._seen[key] >= APPEAR_AFTER or CATALOGUE[one.id].immediate:
+                self._shown[key] = one
+        for key in [key for key in self._shown if key not in found]:
+            self._missed[key] = self._missed.get(key, 0) + 1
+            if self._missed[key] >= GONE_AFTER:
+                del self._shown[key], self._missed[key]
+        return ordered(list(self._shown.values()))

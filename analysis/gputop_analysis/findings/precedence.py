@@ -1,0 +1,57 @@
+"""Which finding explains which, and which one the user reads first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gputop_analysis.findings.registry import CATALOGUE, CAUSES
+from gputop_analysis.model import SEVERITIES, Finding
+
+
+def take_in(found: list[Finding]) -> list[Finding]:
+    """Drop each finding that another one explains; the explaining one keeps the larger recoverable time of both.
+
+    Causes are looked at in the order hang > crash > NaN > throttle > straggler > input > comm > host > compute, so that
+    what is taken in goes to the deepest cause.
+    """
+    left = sorted(found, key=_precedence)
+    index = 0
+    while index < len(left):
+        taken = [other for other in left if other is not left[index] and explains(left[index], other)]
+        left[index] = _with(left[index], taken)
+        keep = left[index]
+        left = [one for one in left if not any(one is other for other in taken)]
+        index = next(i for i, one in enumerate(left) if one is keep) + 1
+    return left
+
+
+def explains(cause: Finding, effect: Finding) -> bool:
+    """Whether ``cause`` says why ``effect`` is seen: its spec names it, and both are about the same rank."""
+    same_rank = cause.rank is None or effect.rank is None or cause.rank == effect.rank
+    return effect.id in CATALOGUE[cause.id].explains and same_rank
+
+
+def ordered(found: list[Finding]) -> list[Finding]:
+    """By severity, then by recoverable time per step, then by cause."""
+    return sorted(
+        found, key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0), _precedence(one))
+    )
+
+
+def _precedence(one: Finding) -> tuple[int, str]:
+    return CAUSES.index(CATALOGUE[one.id].cause), one.id
+
+
+def _with(cause: Finding, taken: list[Finding]) -> Finding:
+    if not taken:
+        return cause
+    ids = tuple(sorted({i for one in taken for i in (one.id, *one.absorbed)}))
+    longest = max((cause, *taken), key=lambda one: one.recoverable_ms_per_step or 0.0)
+    severity = min((cause, *taken), key=lambda one: SEVERITIES.index(one.severity)).severity
+    return replace(
+        cause,
+        absorbed=ids,
+        severity=severity,
+        recoverable_ms_per_step=longest.recoverable_ms_per_step,
+        interval_ms_per_step=longest.interval_ms_per_step,
+    )

@@ -1,0 +1,82 @@
+"""The catalogue: every finding is one function, registered by ``@finding``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
+
+Cause = Literal["hang", "crash", "nan", "throttle", "straggler", "input", "comm", "host", "compute", "memory"]
+CAUSES: tuple[Cause, ...] = (
+    "hang",
+    "crash",
+    "nan",
+    "throttle",
+    "straggler",
+    "input",
+    "comm",
+    "host",
+    "compute",
+    "memory",
+)
+"""Causes by precedence: of two findings about the same time, the one whose cause comes first explains the other."""
+
+Result = Finding | None | Iterable[Finding]
+Check = Callable[[RunView], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One line of the catalogue."""
+
+    id: str
+    name: str
+    family: str
+    cause: Cause
+    trigger: str
+    """The statistic and its threshold, in words."""
+    fix: str
+    """What to do in general; the finding itself has the user's own values."""
+    check: Check
+    explains: tuple[str, ...] = ()
+    """Ids of the findings on the same rank that this one takes in."""
+    immediate: bool = False
+    """Shown at the first evaluation, not the third: what it reports is a fact and no estimate."""
+
+    def make(self, severity: str, title: str, evidence: str, fix: str, **details: object) -> Finding:
+        """A finding of this kind."""
+        return Finding(self.id, self.name, severity, title, evidence, fix, **details)  # type: ignore[arg-type]
+
+
+CATALOGUE: dict[str, Spec] = {}
+"""All findings by id, in the order of their families."""
+
+
+def finding(
+    *,
+    id: str,
+    name: str,
+    family: str,
+    cause: Cause,
+    trigger: str,
+    fix: str,
+    explains: tuple[str, ...] = (),
+    immediate: bool = False,
+) -> Callable[[Callable[[RunView, Spec], Result]], Callable[[RunView, Spec], Result]]:
+    """Register a check ``(view, spec) -> Finding | None | several`` in the catalogue.
+
+    It must return None, not guess, when a signal that it needs is missing.
+    """
+
+    def register(check: Callable[[RunView, Spec], Result]) -> Callable[[RunView, Spec], Result]:
+        def bound(view: RunView) -> Result:
+            return check(view, CATALOGUE[id])
+
+        assert id not in CATALOGUE, f"{id} is registered twice"
+        CATALOGUE[id] = Spec(id, name, family, cause, trigger, fix, bound, explains, immediate)
+        return check
+
+    return register

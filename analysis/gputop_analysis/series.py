@@ -1,0 +1,99 @@
+"""One rank's step records inside a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_agent import wire
+
+Array = npt.NDArray[Any]
+
+WARM_UP_STEPS = 10
+"""First steps of a process that no steady-state statistic uses."""
+
+THIN_BLOCKS, THIN_BLOCK_RECORDS = 64, 1024
+"""A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay blocks."""
+
+
+@dataclass
+class RankSeries:
+    """Step records of one rank; each stands for ``n_steps`` steps."""
+
+    rank: int
+    rows: Array
+    """``wire.STEP_FIELDS``, in the order written."""
+
+    @cached_property
+    def n_steps(self) -> Array:
+        """Steps per record."""
+        return np.maximum(self.rows["n_steps"].astype(np.int64), 1)
+
+    @cached_property
+    def steps(self) -> Array:
+        """Index of each record's last step."""
+        return self.rows["step"].astype(np.int64)
+
+    @cached_property
+    def attempt_start(self) -> int:
+        """Index of the first record of the last attempt: the step index of a restarted process begins again."""
+        back = np.flatnonzero(np.diff(self.steps) <= 0)
+        return int(back[-1]) + 1 if len(back) else 0
+
+    @cached_property
+    def steady(self) -> Array:
+        """Mask of records for steady-state statistics: last attempt, past the warm-up, no eval, checkpoint, compile."""
+        mask = (self.rows["flags"] & wire.F_UNSTEADY) == 0
+        mask &= self.steps - self.n_steps + 1 >= WARM_UP_STEPS
+        mask[: self.attempt_start] = False
+        return mask
+
+    @cached_property
+    def after_set_up(self) -> Array:
+        """Mask of all records but those that contain a process's first step."""
+        return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
+
+    @cached_property
+    def wall_ms(self) -> Array:
+        """Wall time per step."""
+        return self.per_step_ms("wall_ns")
+
+    def phase_ms(self, name: str) -> Array:
+        """Time of one phase per step."""
+        return self.per_step_ms(f"{name}_ns")
+
+    def per_step_ms(self, column: str) -> Array:
+        """A duration column divided by the steps of each record, in milliseconds."""
+        return self.rows[column] / (1e6 * self.n_steps)
+
+    def total_steps(self) -> int:
+        """Steps in the window."""
+        return int(self.n_steps.sum())
+
+
+def tail_steps(rows: Array, steps: int) -> Array:
+    """The last records that together hold at least ``steps`` steps."""
+    tail = rows[-max(1, steps) :]
+    held = np.cumsum(tail["n_steps"][::-1].astype(np.int64))
+    return np.asarray(tail[len(tail) - 1 - int(np.searchsorted(held, steps).clip(0, len(tail) - 1)) :])
+
+
+def tail_seconds(rows: Array, seconds: float, key: str = "t_end_ns", at_most: int = 100_000) -> Array:
+    """The records of the last ``seconds`` before the newest."""
+    tail = rows[-at_most:]
+    if len(tail) == 0:
+        return np.asarray(tail)
+    times = tail[key]
+    return np.asarray(tail[int(np.searchsorted(times, times[-1] - int(seconds * 1e9))) :])
+
+
+def thinned(rows: Array) -> Array:
+    """All records, or evenly spread blocks of a file too long to read at once; first and last block are kept."""
+    if len(rows) <= 2 * THIN_BLOCKS * THIN_BLOCK_RECORDS:
+        return np.asarray(rows)
+    starts = np.linspace(0, len(rows) - THIN_BLOCK_RECORDS, THIN_BLOCKS).astype(int)
+    return np.concatenate([rows[start : start + THIN_BLOCK_RECORDS] for start in starts])

@@ -1,0 +1,215 @@
+"""The statistics behind the findings: small, deterministic, NumPy only.
+
+Training steps are autocorrelated and heavy-tailed, so nothing here assumes independent or normal values: intervals come
+from resampled blocks of steps, levels from medians, trends from ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation times this estimates the standard deviation of a normal distribution."""
+
+
+class Interval(NamedTuple):
+    """An estimate and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Trend(NamedTuple):
+    """Kendall's tau of a series against time, and how likely as strong a trend is by chance (two-sided)."""
+
+    tau: float
+    p: float
+
+
+def weighted_quantile(values: Array, weights: Array, q: float) -> float:
+    """The smallest value at which the cumulated weight reaches ``q`` of the total (inverse of the empirical CDF).
+
+    A record that stands for n steps counts n times. NaN for no values.
+    """
+    if len(values) == 0:
+        return float("nan")
+    order = np.argsort(values, kind="stable")
+    cumulated = np.cumsum(weights[order], dtype=np.float64)
+    if cumulated[-1] <= 0:
+        return float("nan")
+    index = int(np.searchsorted(cumulated, q * cumulated[-1] * (1 - 1e-12)))
+    return float(values[order[min(index, len(order) - 1)]])
+
+
+def mad_sigma(values: Array) -> float:
+    """Robust standard deviation: 1.4826 times the median absolute deviation."""
+    return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values)))) if len(values) else float("nan")
+
+
+def autocorrelation_time(values: Array) -> float:
+    """Integrated autocorrelation time in samples, at least 1 (Sokal's automatic window with c = 5).
+
+    1 means independent values; a mean over n values is worth one over n / tau independent ones.
+    """
+    n = len(values)
+    centred = np.asarray(values, np.float64) - np.mean(values) if n else np.zeros(0)
+    if n < 8 or not np.any(centred):
+        return 1.0
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
+    rho = np.fft.irfft(spectrum, size)[:n]
+    tau = 2.0 * np.cumsum(rho / rho[0]) - 1.0
+    settled = np.flatnonzero(np.arange(n) >= 5.0 * tau)
+    return float(max(1.0, tau[settled[0]] if len(settled) else tau.max()))
+
+
+def block_length(values: Array, at_least: int = 10, at_most: int = 50) -> int:
+    """Length of resampling blocks: five autocorrelation times, but ``at_least`` to ``at_most`` blocks of the series."""
+    n = len(values)
+    wanted = int(np.ceil(5 * autocorrelation_time(values)))
+    return max(1, min(max(wanted, n // at_most), n // at_least))
+
+
+def block_sums(values: Array, block: int) -> Array:
+    """Sums over consecutive blocks along the first axis; the last block may be shorter, none is left out."""
+    return np.add.reduceat(np.asarray(values, np.float64), np.arange(0, len(values), block), axis=0)
+
+
+def block_bootstrap(
+    numerators: Array, denominators: Array, block: int | None = None, resamples: int = 400, seed: int = 0
+) -> Interval:
+    """Ratio of sums, such as a phase's share of the wall time, with a 95 % interval from resampled blocks of steps.
+
+    Non-overlapping block bootstrap (Carlstein 1986), percentile interval.
+    """
+    total = float(np.sum(denominators))
+    if len(numerators) == 0 or total <= 0:
+        return Interval(float("nan"), float("nan"), float("nan"))
+    value = float(np.sum(numerators)) / total
+    block = block or block_length(np.asarray(numerators) / np.maximum(np.asarray(denominators), 1e-300))
+    above, below = block_sums(numerators, block), block_sums(denominators, block)
+    picks = np.random.default_rng(seed).integers(0, len(above), (resamples, len(above)))
+    divisors = below[picks].sum(1)
+    ratios = above[picks].sum(1)[divisors > 0] / divisors[divisors > 0]
+    if len(ratios) == 0:
+        return Interval(value, float("nan"), float("nan"))
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return Interval(value, float(min(low, value)), float(max(high, value)))
+
+
+def block_permutation(matrix: Array, block: int, permutations: int = 999, seed: int = 0) -> float:
+    """How likely a rank as far above the others arises when ranks are exchangeable within blocks of steps.
+
+    Args:
+        matrix: steps x ranks, for instance milliseconds of compute.
+        block: steps per block, at least five autocorrelation times, so that blocks are independent.
+
+    Returns:
+        p of the largest mean deviation from the steps' median rank, never below 1 / (permutations + 1).
+    """
+    steps, ranks = matrix.shape
+    blocks = steps // block
+    if blocks < 2 or ranks < 2:
+        return 1.0
+    deviation = matrix - np.median(matrix, axis=1, keepdims=True)
+    means = deviation[: blocks * block].reshape(blocks, block, ranks).mean(1)
+    observed = means.mean(0).max()
+    random = np.random.default_rng(seed).random((permutations, blocks, ranks))
+    shuffled = np.take_along_axis(np.broadcast_to(means, random.shape), np.argsort(random, axis=2), axis=2)
+    as_extreme = np.count_nonzero(shuffled.mean(1).max(1) >= observed - 1e-12 * abs(observed))
+    return (as_extreme + 1) / (permutations + 1)
+
+
+def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:
+    """Slope of y over x: the median of the slopes between all pairs (Theil 1950, Sen 1968).
+
+    Up to 29 % of outliers do not move it. Long series are thinned evenly to ``at_most`` points. NaN for fewer than two.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(x) > at_most:
+        keep = np.linspace(0, len(x) - 1, at_most).astype(int)
+        x, y = x[keep], y[keep]
+    first, second = np.triu_indices(len(x), 1)
+    run = x[second] - x[first]
+    slopes = (y[second] - y[first])[run != 0] / run[run != 0]
+    return float(np.median(slopes)) if len(slopes) else float("nan")
+
+
+def mann_kendall(values: Array) -> Trend:
+    """Monotonic trend (Mann 1945, Kendall 1975): normal approximation with tie and continuity corrections."""
+    values = np.asarray(values, np.float64)
+    n = len(values)
+    if n < 4:
+        return Trend(0.0, 1.0)
+    first, second = np.triu_indices(n, 1)
+    score = float(np.sign(values[second] - values[first]).sum())
+    _, ties = np.unique(values, return_counts=True)
+    variance = (n * (n - 1) * (2 * n + 5) - float(np.sum(ties * (ties - 1) * (2 * ties + 5)))) / 18
+    if variance <= 0:
+        return Trend(0.0, 1.0)
+    z = max(0.0, abs(score) - 1) / np.sqrt(variance)
+    return Trend(score / (n * (n - 1) / 2), _two_sided(float(z)))
+
+
+def mad_spikes(
+    values: Array, window: int = 100, k: float = 8.0, min_relative: float = 0.2, min_history: int = 30
+) -> list[int]:
+    """Indices that stand out upwards from the ``window`` values before them.
+
+    A spike exceeds their median by ``k`` robust standard deviations and by ``min_relative`` of it. NaN values are
+    neither spikes nor history; the first ``min_history`` values cannot be judged.
+    """
+    values = np.asarray(values, np.float64)
+    known = np.flatnonzero(np.isfinite(values))
+    series = values[known]
+    spikes: list[int] = []
+    for start in range(min_history, len(series), 4096):
+        stop = min(start + 4096, len(series))
+        found = [i for i in range(start, min(stop, window)) if _stands_out(series[:i], series[i], k, min_relative)]
+        if stop > window:
+            begin = max(start, window)
+            history = np.lib.stride_tricks.sliding_window_view(series[begin - window : stop - 1], window)
+            found += (begin + np.flatnonzero(_stand_out(history, series[begin:stop], k, min_relative))).tolist()
+        spikes += found
+    return known[spikes].tolist()
+
+
+def _stands_out(history: Array, value: float, k: float, min_relative: float) -> bool:
+    return bool(_stand_out(history[None, :], np.array([value]), k, min_relative)[0])
+
+
+def _stand_out(history: Array, values: Array, k: float, min_relative: float) -> Array:
+    centre = np.median(history, axis=1)
+    sigma = MAD_TO_SIGMA * np.median(np.abs(history - centre[:, None]), axis=1)
+    return (values > centre + k * sigma) & (values > centre + min_relative * np.abs(centre))
+
+
+def cusum(values: Array, slack: float = 0.5, alarm: float = 8.0, reference: int = 50) -> int | None:
+    """Index at which an upward change of level is certain, or None (Page 1954).
+
+    Values are standardised by the median and MAD of the first ``reference``; deviations above ``slack`` standard
+    deviations are cumulated until they reach ``alarm``. Single values are capped at 3, so one outlier is no change.
+    """
+    values = np.asarray(values, np.float64)
+    if len(values) <= reference:
+        return None
+    centre = np.median(values[:reference])
+    sigma = mad_sigma(values[:reference]) or 1e-12 * (abs(centre) or 1.0)
+    level = 0.0
+    for index in range(reference, len(values)):
+        level = max(0.0, level + min(3.0, (values[index] - centre) / sigma) - slack)
+        if level >= alarm:
+            return index
+    return None
+
+
+def _two_sided(z: float) -> float:
+    from math import erfc, sqrt
+
+    return erfc(z / sqrt(2))

@@ -1,0 +1,204 @@
+"""The overview of a run: what the header, the breakdown and the memory panels show. Cheap enough for every refresh."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_agent import wire
+from gputop_analysis.hardware import gpu_summaries, host_summaries
+from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
+from gputop_analysis.series import RankSeries, tail_seconds
+from gputop_analysis.stats import weighted_quantile
+from gputop_analysis.view import RunView
+from gputop_analysis.waits import mean_wait_ms
+from gputop_probes.record.reader import RunRecord
+
+Array = npt.NDArray[Any]
+
+GIB = 2**30
+RATE_WINDOW_S = 10.0
+SILENT_S = 15.0
+"""The recorder samples its host every second; silent for so long, it is gone."""
+
+
+def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | None = None) -> RunSummary:
+    """Summarise the last ``window_steps`` steps of a run, or all of it.
+
+    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, and over the
+    whole window once it has ended. Quantiles count a record of n folded steps n times.
+    """
+    view = RunView(record, window_steps)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    state, exit_code, ended_ns = run_state(record, now_ns)
+    rates = [_rates(one, state in ("running", "starting")) for one in view.per_rank.values()]
+    walls, weights = _pooled(view)
+    totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
+    return RunSummary(
+        command=tuple(record.manifest.command),
+        state=state,
+        exit_code=exit_code,
+        started_ns=_started_ns(record),
+        ended_ns=ended_ns,
+        now_ns=now_ns,
+        world_size=view.world_size,
+        steps=min((steps_done(record, rank) for rank in view.ranks), default=0),
+        total_steps=int(max(totals)) if totals else None,
+        steps_per_s=min((r[0] for r in rates), default=0.0),
+        samples_per_s=sum(r[1] for r in rates),
+        tokens_per_s=sum(r[2] for r in rates),
+        step_time_p50_ms=weighted_quantile(walls, weights, 0.5),
+        step_time_p95_ms=weighted_quantile(walls, weights, 0.95),
+        phases=_phases(view, weights),
+        ranks=tuple(_rank_summary(view, rank) for rank in view.ranks),
+        gpus=gpu_summaries(record, view.from_ns),
+        hosts=host_summaries(record),
+        context=context(record),
+    )
+
+
+def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:
+    """State, exit code and end of a run; ``lost`` when its recorder went silent without writing an end."""
+    states = [host.state for host in record.hosts.values()]
+    codes = [s.exit_code for s in states if s.exit_code is not None]
+    exit_code = next((code for code in codes if code), codes[0] if codes else None)
+    ends = [s.ended_ns for s in states if s.ended_ns is not None]
+    if states and all(s.state == "ended" for s in states):
+        return "ended", exit_code, max(ends, default=None)
+    if states and any(s.state == "lost" for s in states):
+        return "lost", exit_code, None
+    last = last_sign_ns(record)
+    if now_ns - last > SILENT_S * 1e9:
+        return "lost", exit_code, last
+    return ("running" if record.ranks() else "starting"), None, None
+
+
+def last_sign_ns(record: RunRecord) -> int:
+    """Time of the newest thing that the recorder wrote."""
+    signs = [record.manifest.created_ns]
+    for host in record.hosts.values():
+        signs.append(host.state.started_ns)
+        signs += [int(t.rows[-1]["t_ns"]) for t in (host.host, host.process) if len(t.rows)]
+        signs += [int(host.events.items[-1].get("t_ns", 0))] if host.events.items else []
+    signs += [int(record.steps(rank)["t_end_ns"][-1]) for rank in record.ranks()]
+    return max(signs)
+
+
+def steps_done(record: RunRecord, rank: int) -> int:
+    """Steps of a rank over all of the run, without reading all of it: the last step index of each attempt."""
+    rows = record.steps(rank)
+    starts = (int(e.get("record_index", 0)) for e in record.events("rank_start") if e.get("rank") == rank)
+    ends = sorted({i for i in starts if 0 < i < len(rows)} | {len(rows)})
+    return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
+
+
+def context(record: RunRecord) -> dict[str, Any]:
+    """Run context of all hosts: one host's as it is, several by host name."""
+    contexts = {name: host.state.context for name, host in record.hosts.items() if host.state.context}
+    return dict(next(iter(contexts.values()))) if len(contexts) == 1 else dict(contexts)
+
+
+def _started_ns(record: RunRecord) -> int:
+    started = [h.state.started_ns for h in record.hosts.values() if h.state.started_ns]
+    return min(started, default=record.manifest.created_ns)
+
+
+def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
+    """Steps, samples and tokens per second of one rank."""
+    rows = tail_seconds(series.rows, RATE_WINDOW_S) if running else series.rows
+    if len(rows) == 0:
+        return 0.0, 0.0, 0.0
+    steady = rows[(rows["flags"] & wire.F_FIRST) == 0]
+    rows = steady if len(steady) else rows
+    seconds = max(float(rows["wall_ns"].sum()) / 1e9, 1e-9)
+    steps, samples, tokens = (float(rows[c].sum(dtype=np.float64)) for c in ("n_steps", "samples", "tokens"))
+    return steps / seconds, samples / seconds, tokens / seconds
+
+
+def _pooled(view: RunView) -> tuple[Array, Array]:
+    series = list(view.per_rank.values())
+    if not series:
+        return np.zeros(0), np.zeros(0)
+    return np.concatenate([s.wall_ms for s in series]), np.concatenate([s.n_steps for s in series])
+
+
+def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
+    series = list(view.per_rank.values())
+    if not len(weights):
+        return ()
+    steps, wall_ns = float(weights.sum()), sum(float(s.rows["wall_ns"].sum()) for s in series)
+    stats = []
+    for name in wire.PHASES:
+        values = np.concatenate([s.phase_ms(name) for s in series])
+        total_ms = float(values @ weights)
+        p50, p95 = _two_quantiles(values, weights) if total_ms else (0.0, 0.0)
+        stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
+    return tuple(stats)
+
+
+def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
+    order = np.argsort(values)
+    cumulated = np.cumsum(weights[order])
+    at = np.searchsorted(cumulated, np.array((0.5, 0.95)) * cumulated[-1] * (1 - 1e-12))
+    return float(values[order[at[0]]]), float(values[order[at[1]]])
+
+
+def _rank_summary(view: RunView, rank: int) -> RankSummary:
+    series, record, hello = view.per_rank[rank], view.record, view.hello(rank)
+    rows, steps = series.rows, max(series.total_steps(), 1)
+    last = rows[-1]
+    loss, grad_norm = _latest_scalars(rows, view.device(rank))
+    p50, p95 = _two_quantiles(series.wall_ms, series.n_steps)
+    return RankSummary(
+        rank=rank,
+        host=view.host_of(rank),
+        steps=steps_done(record, rank),
+        step_time_p50_ms=p50,
+        step_time_p95_ms=p95,
+        phases_mean_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / steps for name in wire.PHASES},
+        wait_mean_ms=mean_wait_ms(view, rank),
+        peak_allocated_gib=_gib(int(rows["peak_allocated_bytes"].max())),
+        peak_reserved_gib=_gib(int(rows["reserved_bytes"].max())),
+        peak_rss_gib=_gib(int(rows["rss_bytes"].max())),
+        allocated_gib=_gib(int(last["allocated_bytes"])),
+        reserved_gib=_gib(int(last["reserved_bytes"])),
+        rss_gib=_gib(int(last["rss_bytes"])),
+        dropped_records=int(last["dropped"]),
+        device=str(hello.get("device_name") or hello.get("device") or ""),
+        loss=loss,
+        grad_norm=grad_norm,
+        lr=_last_known(rows["lr"]),
+        last_step_ns=int(last["t_end_ns"]),
+        alive=_alive(record, rank),
+    )
+
+
+def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
+    """Loss and grad norm: from the device clock's late records where there are any, else from the steps."""
+    loss, norm = _last_known(device["loss"]), _last_known(device["grad_norm"])
+    return (
+        loss if math.isfinite(loss) else _last_known(rows["loss"]),
+        norm if math.isfinite(norm) else _last_known(rows["grad_norm"]),
+    )
+
+
+def _last_known(values: Array) -> float:
+    tail = values[-100:]
+    known = tail[np.isfinite(tail)]
+    return float(known[-1]) if len(known) else float("nan")
+
+
+def _gib(size: int) -> float:
+    return size / GIB if size >= 0 else float("nan")
+
+
+def _alive(record: RunRecord, rank: int) -> bool:
+    alive = True
+    for event in record.events("rank_start", "hello", "rank_lost", "goodbye"):
+        if event.get("rank") == rank:
+            alive = event["type"] in ("rank_start", "hello")
+    return alive

@@ -1,0 +1,73 @@
+"""Small pieces of terminal text: bars, sparklines, durations, colours."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+SGR = {"critical": "1;31", "high": "31", "medium": "33", "info": "36", "good": "32", "bold": "1", "dim": "2"}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+
+
+def painted(text: str, style: str, colour: bool) -> str:
+    """``text`` in one of the ``SGR`` styles, or as it is without ``colour``."""
+    return f"\x1b[{SGR[style]}m{text}\x1b[0m" if colour else text
+
+
+def bar(share: float, width: int, fancy: bool) -> str:
+    """A bar of ``share`` (0 to 1) of ``width`` columns, padded to it."""
+    share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
+    if not fancy:
+        return ("#" * round(share * width)).ljust(width)
+    full, part = divmod(round(share * width * 8), 8)
+    return ("█" * full + (_EIGHTHS[part] if part else "")).ljust(width)
+
+
+def sparkline(values: Sequence[float], width: int, fancy: bool) -> str:
+    """Finite values in order as one line of at most ``width`` levels, each the mean of its part."""
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return ""
+    cells = min(width, len(known))
+    means = [_mean(known[i * len(known) // cells : (i + 1) * len(known) // cells]) for i in range(cells)]
+    low, high = min(means), max(means)
+    levels = _LEVELS if fancy else _ASCII_LEVELS
+    return "".join(levels[round((v - low) / (high - low) * 7) if high > low else 3] for v in means)
+
+
+def ms(value: float) -> str:
+    """Milliseconds with three significant digits, or a dash."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def gib(value: float) -> str:
+    """GiB with two decimals, or a dash."""
+    return f"{value:.2f}" if math.isfinite(value) else "-"
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 20 s``, ``5 h 12 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    return f"{minutes} min {whole % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
+
+
+def plain_ascii(text: str) -> str:
+    """``text`` with everything outside ASCII replaced by a question mark."""
+    return text.encode("ascii", "replace").decode()
+
+
+def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:
+    """``label  text`` wrapped to ``width``, continuation lines below the text's first column."""
+    head = " " * indent + f"{label:<9}"
+    return textwrap.wrap(text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

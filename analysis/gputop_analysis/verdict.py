@@ -1,0 +1,52 @@
+"""The one line on top: is the run healthy, and if not, what comes first."""
+
+from __future__ import annotations
+
+from gputop_analysis.model import Finding, Health, RunSummary, Verdict
+
+NAMED_PHASES = 3
+ENOUGH_STEPS = 20
+
+
+def verdict(summary: RunSummary, findings: list[Finding]) -> Verdict:
+    """Judge a run by its state and its first finding above ``info``."""
+    serious = [one for one in findings if one.severity != "info"]
+    if summary.state in ("ended", "lost"):
+        return Verdict(_final_health(summary, serious), _final(summary, serious))
+    if serious:
+        health: Health = "critical" if serious[0].severity == "critical" else "attention"
+        return Verdict(health, _problem(serious))
+    if summary.steps == 0:
+        return Verdict("waiting", "waiting for the first step")
+    if summary.steps < ENOUGH_STEPS:
+        return Verdict("waiting", f"{summary.steps} steps so far: a verdict needs {ENOUGH_STEPS} steady ones")
+    return Verdict("healthy", f"healthy: {breakdown(summary)}")
+
+
+def breakdown(summary: RunSummary) -> str:
+    """The largest phases, ``backward 58 %, forward 30 %``."""
+    largest = sorted(summary.phases, key=lambda phase: -phase.share)[:NAMED_PHASES]
+    return ", ".join(f"{phase.name} {phase.share:.0%}".replace("%", " %") for phase in largest if phase.share >= 0.01)
+
+
+def _problem(serious: list[Finding]) -> str:
+    more = f" (+{len(serious) - 1} more)" if len(serious) > 1 else ""
+    return f"{serious[0].name}: {serious[0].title}{more}"
+
+
+def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
+    if summary.exit_code or summary.state == "lost":
+        return "failed"
+    return "attention" if serious else "ended"
+
+
+def _final(summary: RunSummary, serious: list[Finding]) -> str:
+    if summary.state == "lost":
+        return f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the run up again"
+    how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
+    said = _problem(serious) if serious else breakdown(summary) or "no training step was seen"
+    return f"ended: {_steps(summary)}, {how}; {said}"
+
+
+def _steps(summary: RunSummary) -> str:
+    return "1 step" if summary.steps == 1 else f"{summary.steps:,} steps"

@@ -1,0 +1,128 @@
+"""What analysis sees of a record: one window, cut the same way for every table and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_analysis.align import Aligned, align
+from gputop_analysis.series import RankSeries, tail_seconds, tail_steps, thinned
+from gputop_probes.record.layout import PROCESS_RANK
+from gputop_probes.record.reader import RunRecord
+
+Array = npt.NDArray[Any]
+
+SAMPLES_AT_MOST = 50_000
+"""Sampler rows that are looked at, newest last."""
+
+
+class RunView:
+    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all of it."""
+
+    def __init__(
+        self, record: RunRecord, window_steps: int | None = None, window_s: float | None = None, live: bool = False
+    ):
+        self.record = record
+        self.live = live
+        self.windowed = window_steps is not None or window_s is not None
+        self.per_rank: dict[int, RankSeries] = {
+            rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s)) for rank in record.ranks()
+        }
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks with steps, ascending."""
+        return list(self.per_rank)
+
+    @cached_property
+    def common(self) -> Aligned | None:
+        """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such steps."""
+        return align(list(self.per_rank.values())) if len(self.per_rank) > 1 else None
+
+    @cached_property
+    def from_ns(self) -> int:
+        """When the window begins; 0 for all of the run."""
+        if not self.windowed:
+            return 0
+        begins = [int(s.rows["t_end_ns"][0] - s.rows["wall_ns"][0]) for s in self.per_rank.values() if len(s.rows)]
+        return min(begins, default=0)
+
+    @cached_property
+    def hellos(self) -> dict[int, dict[str, Any]]:
+        """What each rank said about itself; an empty dict for one that said nothing yet."""
+        return {rank: self.record.hello(rank) or {} for rank in self.ranks}
+
+    @cached_property
+    def world_size(self) -> int:
+        """Ranks of the run as they say it, at least those that were seen."""
+        said = [int(h.get("world_size") or 0) for h in self.hellos.values()]
+        return max([len(self.ranks), *said])
+
+    def hello(self, rank: int | None = None) -> dict[str, Any]:
+        """Hello of a rank, or of the first rank."""
+        if rank is None:
+            rank = self.ranks[0] if self.ranks else -1
+        return self.hellos.get(rank, {})
+
+    def events(self, *types: str, rank: int | None = None) -> Iterator[dict[str, Any]]:
+        """Events of the window, in the order written on each host."""
+        for event in self.record.events(*types):
+            if event.get("t_ns", 0) >= self.from_ns and (rank is None or event.get("rank") == rank):
+                yield event
+
+    def device(self, rank: int) -> Array:
+        """Device-clock records of the window's steps."""
+        rows = self.record.device(rank)
+        return self._in_window(rows, rank)
+
+    def comm(self, rank: int) -> Array:
+        """Communication records of the window's steps."""
+        return self._in_window(self.record.comm(rank), rank)
+
+    def rank_processes(self) -> dict[int, Array]:
+        """Samples of each rank's own process in the window, by rank, in time order."""
+        found: dict[int, list[Array]] = {}
+        for host in self.record.hosts.values():
+            rows = self._since(host.process.rows)
+            rows = rows[rows["kind"] == PROCESS_RANK]
+            for rank in np.unique(rows["rank"]):
+                if rank >= 0:
+                    mine = rows[rows["rank"] == rank]
+                    found.setdefault(int(rank), []).append(mine[mine["pid"] == mine["pid"][-1]])
+        return {rank: parts[0] for rank, parts in found.items()}
+
+    def host_of(self, rank: int) -> str:
+        """Name of the host a rank runs on."""
+        return str(self.hello(rank).get("host") or next(iter(self.record.hosts), ""))
+
+    def cores(self, rank: int) -> int:
+        """Cores that the rank's host gives this run; 0: not known."""
+        host = self.record.hosts.get(self.host_of(rank))
+        return int(host.state.cpu_count) if host else 0
+
+    def _since(self, rows: Array) -> Array:
+        rows = np.asarray(rows[-SAMPLES_AT_MOST:])
+        return rows[rows["t_ns"] >= self.from_ns] if self.windowed else rows
+
+    def _in_window(self, rows: Array, rank: int) -> Array:
+        series = self.per_rank.get(rank)
+        if series is None or len(series.rows) == 0 or len(rows) == 0:
+            return np.asarray(rows[:0])
+        if not self.windowed:
+            return thinned(rows)
+        rows = np.asarray(rows[-(series.total_steps() + 200) :])
+        return rows[rows["t_end_ns"] >= self.from_ns]
+
+
+def _cut(rows: Array, window_steps: int | None, window_s: float | None) -> Array:
+    if len(rows) == 0:
+        return np.asarray(rows)
+    if window_steps is not None:
+        rows = tail_steps(rows, window_steps)
+    if window_s is not None:
+        rows = tail_seconds(rows, window_s)
+    return thinned(rows) if window_steps is None and window_s is None else np.asarray(rows)

@@ -1,0 +1,128 @@
+"""How long each rank waits for the others: the slow rank is the one that never waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_analysis.align import Aligned, bucketed
+from gputop_analysis.view import RunView
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Exposed waiting per step, buckets of steps x ranks, all ranks in the same buckets."""
+
+    ms: Array
+    ranks: tuple[int, ...]
+    source: str
+    backward_compute_ms: Array | None = None
+    """Backward without the waiting in it, same shape; None where DDP does not tell."""
+
+
+def mean_wait_ms(view: RunView, rank: int) -> float:
+    """Mean exposed wait per step of one rank over the window; NaN where nothing measures it."""
+    rows = view.comm(rank)
+    if len(rows):
+        return float(rows["wait_ns"].mean()) / 1e6
+    series = view.per_rank[rank]
+    comm_ns = float(series.rows["comm_ns"].sum())
+    return comm_ns / 1e6 / max(series.total_steps(), 1) if comm_ns else float("nan")
+
+
+def waits(view: RunView) -> Waits | None:
+    """Waits of all ranks over the steady common steps; None where no source covers every rank.
+
+    Sources, best first: DDP's own logging data, arrival times in the flight recorder, time in synchronous collectives.
+    """
+    common = view.common
+    if common is None or len(common) < 10:
+        return None
+    return _from_ddp(view, common) or _from_arrivals(view, common) or _from_comm_phase(common)
+
+
+def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
+    tables = [view.comm(rank) for rank in common.ranks]
+    if any(len(t) < 10 for t in tables):
+        return None
+    rows = [_steady_rows(t, common) for t in tables]
+    if any(len(r) < 10 for r in rows):
+        return None
+    edges = _coarser_edges(common, rows)
+    wait, counts = _bucket_means(rows, "wait_ns", edges)
+    backward, _ = _bucket_means(rows, "backward_compute_ns", edges)
+    keep = (counts >= 1).all(axis=1)
+    if keep.sum() < 10:
+        return None
+    return Waits(wait[keep] / 1e6, common.ranks, "DDP's timers", backward[keep] / 1e6)
+
+
+def _steady_rows(rows: Array, common: Aligned) -> Array:
+    """Communication records of steps that lie in kept buckets."""
+    bucket = (rows["step"].astype(np.int64) - common.edges[0]) // common.bucket_steps
+    inside = (bucket >= 0) & (bucket < len(common.keep))
+    inside[inside] = common.keep[bucket[inside]]
+    rows = rows[inside]
+    back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) <= 0)
+    return rows[back[-1] + 1 :] if len(back) else rows
+
+
+def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
+    """Edges wide enough that every rank, which samples steps of its own choice, usually has one in each bucket."""
+    gap = max(float(np.quantile(np.diff(r["step"].astype(np.int64)), 0.9)) for r in rows)
+    size = common.bucket_steps if gap <= common.bucket_steps else int(2 * gap)
+    return np.arange(common.edges[0], common.edges[-1] + size, size)
+
+
+def _bucket_means(rows: list[Array], column: str, edges: Array) -> tuple[Array, Array]:
+    totals, counts = [], []
+    for one in rows:
+        step = one["step"].astype(np.int64)
+        total, count = bucketed(step, step + 1, one[column], np.ones(len(one)), edges)
+        totals.append(total)
+        counts.append(count)
+    counted = np.stack(counts, axis=1)
+    return np.stack(totals, axis=1) / np.maximum(counted, 1e-9), counted
+
+
+def _from_comm_phase(common: Aligned) -> Waits | None:
+    ms = common.per_step_ms("comm_ns")
+    if not (ms.mean(axis=0) > 0.05).any():
+        return None
+    return Waits(ms, common.ranks, "time in collectives")
+
+
+def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
+    """Last arrival at a collective minus a rank's own, summed over each rank's collectives of a step.
+
+    Only where all ranks share one host, and so one clock.
+    """
+    if len({view.host_of(rank) for rank in common.ranks}) > 1:
+        return None
+    arrivals = {rank: _arrivals(view, rank) for rank in common.ranks}
+    shared = set.intersection(*(set(a) for a in arrivals.values()))
+    if len(shared) < 20:
+        return None
+    keys = sorted(shared, key=lambda k: arrivals[common.ranks[0]][k])
+    times = np.array([[arrivals[rank][key] for rank in common.ranks] for key in keys], np.float64)
+    waited = times.max(axis=1, keepdims=True) - times
+    ends = view.per_rank[common.ranks[0]].rows["t_end_ns"]
+    step_of = np.searchsorted(ends, times[:, 0])
+    sums = [waited[step_of == step].sum(axis=0) for step in np.unique(step_of)[1:-1]]
+    if len(sums) < 10:
+        return None
+    return Waits(np.stack(sums) / 1e6, common.ranks, "arrival times of collectives")
+
+
+def _arrivals(view: RunView, rank: int) -> dict[tuple[str, int], int]:
+    return {
+        (str(entry.get("group")), int(entry.get("seq", -1))): int(entry["created_ns"])
+        for event in view.events("flight_recorder", rank=rank)
+        for entry in event.get("entries", ())
+        if entry.get("created_ns") and not entry.get("p2p")
+    }
