@@ -1,18 +1,15 @@
-"""What the app may do to a run: stop it, profile it, ask for its stacks. For runs of our own and for attached ones."""
+"""What the app may do to a run, its own or an attached one: stop it, profile it, ask for its stacks."""
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
 
 
 class RunControl:
-    """Control over a run that this process started."""
+    """Control over a run through its handle."""
 
     def __init__(self, handle: RunHandle):
         self._handle = handle
@@ -35,28 +32,13 @@ class RunControl:
 
     def profile(self, steps: int) -> None:
         """Ask every rank for a torch.profiler table of the next ``steps`` steps."""
-        _send(self._handle.run_dir, {"cmd": "profile", "steps": steps})
+        self._send({"cmd": "profile", "steps": steps})
 
     def dump(self) -> None:
         """Ask every rank for the stacks of its threads."""
-        _send(self._handle.run_dir, {"cmd": "dump", "reason": "asked"})
+        self._send({"cmd": "dump", "reason": "asked"})
 
+    def _send(self, command: dict[str, Any]) -> None:
+        from gputop_probes.client import send_command
 
-def _send(run_dir: Path, command: dict[str, object]) -> None:
-    from gputop_probes.client import send_command
-
-    send_command(run_dir, command)
-
-
-def process_alive(pid: int) -> bool:
-    """Whether a process of that id exists on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-KILL = signal.SIGKILL
+        send_command(self._handle.run_dir, command)

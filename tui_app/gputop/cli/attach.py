@@ -21,10 +21,11 @@ def execute(words: list[str]) -> int:
     record = open_record(options.run)
     if not options.headless:
         need_terminal(f"gputop attach --headless {options.run}")
-    from gputop_probes.launch import StartError, adopt
+    from gputop_probes.launch import StartError, adopt, attach
 
     try:
         adopted = adopt(record.path)
+        handle = attach(record.path)
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
     if adopted:
@@ -32,9 +33,9 @@ def execute(words: list[str]) -> int:
     if options.headless:
         return 0
     from gputop.app import Source, run_app
-    from gputop.control import AttachedControl
+    from gputop.control import RunControl
 
-    result = run_app(Source(record.path, "live", AttachedControl(record.path)))
+    result = run_app(Source(record.path, "live", RunControl(handle)))
     if result.still_running:
         print(f"the training goes on; watch it again with: gputop attach {record.path.name}", file=sys.stderr)
     return 0
