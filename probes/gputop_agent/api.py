@@ -1,0 +1,107 @@
+"""The guest's side of ``gputop.step()``, ``gputop.phase()`` and ``gputop.log()``."""
+
+import threading
+from time import monotonic_ns
+
+from . import clock, device, steps, transport, wire
+from .state import S
+
+_OTHER = wire.PHASES.index("other")
+_MAX_NAMES = 64
+_LOG_PERIOD_NS = 100_000_000
+_MAX_VALUES = 64
+
+_totals = {}  # name -> [phase index, total_ns, count]
+_unsent = set()
+_started_s = None
+_sent_s = 0.0
+_last_log_ns = 0
+_lock = threading.Lock()
+
+
+def step():
+    """The script says that a training step ends here."""
+    if threading.get_ident() == S.thread_ident or not S.thread_ident:
+        steps.manual_step()
+
+
+def enter(name):
+    """Begin a named phase. Returns the token that ``leave`` wants."""
+    phase = wire.PHASES.index(name) if name in wire.PHASES else _OTHER
+    timed = threading.get_ident() == S.thread_ident
+    if timed:
+        clock.enter(phase)
+    return name, phase, timed, monotonic_ns()
+
+
+def leave(token):
+    """End a named phase. A word that is no phase of gputop's counts as "other", with its own total."""
+    name, phase, timed, began_ns = token
+    if timed:
+        clock.leave()
+    elapsed = monotonic_ns() - began_ns
+    with _lock:
+        total = _totals.get(name)
+        if total is None:
+            if len(_totals) >= _MAX_NAMES:
+                return
+            total = _totals[name] = [phase, 0, 0]
+        total[1] += elapsed
+        total[2] += 1
+        _unsent.add(name)
+
+
+def log(values):
+    """Send numbers of the script's own, at most ten times a second; what comes faster is dropped."""
+    global _last_log_ns
+    now = monotonic_ns()
+    if now - _last_log_ns < _LOG_PERIOD_NS:
+        return
+    _last_log_ns = now
+    found = {}
+    for name, value in list(values.items())[:_MAX_VALUES]:
+        number = _number(str(name), value)
+        if number is not None:
+            found[str(name)] = number
+    if found:
+        transport.send_event("log", step=S.step, values=found)
+
+
+def flush(now_s):
+    """Send the totals of named phases that changed; once a second at first, less often as the run gets long."""
+    global _started_s, _sent_s
+    if not _unsent:
+        return
+    if _started_s is None:
+        _started_s = now_s
+    if now_s - _sent_s < min(30.0, max(1.0, (now_s - _started_s) / 60)):
+        return
+    _sent_s = now_s
+    with _lock:
+        changed = [(name, list(_totals[name])) for name in _unsent]
+        _unsent.clear()
+    for name, (phase, total_ns, count) in changed:
+        transport.send_event("named_phase", name=name, phase=wire.PHASES[phase], total_ns=total_ns, count=count)
+
+
+def reset():
+    """Forget the parent's totals (called in a fork's child)."""
+    global _lock, _started_s
+    _lock = threading.Lock()
+    _started_s = None
+    _totals.clear()
+    _unsent.clear()
+
+
+def _number(name, value):
+    """A float, or None for what has no value on the host yet: a CUDA scalar is read late, without waiting for it."""
+    if getattr(value, "is_cuda", False):
+        if threading.get_ident() == S.thread_ident:
+            device.late_scalar(device.LOG_PREFIX + name, value)
+        return None
+    if isinstance(value, (str, bytes)):
+        return None
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

@@ -1,0 +1,154 @@
+"""What DDP measures about its own communication, turned into one COMM record a sampled step.
+
+DDP times the first all-reduce launched, the last one done and the end of backward's compute, on every n-th iteration.
+On CPU the timer is a clock read, so it may run on every iteration that we want to see; on CUDA reading the timer
+synchronises with the device at the next forward (``CudaTimer::measureDifference``), so DDP's own 1 in 100 stays.
+
+The data of an iteration is complete at the next forward. It carries the wall-clock time of its events, and those decide
+which step it belongs to.
+"""
+
+from collections import deque
+
+from . import transport, wire
+from .state import S
+
+_PERIOD_NS = 50_000_000  # at most 20 reads a second, 10-30 us each
+_MAX_RATE = 100  # DDP's own default
+_KEPT_STEPS = 512
+
+_watched = {}  # id of a DDP root -> Watch
+_steps = deque(maxlen=_KEPT_STEPS)  # (step, t_end_ns) of the last steps
+_last_read_ns = 0
+_last_rate_ns = 0
+
+
+def on_step_closed(step, t_end_ns):
+    """Remember when the step ended; now and then read what DDP has measured. Costs nothing without DDP."""
+    global _last_read_ns
+    if not S.ddp:
+        return
+    _steps.append((step, t_end_ns))
+    if t_end_ns - _last_read_ns < _PERIOD_NS:
+        return
+    step_ns = _mean_step_ns()
+    _last_read_ns = t_end_ns
+    for reference in S.ddp:
+        root = reference()
+        if root is not None:
+            _watch(root).read(root, step_ns)
+
+
+def reset():
+    """Forget the parent's roots (called in a fork's child)."""
+    global _last_read_ns
+    _watched.clear()
+    _steps.clear()
+    _last_read_ns = 0
+
+
+def describe_ddp(root):
+    """DDP's settings, its bucket sizes in bytes and the size of its unused parameters."""
+    data = root.logger._get_ddp_logging_data()
+    ints, strs = data.ints_map, data.strs_map
+    sizes = strs.get("rebuilt_bucket_sizes") or strs.get("bucket_sizes") or ""
+    return {
+        "backend": strs.get("backend_name"),
+        "bucket_cap_bytes": ints.get("bucket_cap_bytes"),
+        "bucket_bytes": [int(size) for size in sizes.split(",")[:256] if size.strip().isdigit()],
+        "find_unused_parameters": bool(ints.get("find_unused_parameters")),
+        "unused_parameter_bytes": ints.get("unused_parameter_size"),
+        "static_graph": bool(ints.get("static_graph")),
+        "gradient_as_bucket_view": bool(ints.get("gradient_as_bucket_view")),
+        "broadcast_buffers": bool(ints.get("broadcast_buffers")),
+        "comm_hook": strs.get("comm_hook") or None,
+        "sync_batch_norm": bool(ints.get("has_sync_bn")),
+        "parameter_bytes": ints.get("total_parameter_size_bytes"),
+        "parameter_tensors": ints.get("num_parameter_tensors"),
+    }
+
+
+def _watch(root):
+    watch = _watched.get(id(root))
+    if watch is None:
+        watch = _watched[id(root)] = Watch(_on_cpu(root))
+    return watch
+
+
+def _on_cpu(root):
+    device = getattr(root, "device", None)
+    return getattr(device, "type", None) == "cpu"
+
+
+def _mean_step_ns():
+    if len(_steps) < 2:
+        return _PERIOD_NS
+    (first, t0), (last, t1) = _steps[0], _steps[-1]
+    return max(1, (t1 - t0) // max(1, last - first))
+
+
+class Watch:
+    """One DDP module: at which rate it measures, and what was read from it last."""
+
+    def __init__(self, on_cpu):
+        """``on_cpu``: its timer costs nothing, so the rate may be set."""
+        self.on_cpu = on_cpu
+        self.rate = _MAX_RATE
+        self.last_iteration = -1
+        self.announced = 0
+
+    def read(self, root, step_ns):
+        """Send the newest measurement, if there is one that was not sent yet."""
+        if self.on_cpu:
+            self._set_rate(root, step_ns)
+        data = root.logger._get_ddp_logging_data().ints_map
+        iteration = data.get("iteration", 0)
+        if iteration > 0 and iteration != self.last_iteration:
+            self.last_iteration = iteration
+            self._send(data)
+        self._announce(root, data)
+
+    def _set_rate(self, root, step_ns):
+        """Measure every n-th iteration, so that a fresh one is there at each read, and on slow steps every one."""
+        wanted = max(1, min(_MAX_RATE, _PERIOD_NS // (2 * step_ns)))
+        if wanted != self.rate and not 0.5 < wanted / self.rate < 2:
+            root._set_ddp_runtime_logging_sample_rate(int(wanted))
+            self.rate = wanted
+
+    def _send(self, data):
+        comm = data.get("backward_comm_time", 0)
+        overlap = data.get("backward_compute_comm_overlap_time", 0)
+        ended_ns = data.get("backward_comm_time_end", 0)
+        if comm <= 0 or ended_ns <= 0:  # a no_sync iteration
+            return
+        step, t_end_ns = step_at(_steps, ended_ns)
+        transport.send_records(
+            wire.MSG_COMM,
+            wire.COMM.pack(
+                t_end_ns,
+                data.get("forward_compute_time", 0),
+                data.get("backward_compute_time", 0),
+                comm,
+                overlap,
+                max(0, comm - max(0, overlap)),
+                step & 0xFFFFFFFF,
+                wire.COMM_DDP,
+            ),
+        )
+
+    def _announce(self, root, data):
+        """Say what DDP's settings are: once at the start, once more when the buckets have been rebuilt."""
+        stage = 2 if data.get("has_rebuilt_buckets") else 1
+        if self.announced < stage:
+            self.announced = stage
+            transport.send_event("ddp", **describe_ddp(root))
+
+
+def step_at(steps, t_ns):
+    """The ``(step, t_end_ns)`` during which ``t_ns`` lies: the first that ended after it, else the last one."""
+    found = steps[-1]
+    for entry in reversed(steps):
+        if entry[1] < t_ns:
+            break
+        found = entry
+    return found

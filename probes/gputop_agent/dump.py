@@ -1,0 +1,45 @@
+"""Stacks of all threads and the last collective of this rank, sent by the agent's thread while the others may hang."""
+
+import sys
+import threading
+
+from . import flight, frames, transport, wire
+from .state import S
+
+_MAX_THREADS = 64
+_MAX_FRAMES = 48
+
+
+def send(reason=""):
+    """Send one ``stack_dump`` event; takes no lock that the training could hold."""
+    transport.send_event(
+        "stack_dump",
+        reason=reason,
+        phase=wire.PHASES[S.phase],
+        step=S.step,
+        threads=thread_stacks(),
+        collective=_collective(),
+    )
+
+
+def thread_stacks():
+    """``[{name, training, frames}]``, the training thread first; frames (``"file:line function"``) innermost first."""
+    names = {ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())}
+    current = sys._current_frames()
+    own = threading.get_ident()
+    idents = sorted((ident for ident in current if ident != own), key=lambda ident: ident != S.thread_ident)
+    return [
+        {
+            "name": names.get(ident, "thread-%d" % ident),
+            "training": ident == S.thread_ident,
+            "frames": [frames.label(frame) for frame in frames.stack(current[ident], _MAX_FRAMES)],
+        }
+        for ident in idents[:_MAX_THREADS]
+    ]
+
+
+def _collective():
+    try:
+        return flight.last_collective()
+    except Exception:  # the stacks matter more than torch's private JSON
+        return None

@@ -1,0 +1,97 @@
+"""Where a Python frame's code comes from, and how it is named to the user."""
+
+import os
+import sys
+
+USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
+
+_AGENT_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STDLIB_DIRS = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, os.path.join(sys.base_prefix, "lib", "python"))
+_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_MAX_KNOWN = 4096
+
+_origins = {}  # file name of a code object -> origin
+_names = {}  # file name of a code object -> short name
+
+
+def origin(filename):
+    """USER, LIBRARY, TORCH, STDLIB or AGENT for the file name of a code object."""
+    found = _origins.get(filename)
+    if found is None:
+        if len(_origins) >= _MAX_KNOWN:
+            _origins.clear()
+        found = _origins[filename] = _find_origin(filename)
+    return found
+
+
+def site(frame):
+    """``"train.py:118"``: the file relative to the working directory (or to its package), and the current line."""
+    return "%s:%d" % (short_name(frame.f_code.co_filename), frame.f_lineno or 0)
+
+
+def label(frame):
+    """``"train.py:118 get_batch"``."""
+    return "%s %s" % (site(frame), frame.f_code.co_name)
+
+
+def short_name(filename):
+    """A file name as the user would say it: relative to the working directory or to site-packages, else its base."""
+    found = _names.get(filename)
+    if found is None:
+        if len(_names) >= _MAX_KNOWN:
+            _names.clear()
+        found = _names[filename] = _shorten(filename)
+    return found
+
+
+def stack(frame, limit=64):
+    """The frames from ``frame`` (innermost) outwards, at most ``limit``."""
+    found = []
+    while frame is not None and len(found) < limit:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def is_user(frame):
+    """Whether the frame runs code that the user wrote: no package, no torch, no standard library."""
+    return origin(frame.f_code.co_filename) == USER
+
+
+def caller_site():
+    """Site of the innermost user frame of the calling thread; None if there is none."""
+    for frame in stack(sys._getframe(1)):
+        if is_user(frame):
+            return site(frame)
+    return None
+
+
+def _find_origin(filename):
+    if filename.startswith("<"):
+        return USER if filename.startswith(("<stdin>", "<string>", "<ipython")) else STDLIB
+    path = os.path.abspath(filename)
+    if path.startswith(_AGENT_DIR):
+        return AGENT
+    for marker in _PACKAGES:
+        if marker in path:
+            return TORCH if path.rpartition(marker)[2].startswith("torch" + os.sep) else LIBRARY
+    if path.startswith(_STDLIB_DIRS):
+        return STDLIB
+    torch_file = getattr(sys.modules.get("torch"), "__file__", None)  # a torch built from its sources
+    return TORCH if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep) else USER
+
+
+def _shorten(filename):
+    if filename.startswith("<"):
+        return filename
+    for marker in _PACKAGES:
+        if marker in filename:
+            return filename.rpartition(marker)[2]
+    for folder in _STDLIB_DIRS:
+        if filename.startswith(folder):
+            return os.path.basename(filename)
+    try:
+        relative = os.path.relpath(filename)
+    except (OSError, ValueError):
+        relative = os.pardir
+    return os.path.basename(filename) if relative.startswith(os.pardir) else relative

@@ -1,0 +1,149 @@
+"""Says what the run is: once after the first step, and what becomes known later as updates."""
+
+import os
+import sys
+from typing import Any
+
+from . import (
+    batch,
+    describe_loader,
+    describe_model,
+    describe_optimizer,
+    describe_parallel,
+    describe_process,
+    device,
+    horizon,
+    thread,
+    transport,
+)
+from .state import S
+
+_EARLY_S = 60.0  # for the first minute look for news every second, then every ten
+
+_sent: "dict[str, Any]" = {}  # the fields that the recorder knows
+_first_look_s = None
+_next_look_s = 0.0
+_n_roots = 0
+
+
+def on_first_step():
+    """Describe the run, send the hello, start the agent's thread. On the training thread, after its first step."""
+    fields = describe()
+    _sent.clear()
+    _sent.update(fields)
+    send_again()
+    thread.start()
+
+
+def send_again():
+    """Send the hello with all that is known, as after a reconnect; needs no training thread."""
+    if not S.connected or not _sent:
+        return
+    transport.send_event("hello", **_sent)
+    S.hello_sent = S.connected
+
+
+def describe():
+    """Every field of the hello. What cannot be described is left out; the rest is told all the same."""
+    torch = S.torch or sys.modules["torch"]
+    roots = _alive(S.roots)
+    parameter = describe_model.first_parameter(roots) or _first_optimizer_parameter()
+    fields: "dict[str, Any]" = {"tid": S.native_tid}
+    for part in (
+        lambda: describe_process.describe_interpreter(torch),
+        lambda: describe_process.describe_device(torch, parameter, S.cuda),
+        lambda: {"launcher": describe_process.describe_launcher(os.environ)},
+        lambda: {"env": describe_process.describe_environment(os.environ)},
+        lambda: {"flags": describe_process.describe_flags(torch)},
+        _ranks,
+        lambda: {"model": _model(roots)},
+        lambda: {"parallel": describe_parallel.describe_parallel(roots, _alive(S.ddp))},
+        _total_steps,
+        _late_fields,
+    ):
+        fields.update(_attempt(part))
+    if fields.get("device") == "cuda" and S.cuda:
+        _attempt(lambda: device.activate(torch, fields["device_index"]) or {})
+    return fields
+
+
+def send_updates(now_s):
+    """Send what has changed since the hello; called by the agent's thread once a second."""
+    global _first_look_s, _next_look_s
+    if _first_look_s is None:
+        _first_look_s = now_s
+    if now_s < _next_look_s or not S.hello_sent:
+        return
+    _next_look_s = now_s if now_s - _first_look_s < _EARLY_S else now_s + 10.0
+    fields = _attempt(_late_fields)
+    if len(S.roots) != _n_roots:
+        fields.update(_attempt(lambda: {"model": _model(_alive(S.roots))}))
+    news = {name: value for name, value in fields.items() if value is not None and _sent.get(name) != value}
+    if news:
+        _sent.update(news)
+        transport.send_event("hello_update", **news)
+
+
+def reset():
+    """Forget what the parent said (called in a fork's child)."""
+    global _first_look_s, _next_look_s, _n_roots
+    _sent.clear()
+    _first_look_s, _next_look_s, _n_roots = None, 0.0, 0
+
+
+def _late_fields():
+    """What often becomes known only after the first step; cheap, and free of CUDA calls."""
+    loader = S.loader() if S.loader is not None else None
+    optimizers = _alive(list(S.optimizers.values()))
+    fields = {
+        "optimizer": describe_optimizer.describe_optimizer(optimizers),
+        "amp": describe_optimizer.describe_amp(S.autocast_seen, S.scaler_seen),
+        "compile": {"used": bool(S.compile_seen)},
+        "checkpointing": bool(S.checkpointing_seen) or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
+    }
+    if loader is not None:
+        fields["dataloader"] = describe_loader.describe_loader(loader, batch.site)
+    if batch.description is not None:
+        fields["batch"] = batch.description
+    if S.total_steps is not None:
+        fields["total_steps"] = S.total_steps
+    return fields
+
+
+def _model(roots):
+    global _n_roots
+    _n_roots = len(S.roots)
+    return describe_model.describe_model(roots)
+
+
+def _ranks():
+    found = describe_parallel.rank_and_world()
+    if found is not None:
+        S.rank, S.world_size = found
+    local = os.environ.get("LOCAL_RANK", "")
+    return {"rank": S.rank, "world_size": S.world_size, "local_rank": int(local) if local.isdigit() else 0}
+
+
+def _total_steps():
+    if S.total_steps is None:
+        S.total_steps = horizon.total_steps()
+    return {"total_steps": S.total_steps}
+
+
+def _first_optimizer_parameter():
+    for optimizer in _alive(list(S.optimizers.values())):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                return parameter
+    return None
+
+
+def _alive(references):
+    return [found for found in (reference() for reference in references) if found is not None]
+
+
+def _attempt(describe_part):
+    try:
+        return describe_part()
+    except Exception:  # a library's inside that we misjudged: the rest of the hello is worth having
+        return {}

@@ -1,0 +1,93 @@
+"""Names the code behind a phase: samples the training thread's stack and counts the lines it was seen in."""
+
+import sys
+from time import monotonic
+
+from . import frames, transport, wire
+from .state import S
+
+_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
+_SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
+_SELDOM_EVERY = 4
+_TOP = 8
+_MIN_INTERVAL_S = 2.0
+_MAX_INTERVAL_S = 30.0
+_MAX_SITES = 512
+
+
+class Sampler:
+    """Counts by phase and place; ``flush`` sends them and starts anew."""
+
+    def __init__(self, tick_ms):
+        """``tick_ms``: the mean time between two calls of ``sample``."""
+        self._tick_ms = tick_ms
+        self._ticks = 0
+        self._counts = {}  # phase index -> {(site, function, caller, inside): count}
+        self._started = self._flushed = monotonic()
+
+    def sample(self):
+        """Look once, if the phase of the moment is one that wants a name."""
+        self._ticks += 1
+        phase = S.phase
+        if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
+            frame = sys._current_frames().get(S.thread_ident)
+            if frame is not None:
+                self._count(phase, describe(frame))
+
+    def flush_if_due(self):
+        """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""
+        now = monotonic()
+        interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60))
+        if now - self._flushed >= interval and self._counts:
+            self._flushed = now
+            self.flush()
+
+    def flush(self):
+        """Send what was counted."""
+        counted, self._counts = self._counts, {}
+        for phase, places in counted.items():
+            top = sorted(places.items(), key=lambda item: -item[1])[:_TOP]
+            transport.send_event(
+                "stacks",
+                phase=wire.PHASES[phase],
+                period_ms=self._tick_ms * (_SELDOM_EVERY if phase in _SELDOM else 1),
+                total=sum(places.values()),
+                samples=[
+                    {"site": site, "function": function, "caller": caller, "inside": inside, "count": count}
+                    for (site, function, caller, inside), count in top
+                ],
+            )
+
+    def _count(self, phase, place):
+        places = self._counts.setdefault(phase, {})
+        if place in places or len(places) < _MAX_SITES:
+            places[place] = places.get(place, 0) + 1
+
+
+def describe(frame):
+    """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
+
+    ``site`` and ``function`` are the innermost line of user code, or of a package where there is none; ``caller`` is
+    the frame that called it, and ``inside`` the innermost frame of a package, torch or the standard library that it
+    was waiting in (empty if none).
+    """
+    found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
+    if not found:
+        return "", "", "", ""
+    index = _first(found, (frames.USER,))
+    if index is None:
+        index = _first(found, (frames.LIBRARY,)) or 0
+    chosen = found[index]
+    caller = frames.label(found[index + 1]) if index + 1 < len(found) else ""
+    inside = frames.label(found[0]) if index else ""
+    library = _first(found[:index], (frames.LIBRARY,))
+    if library:  # below a trainer's own line the package says more than the torch function it calls
+        inside = frames.label(found[library])
+    return frames.site(chosen), chosen.f_code.co_name, caller, inside
+
+
+def _first(found, origins):
+    for index, frame in enumerate(found):
+        if frames.origin(frame.f_code.co_filename) in origins:
+            return index
+    return None

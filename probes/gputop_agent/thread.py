@@ -1,0 +1,128 @@
+"""The agent's one thread: flushes stale records, runs the recorder's commands, samples the training thread's stack.
+
+It never calls CUDA (that could break a stream capture in the training thread) and never takes a lock of the training.
+It starts with the hello, does not survive a fork, and leaves without a word when the interpreter shuts down.
+"""
+
+import _thread
+import atexit
+import os
+import sys
+import threading
+from time import monotonic, monotonic_ns
+
+from . import api, guard, hello, stacks, transport
+from .state import S
+
+TICK_S = 0.05
+_MAX_COMMANDS_PER_TICK = 8
+_MAX_FAILURES = 3
+_IDLE_FACTOR = 10  # ticks are this much longer while no recorder listens
+
+_running_pid = 0
+_wake = None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
+_registered = False
+
+
+def start():
+    """Start the thread unless this process has it already."""
+    global _running_pid, _wake, _registered
+    if _running_pid == os.getpid():
+        return
+    _running_pid = os.getpid()
+    _wake = _thread.allocate_lock()
+    _wake.acquire()
+    if not _registered:
+        _registered = True
+        atexit.register(guard.safely, stop)
+    arguments = (_run, _wake, _running_pid)  # guarded: an exception in a bare thread would be printed
+    threading.Thread(target=guard.safely, args=arguments, name="gputop-agent", daemon=True).start()
+
+
+def stop():
+    """Ask the thread to end; does not wait for it."""
+    global _running_pid
+    if _running_pid == os.getpid() and _wake is not None and _wake.locked():
+        _wake.release()
+    _running_pid = 0
+
+
+def reset():
+    """The thread did not survive the fork (called in the child)."""
+    global _running_pid
+    _running_pid = 0
+
+
+def _run(wake, pid):
+    loop = Loop()
+    failures = 0
+    pause = TICK_S
+    while not wake.acquire(True, pause):
+        if sys.is_finalizing() or os.getpid() != pid:
+            return
+        try:
+            connected = loop.tick()
+        except Exception:  # the training does not notice
+            guard.failed("agent thread")
+            failures += 1
+            if failures > _MAX_FAILURES:
+                return
+            connected = True
+        pause = loop.jittered(TICK_S if connected else TICK_S * _IDLE_FACTOR)
+
+
+class Loop:
+    """What one tick does."""
+
+    def __init__(self):
+        self._sampler = stacks.Sampler(tick_ms=TICK_S * 1000)
+        self._random = monotonic_ns() & 0x7FFFFFFF
+        self._second = 0.0
+
+    def tick(self):
+        """One round. Returns whether a recorder listens."""
+        transport.flush_if_stale(monotonic_ns())
+        self._run_commands()
+        if not S.connected:
+            return False
+        if not S.hello_sent:
+            hello.send_again()
+        self._sampler.sample()
+        now = monotonic()
+        if now - self._second >= 1.0:
+            self._second = now
+            self._sampler.flush_if_due()
+            api.flush(now)
+            hello.send_updates(now)
+        return True
+
+    def jittered(self, seconds):
+        """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's generator is touched."""
+        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
+        return seconds * (0.8 + 0.4 * self._random / 0x7FFFFFFF)
+
+    def _run_commands(self):
+        for _ in range(_MAX_COMMANDS_PER_TICK):
+            command = transport.poll_command()
+            if command is None:
+                return
+            execute(command)
+
+
+def execute(command):
+    """Run one command of the recorder; an unknown one is a newer recorder's and is ignored."""
+    name = command.get("cmd")
+    if name == "dump":
+        from . import dump
+
+        dump.send(command.get("reason", ""))
+    elif name == "flight_recorder":
+        from . import flight
+
+        flight.send(command.get("reason", ""))
+    elif name == "profile":
+        from . import burst
+
+        burst.request(command)
+    elif name == "detach":
+        guard.switch_off()
