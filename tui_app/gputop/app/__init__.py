@@ -1,0 +1,73 @@
+"""The live app. Importing this package is cheap; Textual is loaded by ``run_app``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+class Control(Protocol):
+    """What the app may do to the command that it watches."""
+
+    def interrupt(self) -> None:
+        """Ask the command to stop: each call is one step sterner than the last."""
+        ...
+
+    def kill(self) -> None:
+        """End the command at once."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether the command still runs."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """The command's exit code, None while it is not known."""
+        ...
+
+    def profile(self, steps: int) -> None:
+        """Ask the agents for a profile of the next ``steps`` steps."""
+        ...
+
+    def dump(self) -> None:
+        """Ask the agents for the stacks of all their threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to show."""
+
+    run_dir: Path
+    mode: Literal["live", "replay", "demo"]
+    control: Control | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppResult:
+    """How the app was left."""
+
+    action: Literal["quit", "detached", "stopped"]
+    """``quit``: nothing was running; ``detached``: the command was left running; ``stopped``: it was asked to end."""
+    still_running: bool = False
+    signal: int | None = None
+    """The signal that ended the app, if one did."""
+
+
+def run_app(source: Source) -> AppResult:
+    """Show ``source`` until the user leaves.
+
+    Raises:
+        RuntimeError: stdin or stdout is no terminal.
+    """
+    import sys
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RuntimeError("the live screen needs a terminal on stdin and stdout")
+    from gputop.app.application import GputopApp
+
+    app = GputopApp(source)
+    result = app.run()
+    app.surface_errors()
+    return result if result is not None else AppResult("detached", app.still_running())

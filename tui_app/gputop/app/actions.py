@@ -1,0 +1,78 @@
+"""The one table of actions: bindings, footer, help screen and command palette are all made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scope = Literal["always", "live", "replay", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that a key does."""
+
+    id: str
+    """Names the binding (users can remap it) and the method ``action_ID``."""
+    keys: str
+    """Textual key names, comma separated."""
+    shown: str
+    """The key as people read it."""
+    label: str
+    """One or two words for the footer."""
+    description: str
+    """One sentence for help and palette."""
+    scope: Scope = "always"
+    footer: int = 0
+    """Place in the footer by importance, 1 first; 0: not in the footer."""
+    group: str = "General"
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("quit", "q,ctrl+c", "q", "quit", "Leave; asks first while the training runs.", footer=1),
+    Action("help", "question_mark,f1", "?", "help", "Show this list.", footer=2),
+    Action("pause", "space", "space", "pause", "Hold the picture, or go on; in a replay, play or pause.", footer=3),
+    Action("export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=7),
+    Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=9),
+    Action("profile", "p", "p", "profile", "Profile the next three steps on every rank.", "control", group="Training"),
+    Action("dump", "d", "d", "stacks", "Show where every rank's threads stand.", "control", group="Training"),
+    Action("breakdown", "1", "1", "step", "Go to the step breakdown.", group="Panels"),
+    Action("memory", "2,m", "2 m", "memory", "Go to memory.", group="Panels"),
+    Action("ranks", "3,r", "3 r", "ranks", "Go to the ranks.", group="Panels"),
+    Action("meters", "4,g", "4 g", "meters", "Go to the GPU and host meters.", group="Panels"),
+    Action("findings", "5,f", "f", "findings", "Go to the findings.", footer=4, group="Panels"),
+    Action("output", "6,o", "o", "output", "Go to the command's output.", footer=5, group="Panels"),
+    Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
+    Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
+    Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
+    Action("previous_panel", "shift+tab", "shift+tab", "previous", "Focus the panel before.", group="Panels"),
+    Action("back", "escape", "esc", "back", "Close what is open: dialog, zoom, search, pause.", group="Panels"),
+    Action("up", "up,k", "↑", "up", "Move up in the focused panel.", group="Moving"),
+    Action("down", "down,j", "↓", "down", "Move down in the focused panel.", group="Moving"),
+    Action("page_up", "pageup", "pgup", "page up", "One screenful up.", group="Moving"),
+    Action("page_down", "pagedown", "pgdn", "page down", "One screenful down.", group="Moving"),
+    Action("home", "home", "home", "start", "First item; in a replay, the start.", group="Moving"),
+    Action("end", "end", "end", "end", "Last item; in a replay, the end.", group="Moving"),
+    Action("open", "enter", "enter", "open", "Open the chosen finding.", group="Moving"),
+    Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
+    Action("seek_back", "left", "←", "back 2 %", "Go back in the recording.", "replay", 8, "Replay"),
+    Action("seek_forward", "right", "→", "on 2 %", "Go on in the recording.", "replay", 8, "Replay"),
+    Action("slower", "minus", "-", "slower", "Halve the speed of the replay.", "replay", group="Replay"),
+    Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 8, "Replay"),
+)
+OF_THE_APP = frozenset(
+    ["quit", "help", "export", "copy", "profile", "dump", "search", "seek_back", "seek_forward", "slower", "faster"]
+)
+"""Actions that concern the run or the whole app; the others belong to the main screen."""
+
+
+def target(action: Action) -> str:
+    """The action string that Textual runs."""
+    return f"app.{action.id}" if action.id in OF_THE_APP else f"screen.{action.id}"
+
+
+def applies(action: Action, mode: str, control: bool) -> bool:
+    """Whether an action has any effect: seeking only in a replay, profiling only where someone listens."""
+    if action.scope == "control":
+        return control
+    return action.scope == "always" or (action.scope == "replay") == (mode != "live")

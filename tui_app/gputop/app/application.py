@@ -1,0 +1,302 @@
+"""The Textual application: it owns the feed's rhythm, the dialogs and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from gputop.app import AppResult, Source, theme
+from gputop.app.actions import ACTIONS, applies, target
+from gputop.app.messages import FeedFailed, SnapshotArrived
+from gputop.app.rhythm import Rhythm
+from gputop.feed.clock import Clock, SystemClock
+from gputop.feed.live import Feed, LiveFeed
+from gputop.feed.snapshot import Notice, Snapshot
+from gputop.output.tail import Tail
+from gputop.screens.main import MainScreen
+from gputop.widgets.findings import Findings, as_text
+
+
+class GputopApp(App[AppResult]):
+    """One run, watched live or replayed."""
+
+    TITLE = "gputop"
+    ENABLE_COMMAND_PALETTE = True
+    CSS = "Toast { background: $surface; }"
+
+    def __init__(self, source: Source, clock: Clock | None = None, feed: Feed | None = None, ticking: bool = True):
+        super().__init__()
+        self.source = source
+        self.clock = clock or SystemClock()
+        self.feed = feed or make_feed(source, self.clock)
+        self.tail = Tail(source.run_dir)
+        self.rhythm = Rhythm(self.clock)
+        self._ticking = ticking
+        self._taking = False
+        self._stopping = False
+        self._errors: list[Exception] = []
+        self._seen_notices: int | None = None
+        for item in theme.themes():
+            self.register_theme(item)
+        self.theme = theme.preferred()
+
+    # ---- start
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        current = self.current_theme
+        return theme.variables(current.dark, current.ansi)
+
+    def get_default_screen(self) -> Screen[None]:
+        return MainScreen(self.source.mode, self.source.control is not None, self.feed.first())
+
+    @property
+    def main(self) -> MainScreen:
+        """The main screen, whatever lies above it."""
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    def on_mount(self) -> None:
+        self._install_signal_handlers()
+        if self._ticking:
+            self.call_after_refresh(self.tick)
+
+    def _install_signal_handlers(self) -> None:
+        """Textual leaves the alternate screen on after these signals; a handler in the loop lets it clean up."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                loop.add_signal_handler(number, partial(self._leave_on_signal, number))
+            except (NotImplementedError, RuntimeError, ValueError):  # no main thread: a test or an export
+                return
+
+    def _leave_on_signal(self, number: int) -> None:
+        self.exit(AppResult("detached", self.still_running(), number), return_code=128 + number)
+
+    # ---- the rhythm of the feed
+
+    def tick(self) -> None:
+        """Ask the feed for a snapshot, unless it is still busy or the terminal lags behind."""
+        if self._taking or not self.is_running:
+            return
+        if self.rhythm.backlogged(self._driver):
+            self.set_timer(self.rhythm.period, self.tick)
+            return
+        self._taking = True
+        self.run_worker(self.take, thread=True, group="feed", exit_on_error=False)
+
+    def take(self) -> None:
+        """In a worker thread: look at the record and the output, then tell the app."""
+        started = self.clock.monotonic()
+        try:
+            snapshot = self.feed.take()
+            output = self.tail.view() if self.tail.poll() else None
+        except Exception as error:
+            self.post_message(FeedFailed(error))
+            return
+        self.post_message(SnapshotArrived(snapshot, output, self.clock.monotonic() - started))
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        painting = self.clock.monotonic()
+        self._taking = False
+        if message.snapshot is not self.main.snapshot or message.output is not None:
+            self.main.receive(message.snapshot, message.output)
+        self._announce(message.snapshot)
+        self._leave_if_stopped()
+        self.call_after_refresh(self._schedule, message, painting)
+
+    def on_feed_failed(self, message: FeedFailed) -> None:
+        self._taking = False
+        if not any(repr(error) == repr(message.error) for error in self._errors):
+            self._errors.append(message.error)
+            self.notify(
+                f"{type(message.error).__name__}: {message.error}", title="gputop failed here", severity="error"
+            )
+        if self._ticking:
+            self.set_timer(self.rhythm.slow, self.tick)
+
+    def _schedule(self, message: SnapshotArrived, painting: float) -> None:
+        self.rhythm.measured(message.took_s, self.clock.monotonic() - painting, message.snapshot)
+        if self._ticking:
+            self.set_timer(self.rhythm.period, self.tick)
+
+    def surface_errors(self) -> None:
+        """After the screen is restored: what failed inside, in one line each."""
+        for error in self._errors:
+            print(f"gputop: the screen had trouble: {type(error).__name__}: {error}", file=sys.stderr)
+
+    # ---- what agents sent
+
+    def _announce(self, snapshot: Snapshot) -> None:
+        count = len(snapshot.notices)
+        known, self._seen_notices = self._seen_notices, count
+        if known is not None and count > known and self.source.mode == "live":
+            self.show_notice(snapshot.notices[known])
+
+    def show_notice(self, notice: Notice) -> None:
+        """Open what an agent sent."""
+        from textual.content import Content
+
+        from gputop.screens import texts
+        from gputop.screens.dialog import TextDialog
+
+        text = texts.notice_text(notice)
+        self.push_screen(TextDialog(texts.notice_title(notice), Content(text), text))
+
+    def on_findings_chosen(self, message: Findings.Chosen) -> None:
+        from gputop.screens import texts
+        from gputop.screens.dialog import TextDialog
+
+        finding = message.finding
+        body = texts.finding_text(finding, self.theme_variables)
+        self.push_screen(TextDialog(f"{finding.id} {finding.name}", body, as_text(finding)))
+
+    # ---- actions of the table that concern the whole app
+
+    def action_help(self) -> None:
+        from gputop.screens import texts
+        from gputop.screens.dialog import TextDialog
+
+        body = texts.help_text(self.source.mode, self.source.control is not None, self.theme_variables)
+        self.push_screen(TextDialog("Keys", body))
+
+    def action_copy(self) -> None:
+        panel = self.main.focused_panel()
+        copy = getattr(panel, "copy_text", None)
+        text = copy(self.main.snapshot) if copy and self.main.snapshot else ""
+        if text:
+            self.copy_to_clipboard(text)
+            self.notify("copied" if "\n" not in text else f"copied {text.count(chr(10)) + 1} lines")
+
+    def action_search(self) -> None:
+        from gputop.screens.search import SearchDialog
+        from gputop.widgets.output import Output
+
+        output = self.main.query_one(Output)
+
+        def search(needle: str | None) -> None:
+            if needle and not output.find(needle):
+                self.notify(f"no line of the output holds {needle!r}")
+
+        self.main.show_panel("output")
+        self.push_screen(SearchDialog(output.needle), search)
+
+    def action_profile(self) -> None:
+        if self.source.control is not None:
+            self._command(lambda control: control.profile(3), "profiling the next three steps")
+
+    def action_dump(self) -> None:
+        if self.source.control is not None:
+            self._command(lambda control: control.dump(), "asked every rank for its stacks")
+
+    def _command(self, send, said: str) -> None:
+        try:
+            send(self.source.control)
+        except Exception as error:
+            self.notify(f"{error}", title="not sent", severity="warning")
+        else:
+            self.notify(said)
+
+    def action_export(self) -> None:
+        from gputop.screens.dialog import ChoiceDialog
+        from gputop.screens.exporting import CHOICES
+
+        self.push_screen(ChoiceDialog("Export", "Write what is seen now as", CHOICES), self._export)
+
+    def _export(self, kind: str | None) -> None:
+        if kind is None or self.main.snapshot is None:
+            return
+        from gputop.screens.exporting import write
+
+        picture = self.export_screenshot(title="gputop") if kind == "svg" else ""
+        try:
+            path = write(kind, self.main.snapshot, picture, Path.cwd())
+        except OSError as error:
+            self.notify(f"cannot write here: {error.strerror}", severity="error")
+        else:
+            self.notify(str(path), title="written")
+
+    # ---- replay
+
+    def action_seek_back(self) -> None:
+        self._replay("seek", -0.02)
+
+    def action_seek_forward(self) -> None:
+        self._replay("seek", 0.02)
+
+    def action_seek_to(self, share: int) -> None:
+        self._replay("seek_to", float(share))
+
+    def action_slower(self) -> None:
+        self._replay("change_speed", 0.5)
+
+    def action_faster(self) -> None:
+        self._replay("change_speed", 2.0)
+
+    def action_play(self) -> None:
+        self._replay("toggle")
+
+    def _replay(self, method: str, *arguments: float) -> None:
+        act = getattr(self.feed, method, None)
+        if act is not None:
+            act(*arguments)
+            self.tick()
+
+    # ---- the way out
+
+    def still_running(self) -> bool:
+        """Whether the command that we watch is alive."""
+        control = self.source.control
+        return self.source.mode == "live" and control is not None and control.alive()
+
+    async def action_quit(self) -> None:
+        if not self.still_running():
+            self.exit(AppResult("stopped" if self._stopping else "quit"))
+            return
+        from gputop.screens.quitting import quit_dialog
+
+        self.push_screen(quit_dialog(self._stopping), self._quit)
+
+    def _quit(self, answer: str | None) -> None:
+        control = self.source.control
+        if control is None or answer is None:
+            return
+        if answer == "leave":
+            self.exit(AppResult("detached", self.still_running()))
+            return
+        self._stopping = True
+        control.kill() if answer == "kill" else control.interrupt()
+        self.notify("asked the training to stop; q again for more" if answer == "stop" else "killed")
+        self.tick()
+
+    def _leave_if_stopped(self) -> None:
+        if self._stopping and not self.still_running():
+            self.exit(AppResult("stopped"))
+
+    # ---- command palette
+
+    def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
+        for action in ACTIONS:
+            if applies(action, self.source.mode, self.source.control is not None) and action.group != "Moving":
+                run = partial(self._run_from_palette, target(action))
+                yield SystemCommand(f"{action.label.capitalize()} ({action.shown})", action.description, run)
+        yield SystemCommand("Theme", "Choose dark, light or any other theme.", self.action_change_theme)
+
+    def _run_from_palette(self, action: str) -> None:
+        self.call_later(self.main.run_action, action)
+
+
+def make_feed(source: Source, clock: Clock) -> Feed:
+    """The feed for a source: live, or a replay that starts where it makes sense."""
+    if source.mode == "live":
+        return LiveFeed(source.run_dir, clock)
+    from gputop.feed.replay import ReplayFeed
+
+    return ReplayFeed(source.run_dir, clock, play=source.mode == "demo")

@@ -1,0 +1,137 @@
+"""Two calm themes and the colours of the roles, for any theme that the user picks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gputop import palette
+
+if TYPE_CHECKING:
+    from textual.theme import Theme
+
+DARK = "gputop-dark"
+LIGHT = "gputop-light"
+
+_ROLES_DARK = {
+    "text": "#d5d9e0",
+    "muted": "#7f8897",
+    "track": "#333b48",
+    "rule": "#2c3441",
+    "accent": "#8fb8e8",
+    "cursor": "#26354a",
+    "surface": "#14181f",
+    "good": "#6cc39a",
+    "critical": "#f0716f",
+    "high": "#f0a35e",
+    "medium": "#e0c96a",
+    "info": "#9aa5b5",
+    "allocated": "#6cb8e6",
+    "reserved": "#35608a",
+    "foreign": "#76808f",
+    "meter": "#7fa8c9",
+    "heat0": "#3c6a8c",
+    "heat1": "#41576d",
+    "heat2": "#8f8050",
+    "heat3": "#cf8d45",
+    "heat4": "#e0605e",
+}
+_ROLES_LIGHT = {
+    "text": "#262b33",
+    "muted": "#69717e",
+    "track": "#cdd3db",
+    "rule": "#ccd2da",
+    "accent": "#1f5fa8",
+    "cursor": "#d6e4f5",
+    "surface": "#fbfbf9",
+    "good": "#17784f",
+    "critical": "#bb2a2a",
+    "high": "#a85a08",
+    "medium": "#7d6700",
+    "info": "#5f6b7a",
+    "allocated": "#3f8fcb",
+    "reserved": "#a9cbe8",
+    "foreign": "#9aa2ad",
+    "meter": "#4a7ea8",
+    "heat0": "#7fb2d6",
+    "heat1": "#b9c6d2",
+    "heat2": "#d9c06a",
+    "heat3": "#dd8b33",
+    "heat4": "#c9403c",
+}
+_ROLES_ANSI = {
+    "text": "ansi_default",
+    "muted": "ansi_default",
+    "track": "ansi_bright_black",
+    "rule": "ansi_bright_black",
+    "accent": "ansi_cyan",
+    "cursor": "ansi_blue",
+    "surface": "ansi_black",
+    "good": "ansi_green",
+    "critical": "ansi_bright_red",
+    "high": "ansi_yellow",
+    "medium": "ansi_bright_yellow",
+    "info": "ansi_default",
+    "allocated": "ansi_cyan",
+    "reserved": "ansi_blue",
+    "foreign": "ansi_bright_black",
+    "meter": "ansi_cyan",
+    "heat0": "ansi_blue",
+    "heat1": "ansi_bright_black",
+    "heat2": "ansi_yellow",
+    "heat3": "ansi_bright_yellow",
+    "heat4": "ansi_bright_red",
+}
+
+
+def variables(dark: bool, ansi: bool) -> dict[str, str]:
+    """Theme variables of all roles: the defaults under every theme."""
+    roles = _ROLES_ANSI if ansi else _ROLES_DARK if dark else _ROLES_LIGHT
+    phases = {f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES}
+    return {**{f"role-{name}": value for name, value in roles.items()}, **phases}
+
+
+def themes() -> list[Theme]:
+    """The app's own dark and light theme."""
+    from textual.theme import Theme
+
+    dark = Theme(
+        name=DARK,
+        primary="#8fb8e8",
+        secondary="#55b896",
+        accent="#8fb8e8",
+        warning="#f0a35e",
+        error="#f0716f",
+        success="#6cc39a",
+        foreground="#d5d9e0",
+        background="#14181f",
+        surface="#1a1f28",
+        panel="#222935",
+        dark=True,
+    )
+    light = Theme(
+        name=LIGHT,
+        primary="#1f5fa8",
+        secondary="#17784f",
+        accent="#1f5fa8",
+        warning="#a85a08",
+        error="#bb2a2a",
+        success="#17784f",
+        foreground="#262b33",
+        background="#fbfbf9",
+        surface="#f1f1ee",
+        panel="#e6e7e4",
+        dark=False,
+    )
+    return [dark, light]
+
+
+def preferred() -> str:
+    """The theme to start with: without colour the terminal's own, else light where the terminal says it is."""
+    if os.environ.get("NO_COLOR"):
+        return "ansi-dark"
+    chosen = os.environ.get("GPUTOP_THEME", "")
+    if chosen in ("dark", "light"):
+        return DARK if chosen == "dark" else LIGHT
+    background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+    return LIGHT if background in ("7", "15") else DARK

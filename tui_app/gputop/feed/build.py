@@ -1,0 +1,47 @@
+"""One snapshot out of a record: the analysis and the app's own series put together."""
+
+from __future__ import annotations
+
+from gputop.feed.history import history
+from gputop.feed.live import notices, short
+from gputop.feed.recent import recent_steps
+from gputop.feed.snapshot import RecentSteps, Snapshot
+from gputop_analysis.model import Finding
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
+from gputop_probes.record.reader import RunRecord
+
+
+def build(
+    record: RunRecord,
+    findings: tuple[Finding, ...],
+    window_steps: int,
+    previous: RecentSteps | None,
+    now_ns: int,
+    ended: bool = False,
+) -> Snapshot:
+    """The snapshot of ``record`` as it is.
+
+    Args:
+        record: a refreshed record, or a cut of one.
+        findings: what was found, already judged.
+        window_steps: steps the summary looks back while the run goes on.
+        previous: the chart columns of the snapshot before, to keep their scale.
+        now_ns: the moment that is shown.
+        ended: sum up the whole run, where that can be done at once.
+    """
+    summary = summarise(record, None if ended and short(record) else window_steps, now_ns)
+    states = [host.state for host in record.hosts.values()]
+    return Snapshot(
+        summary=summary,
+        verdict=verdict(summary, list(findings)),
+        findings=findings,
+        recent=recent_steps(record, previous),
+        history=history(record),
+        name=record.manifest.name,
+        run_dir=record.path,
+        recording=record.manifest.recording,
+        gpu_note=next((s.gpu_note for s in states if s.gpu_note), ""),
+        output_note=next((s.output_note for s in states if s.output_note), ""),
+        notices=notices(record),
+    )

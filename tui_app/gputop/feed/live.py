@@ -1,0 +1,108 @@
+"""Follows a record that grows, one snapshot a call. Runs in a worker thread; a call never overlaps another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gputop.feed.clock import Clock, SystemClock
+from gputop.feed.snapshot import Notice, RecentSteps, Snapshot, first_snapshot
+
+if TYPE_CHECKING:
+    from gputop_analysis.findings.live import LiveFindings
+    from gputop_analysis.model import Finding
+    from gputop_probes.record.reader import RunRecord
+
+FINDINGS_PERIOD_S = 2.0
+"""Findings change slowly and cost more than the rest: they are evaluated this often."""
+ALL_RECORDS_AT_MOST = 200_000
+"""A run that has ended is judged as a whole unless it has more records than this."""
+WINDOW = 500
+"""Steps that the figures look back."""
+NOTICE_TYPES = ("profile", "stack_dump")
+
+
+class Feed(Protocol):
+    """Anything that hands out snapshots."""
+
+    def first(self) -> Snapshot:
+        """What can be shown at once."""
+        ...
+
+    def take(self) -> Snapshot:
+        """The state now; blocking, for a worker thread. Never raises for a record that cannot be read."""
+        ...
+
+
+class LiveFeed:
+    """Snapshots of a run directory as it is now."""
+
+    def __init__(self, run_dir: Path, clock: Clock | None = None, window_steps: int = WINDOW):
+        self.run_dir = run_dir
+        self.clock = clock or SystemClock()
+        self.window_steps = window_steps
+        self._record: RunRecord | None = None
+        self._findings: LiveFindings | None = None
+        self._last = first_snapshot(run_dir, self.clock.now_ns())
+        self._recent: RecentSteps | None = None
+        self._next_findings = 0.0
+
+    def first(self) -> Snapshot:
+        """What ``run.json`` says."""
+        return self._last
+
+    def take(self) -> Snapshot:
+        """Refresh the record and sum it up; on trouble the last snapshot with the reason in ``problem``."""
+        from gputop_probes.record.reader import RecordError
+
+        try:
+            if not (self.run_dir / "run.json").exists():
+                raise RecordError(f"the record at {self.run_dir} is gone: this is what it last said")
+            snapshot = self._build()
+        except (OSError, RecordError) as error:
+            snapshot = self._last if self._last.problem == str(error) else replace(self._last, problem=str(error))
+        if snapshot is not self._last:
+            self._last = replace(snapshot, sequence=self._last.sequence + 1)
+        return self._last
+
+    def _build(self) -> Snapshot:
+        from gputop.feed.build import build
+        from gputop_probes.record.reader import RunRecord
+
+        if self._record is None:
+            self._record = RunRecord.open(self.run_dir)
+        elif not self._record.refresh() and self._last.ended:
+            return self._last
+        ended = all(host.state.state == "ended" for host in self._record.hosts.values())
+        findings = self._final(self._record) if ended else self._tick_findings(self._record)
+        snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended)
+        self._recent = snapshot.recent
+        return snapshot
+
+    def _tick_findings(self, record: RunRecord) -> tuple[Finding, ...]:
+        from gputop_analysis.findings.live import LiveFindings
+
+        now = self.clock.monotonic()
+        if self._findings is not None and now < self._next_findings:
+            return self._last.findings
+        self._next_findings = now + FINDINGS_PERIOD_S
+        if self._findings is None:
+            self._findings = LiveFindings(record)
+        return tuple(self._findings.tick())
+
+    def _final(self, record: RunRecord) -> tuple[Finding, ...]:
+        """Findings over the whole of an ended run."""
+        from gputop_analysis.findings import evaluate
+
+        return tuple(evaluate(record, None if short(record) else 10 * self.window_steps))
+
+
+def short(record: RunRecord) -> bool:
+    """Whether the whole run can be judged at once."""
+    return sum(len(record.steps(rank)) for rank in record.ranks()) <= ALL_RECORDS_AT_MOST
+
+
+def notices(record: RunRecord) -> tuple[Notice, ...]:
+    """What agents sent on request, oldest first."""
+    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES))

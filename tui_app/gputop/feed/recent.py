@@ -1,0 +1,86 @@
+"""The recent steps in columns: what the stacked chart and the rank grid draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gputop.feed.snapshot import RecentSteps
+from gputop_agent.wire import PHASES
+from gputop_probes.record.reader import RunRecord, Table
+
+HORIZON_NS = 120 * 10**9
+"""How far back the charts look."""
+MAX_COLUMNS = 200
+MAX_RECORDS = 20_000
+"""Records read a rank at most: bounds the work whatever the run."""
+_WIDTHS = (1, 2, 5)
+
+
+def recent_steps(record: RunRecord, previous: RecentSteps | None = None) -> RecentSteps:
+    """Columns over the last two minutes of steps of all ranks.
+
+    Args:
+        record: the record, or a cut of it.
+        previous: the last result; its column width is kept while it still fits, so that the picture does not rescale.
+    """
+    tails = {rank: tail for rank in record.ranks() if len(tail := _tail(record.steps(rank)))}
+    if not tails:
+        return RecentSteps()
+    last = max(int(t["step"][-1]) for t in tails.values())
+    first = min(int(t["step"][0]) - int(t["n_steps"][0]) + 1 for t in tails.values())
+    per_column = _steps_per_column(last - first + 1, previous)
+    start = max(first // per_column, last // per_column - MAX_COLUMNS + 1)
+    columns = last // per_column - start + 1
+    phases = np.zeros((len(PHASES), columns))
+    weight = np.zeros(columns)
+    walls: dict[int, tuple[float, ...]] = {}
+    for rank, tail in tails.items():
+        index = tail["step"].astype(np.int64) // per_column - start
+        tail, index = tail[index >= 0], index[index >= 0]
+        steps = np.bincount(index, tail["n_steps"], columns)
+        weight += steps
+        for row, phase in enumerate(PHASES):
+            phases[row] += np.bincount(index, tail[f"{phase}_ns"], columns)
+        walls[rank] = _floats(_divide(np.bincount(index, tail["wall_ns"], columns), steps))
+    means = np.nan_to_num(_divide(phases, weight))
+    cells = np.array([v for row in walls.values() for v in row])
+    return RecentSteps(
+        steps_per_column=per_column,
+        first_step=start * per_column,
+        phases_ms=tuple(_floats(column) for column in means.T),
+        rank_wall_ms=walls,
+        median_ms=float(np.nanmedian(cells)),
+    )
+
+
+def _tail(steps: Table) -> Table:
+    """The last attempt's records within the horizon."""
+    tail = steps[-MAX_RECORDS:]
+    if not len(tail):
+        return tail
+    tail = tail[int(np.searchsorted(tail["t_end_ns"], tail["t_end_ns"][-1] - HORIZON_NS)) :]
+    restarts = np.flatnonzero(np.diff(tail["step"].astype(np.int64)) < 0)
+    return tail[restarts[-1] + 1 :] if len(restarts) else tail
+
+
+def _steps_per_column(steps: int, previous: RecentSteps | None) -> int:
+    needed = steps / MAX_COLUMNS
+    if previous is not None and previous.phases_ms and needed <= previous.steps_per_column <= 4 * needed + 1:
+        return previous.steps_per_column
+    scale = 1
+    while True:
+        for width in _WIDTHS:
+            if width * scale >= needed:
+                return width * scale
+        scale *= 10
+
+
+def _divide(sums_ns: Any, counts: Any) -> Any:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 0, sums_ns / 1e6 / counts, np.nan)
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(values.tolist())

@@ -1,0 +1,136 @@
+"""Shows a record as it was at a chosen moment, and moves that moment on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from gputop.feed.clock import Clock, SystemClock
+from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import Finding
+    from gputop_probes.record.reader import RunRecord
+
+FINDINGS_PERIOD_S = 2.0
+SLOWEST, FASTEST = 0.25, 64.0
+WINDOW = 2000
+
+
+class ReplayFeed:
+    """Snapshots of a finished run. The screen calls ``seek`` and its like; a worker thread calls ``take``."""
+
+    def __init__(self, run_dir: Path, clock: Clock | None = None, play: bool = False):
+        """
+        Args:
+            run_dir: the record.
+            clock: where the time of playing comes from.
+            play: begin at the start and play; otherwise stand at the end, where the verdict is.
+        """
+        self.run_dir = run_dir
+        self.clock = clock or SystemClock()
+        self.speed = 1.0
+        self.playing = play
+        self._lock = Lock()
+        self._share: float | None = 0.0 if play else 1.0
+        self._at_ns = 0
+        self._played_until = 0.0
+        self._span = (0, 1)
+        self._record: RunRecord | None = None
+        self._last = first_snapshot(run_dir, self.clock.now_ns())
+        self._recent: RecentSteps | None = None
+        self._findings: tuple[Finding, ...] = ()
+        self._judged_at: tuple[int, float] | None = None
+
+    def first(self) -> Snapshot:
+        """What ``run.json`` says."""
+        return self._last
+
+    # ---- moving, from the screen's thread
+
+    def seek(self, share: float) -> None:
+        """Move by a share of the whole recording."""
+        with self._lock:
+            start, end = self._span
+            self._at_ns = min(max(self._at_ns + int(share * (end - start)), start), end)
+
+    def seek_to(self, share: float) -> None:
+        """Go to a share of the whole recording: 0 the start, 1 the end."""
+        with self._lock:
+            start, end = self._span
+            self._at_ns = start + int(min(max(share, 0.0), 1.0) * (end - start))
+
+    def change_speed(self, factor: float) -> None:
+        """Play faster or slower."""
+        with self._lock:
+            self.speed = min(max(self.speed * factor, SLOWEST), FASTEST)
+
+    def toggle(self) -> None:
+        """Play or hold; at the end, play from the start again."""
+        with self._lock:
+            self.playing = not self.playing
+            self._played_until = self.clock.monotonic()
+            if self.playing and self._at_ns >= self._span[1]:
+                self._at_ns = self._span[0]
+
+    # ---- looking, in the worker thread
+
+    def take(self) -> Snapshot:
+        """The run at the present position; the last snapshot itself where nothing moved."""
+        from gputop_probes.record.reader import RecordError
+
+        try:
+            if self._record is None:
+                self._open()
+            position = self._advance()
+            if position != self._last.position:
+                self._last = replace(self._build(position), sequence=self._last.sequence + 1)
+        except (OSError, RecordError) as error:
+            self._last = replace(self._last, problem=str(error))
+        return self._last
+
+    def _open(self) -> None:
+        from gputop.feed.cut import span
+        from gputop_probes.record.reader import RunRecord
+
+        self._record = RunRecord.open(self.run_dir)
+        self._span = span(self._record)
+        self._played_until = self.clock.monotonic()
+        if self._share is not None:
+            self.seek_to(self._share)
+
+    def _advance(self) -> Position:
+        with self._lock:
+            now = self.clock.monotonic()
+            start, end = self._span
+            if self.playing:
+                self._at_ns = min(end, self._at_ns + int((now - self._played_until) * self.speed * 1e9))
+                self.playing = self._at_ns < end
+            self._played_until = now
+            return Position(self._at_ns, start, end, self.speed, self.playing)
+
+    def _build(self, position: Position) -> Snapshot:
+        from gputop.feed.build import build
+        from gputop.feed.cut import cut
+
+        assert self._record is not None
+        whole = position.at_ns >= position.end_ns
+        part = cut(self._record, position.at_ns)
+        snapshot = build(part, self._judge(part, position), WINDOW, self._recent, position.at_ns, whole)
+        self._recent = snapshot.recent
+        return replace(snapshot, position=position)
+
+    def _judge(self, part: RunRecord, position: Position) -> tuple[Finding, ...]:
+        """Findings over what has been seen, at most every two seconds while playing."""
+        from gputop.feed.live import short
+        from gputop_analysis.findings import evaluate
+
+        now = self.clock.monotonic()
+        if self._judged_at is not None and position.playing and now - self._judged_at[1] < FINDINGS_PERIOD_S:
+            return self._findings
+        self._judged_at = (position.at_ns, now)
+        whole = position.at_ns >= position.end_ns
+        self._findings = tuple(evaluate(part, None if whole and short(part) else WINDOW, live=not whole))
+        return self._findings

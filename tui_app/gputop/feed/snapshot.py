@@ -1,0 +1,136 @@
+"""What the screen may know, frozen at one moment. Plain Python values only: widgets need neither NumPy nor the record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gputop_analysis.model import Finding, RunSummary, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RecentSteps:
+    """The last minutes in columns of equally many steps, for the charts.
+
+    Columns begin at multiples of ``steps_per_column``, so a column stays as it is once it is full.
+    """
+
+    steps_per_column: int = 1
+    first_step: int = 0
+    """Step index at which the first column begins."""
+    phases_ms: tuple[tuple[float, ...], ...] = ()
+    """Per column: mean milliseconds a step of the ten phases, averaged over the ranks."""
+    rank_wall_ms: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """Per rank: mean step time of each column; NaN where the rank has no step in it."""
+    median_ms: float = float("nan")
+    """Median of all cells of ``rank_wall_ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Short series for the meters, oldest first, one value a sample; keys are ``gpu HOST INDEX`` and ``cpu HOST``."""
+
+    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def of(self, key: str) -> tuple[float, ...]:
+        """The series of that key, empty where there is none."""
+        return self.series.get(key, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a replay stands."""
+
+    at_ns: int
+    start_ns: int
+    end_ns: int
+    speed: float
+    playing: bool
+
+    @property
+    def share(self) -> float:
+        """Of the recording, 0..1."""
+        return (self.at_ns - self.start_ns) / max(1, self.end_ns - self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that an agent sent on request, or that nobody can miss: a stack dump, a profile, an exception."""
+
+    t_ns: int
+    kind: str
+    rank: int | None
+    body: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything the panels draw."""
+
+    summary: RunSummary
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    recent: RecentSteps = field(default_factory=RecentSteps)
+    history: History = field(default_factory=History)
+    name: str = ""
+    run_dir: Path = Path()
+    recording: str | None = None
+    gpu_note: str = ""
+    output_note: str = ""
+    position: Position | None = None
+    problem: str = ""
+    """Why the record could not be read this time; the rest is then what was last known."""
+    notices: tuple[Notice, ...] = ()
+    sequence: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended as far as this snapshot knows."""
+        return self.summary.state in ("ended", "lost")
+
+
+def empty_summary(command: tuple[str, ...] = (), now_ns: int = 0, started_ns: int = 0) -> RunSummary:
+    """A run of which nothing is known yet but its command."""
+    nan = float("nan")
+    return RunSummary(
+        command=command,
+        state="starting",
+        exit_code=None,
+        started_ns=started_ns or now_ns,
+        ended_ns=None,
+        now_ns=now_ns,
+        world_size=0,
+        steps=0,
+        total_steps=None,
+        steps_per_s=nan,
+        samples_per_s=nan,
+        tokens_per_s=nan,
+        step_time_p50_ms=nan,
+        step_time_p95_ms=nan,
+        phases=(),
+        ranks=(),
+        gpus=(),
+        hosts=(),
+    )
+
+
+def first_snapshot(run_dir: Path, now_ns: int) -> Snapshot:
+    """What can be said before the record is mapped: the command, read from ``run.json`` alone. Never raises."""
+    import json
+
+    command: tuple[str, ...] = ()
+    name, started, recording = "", now_ns, None
+    try:
+        manifest = json.loads((run_dir / "run.json").read_bytes())
+        command = tuple(str(word) for word in manifest.get("command", ()))
+        name, started = str(manifest.get("name", "")), int(manifest.get("created_ns", now_ns))
+        recording = manifest.get("recording")
+    except (OSError, ValueError, AttributeError, TypeError):
+        pass
+    return Snapshot(
+        summary=empty_summary(command, max(now_ns, started), started),
+        verdict=Verdict("waiting", "opening the record"),
+        name=name,
+        run_dir=run_dir,
+        recording=recording,
+    )

@@ -1,0 +1,146 @@
+"""One raw line to the cells that a terminal would show: ``\\r``, ``\\b``, tabs, erasing, columns and colours (SGR)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TOKEN = re.compile(r"\x1b\[([0-9;:?]*)([@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?|[\r\b\t]|[^\x1b\r\b\t]+")
+_CONTROL = dict.fromkeys((*range(32), 127))
+_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+MAX_COLUMNS = 4_000
+
+
+class Look(NamedTuple):
+    """Colour and weight of a run of cells; colours are names that Rich understands, None for the default."""
+
+    front: str | None = None
+    back: str | None = None
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    underline: bool = False
+    reverse: bool = False
+
+
+PLAIN = Look()
+
+
+def resolve(raw: str) -> list[tuple[str, Look]]:
+    """Runs of text and look."""
+    if "\x1b" not in raw and "\r" not in raw and "\b" not in raw and "\t" not in raw:
+        return [(raw.translate(_CONTROL), PLAIN)] if raw else []
+    runs: list[tuple[str, Look]] = []
+    for char, look in _cells(raw)[0]:
+        if runs and runs[-1][1] == look:
+            runs[-1] = (runs[-1][0] + char, look)
+        else:
+            runs.append((char, look))
+    return runs
+
+
+def resolve_text(raw: str) -> str:
+    """The visible text of a raw line."""
+    return "".join(text for text, _ in resolve(raw))
+
+
+def column_of(raw: str) -> int:
+    """Where the cursor stands after the line was written."""
+    return _cells(raw)[1]
+
+
+def _cells(raw: str) -> tuple[list[tuple[str, Look]], int]:
+    cells: list[tuple[str, Look]] = []
+    column, look = 0, PLAIN
+    for match in _TOKEN.finditer(raw):
+        text = match.group()
+        if text == "\r":
+            column = 0
+        elif text == "\b":
+            column = max(0, column - 1)
+        elif text == "\t":
+            column = min(MAX_COLUMNS, column // 8 * 8 + 8)
+        elif text[0] != "\x1b":
+            column = _put(cells, column, text.translate(_CONTROL), look)
+        elif match.group(2) == "m":
+            look = _sgr(match.group(1), look)
+        elif match.group(2):
+            column = _move(cells, column, match.group(1), match.group(2))
+    return cells, column
+
+
+def _put(cells: list[tuple[str, Look]], column: int, text: str, look: Look) -> int:
+    text = text[: max(0, MAX_COLUMNS - column)]
+    if column > len(cells):
+        cells += [(" ", PLAIN)] * (column - len(cells))
+    cells[column : column + len(text)] = [(char, look) for char in text]
+    return column + len(text)
+
+
+def _move(cells: list[tuple[str, Look]], column: int, numbers: str, kind: str) -> int:
+    """Cursor movement within the line and erasing; anything else has no effect on one line."""
+    n = int(numbers) if numbers.isdigit() else 0
+    if kind == "K":
+        if n == 0:
+            del cells[column:]
+        elif n == 1:
+            cells[:column] = [(" ", PLAIN)] * min(column, len(cells))
+        else:
+            cells.clear()
+    elif kind == "G":
+        return min(max(n, 1) - 1, MAX_COLUMNS)
+    elif kind == "C":
+        return min(column + max(n, 1), MAX_COLUMNS)
+    elif kind == "D":
+        return max(0, column - max(n, 1))
+    return column
+
+
+def _sgr(numbers: str, look: Look) -> Look:
+    codes = [int(c) if c.isdigit() else 0 for c in numbers.replace(":", ";").split(";")]
+    while codes:
+        code = codes.pop(0)
+        if code == 0:
+            look = PLAIN
+        elif code in _FLAGS:
+            look = look._replace(**_FLAGS[code])
+        elif code in (38, 48):
+            colour = _extended(codes)
+            look = look._replace(front=colour) if code == 38 else look._replace(back=colour)
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            look = look._replace(front=_named(code))
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            look = look._replace(back=_named(code - 10))
+        elif code == 39:
+            look = look._replace(front=None)
+        elif code == 49:
+            look = look._replace(back=None)
+    return look
+
+
+_FLAGS: dict[int, dict[str, bool]] = {
+    1: {"bold": True},
+    2: {"dim": True},
+    3: {"italic": True},
+    4: {"underline": True},
+    7: {"reverse": True},
+    22: {"bold": False, "dim": False},
+    23: {"italic": False},
+    24: {"underline": False},
+    27: {"reverse": False},
+}
+
+
+def _named(code: int) -> str:
+    return _NAMES[code - 30] if code < 90 else "bright_" + _NAMES[code - 90]
+
+
+def _extended(codes: list[int]) -> str | None:
+    kind = codes.pop(0) if codes else 0
+    if kind == 5 and codes:
+        return f"color({min(codes.pop(0), 255)})"
+    if kind == 2 and len(codes) >= 3:
+        red, green, blue = (min(codes.pop(0), 255) for _ in range(3))
+        return f"#{red:02x}{green:02x}{blue:02x}"
+    codes.clear()
+    return None

@@ -1,0 +1,81 @@
+"""Follows the log files of a run. Called from a worker thread; reads a bounded amount a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gputop.output.lines import LineBuffer, Stream
+
+FIRST_READ = 1 << 20
+"""On opening, at most this much of the end of a file is read."""
+MAX_READ = 4 << 20
+"""More than this since the last call: the middle is skipped, and a line says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputView:
+    """The lines as they were at one moment; raw, to be parsed when drawn."""
+
+    lines: tuple[str, ...] = ()
+    dropped: int = 0
+    """Lines that came before and are no longer kept."""
+
+
+@dataclass
+class _File:
+    path: Path
+    stream: Stream
+    offset: int = -1
+
+
+class Tail:
+    """All ``output.log`` and ``stderr.log`` of a run, in one buffer."""
+
+    def __init__(self, run_dir: Path):
+        self.run_dir = run_dir
+        self.buffer = LineBuffer()
+        self._files: dict[Path, _File] = {}
+
+    def poll(self) -> bool:
+        """Read what was appended. Returns whether there was anything."""
+        self._find()
+        grown = False
+        for file in self._files.values():
+            data = _read(file)
+            if data:
+                file.stream.feed(data)
+                grown = True
+        return grown
+
+    def view(self) -> OutputView:
+        """A copy for the screen, which draws while this thread reads on."""
+        return OutputView(tuple(self.buffer.lines), self.buffer.dropped)
+
+    def _find(self) -> None:
+        for name in ("output.log", "stderr.log"):
+            for path in sorted(self.run_dir.glob(f"hosts/*/{name}")):
+                if path not in self._files:
+                    self._files[path] = _File(path, Stream(self.buffer))
+
+
+def _read(file: _File) -> bytes:
+    try:
+        size = file.path.stat().st_size
+        if size == file.offset:
+            return b""
+        with file.path.open("rb") as handle:
+            skipped = b""
+            limit = FIRST_READ if file.offset < 0 else MAX_READ
+            start = max(file.offset, 0)
+            if size - start > limit:
+                start = size - limit
+                handle.seek(start)
+                start += len(handle.readline())
+                skipped = f"[{start - max(file.offset, 0):,} bytes of earlier output left out here]\n".encode()
+            handle.seek(start)
+            data = handle.read(size - start)
+    except OSError:
+        return b""
+    file.offset = start + len(data)
+    return skipped + data

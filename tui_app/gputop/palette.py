@@ -1,0 +1,78 @@
+"""What colours and glyphs mean, once for every panel, report and plot.
+
+A phase has one hue everywhere. The hues alternate in lightness in the order in which phases are stacked, so that neighbours
+stay apart for colour-blind readers too; a phase also has a letter, which takes the place of colour where there is none.
+Severity and health are always a glyph and a word besides their colour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStyle:
+    """How one phase of a step looks."""
+
+    name: str
+    letter: str
+    dark: str
+    """Colour on a dark background."""
+    light: str
+    """Colour on a light background."""
+    ansi: str
+    """Nearest of the 16 colours that every terminal has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A glyph, a word and the style name that colours both."""
+
+    glyph: str
+    word: str
+    style: str
+
+
+PHASES: tuple[PhaseStyle, ...] = (
+    PhaseStyle("data", "d", "#e5a445", "#b3701a", "ansi_yellow"),
+    PhaseStyle("h2d", "h", "#e3d26f", "#8f7f00", "ansi_bright_yellow"),
+    PhaseStyle("forward", "f", "#6cb8e6", "#3f9ad0", "ansi_bright_cyan"),
+    PhaseStyle("backward", "b", "#4a7fc9", "#2c5aa0", "ansi_blue"),
+    PhaseStyle("optimizer", "o", "#55b896", "#1f8a68", "ansi_green"),
+    PhaseStyle("comm", "c", "#d17fae", "#b0488a", "ansi_magenta"),
+    PhaseStyle("eval", "e", "#62c3c9", "#1e8b93", "ansi_cyan"),
+    PhaseStyle("checkpoint", "k", "#c8693f", "#a34a20", "ansi_red"),
+    PhaseStyle("compile", "m", "#a58ad6", "#7650b8", "ansi_bright_magenta"),
+    PhaseStyle("other", "x", "#76808f", "#8a929e", "ansi_bright_black"),
+)
+PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
+
+SEVERITY: dict[str, Mark] = {
+    "critical": Mark("✖", "critical", "critical"),
+    "high": Mark("▲", "high", "high"),
+    "medium": Mark("◆", "medium", "medium"),
+    "info": Mark("·", "info", "info"),
+}
+
+HEALTH: dict[str, Mark] = {
+    "waiting": Mark("○", "waiting", "info"),
+    "healthy": Mark("●", "healthy", "good"),
+    "attention": Mark("▲", "attention", "high"),
+    "critical": Mark("✖", "critical", "critical"),
+    "ended": Mark("■", "ended", "info"),
+    "failed": Mark("✖", "failed", "critical"),
+}
+
+#: Step time against the median of the grid: upper limit of the ratio, style name, glyph where there is no colour.
+HEAT: tuple[tuple[float, str, str], ...] = (
+    (0.90, "heat0", "░"),
+    (1.05, "heat1", "▒"),
+    (1.15, "heat2", "▓"),
+    (1.40, "heat3", "█"),
+    (float("inf"), "heat4", "█"),
+)
+
+
+def heat(ratio: float) -> tuple[str, str]:
+    """Style name and colourless glyph for a step time that is ``ratio`` times the median."""
+    return next((style, glyph) for limit, style, glyph in HEAT if ratio < limit or limit == float("inf"))

@@ -1,0 +1,122 @@
+"""Bars, stacked bars, stacked columns and strip charts out of block characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop.render.rows import Row
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LOWER = " ▁▂▃▄▅▆▇█"
+SPARK = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int, style: str, track: str = "track") -> Row:
+    """A horizontal bar of ``width`` cells, ``share`` of it (0..1) filled to an eighth of a cell."""
+    units = round(min(max(share, 0.0), 1.0) * width * 8) if share == share else 0
+    if share == share and share > 0:
+        units = max(units, 1)
+    full, part = divmod(units, 8)
+    row: Row = [("█" * full, style)] if full else []
+    if part:
+        row.append((EIGHTHS[part], f"{style}/{track}" if track == "surface" else style))
+    rest = width - full - bool(part)
+    return [*row, ("·" * rest if track == "track" else " " * rest, track)] if rest else row
+
+
+def apportion(values: Sequence[float], cells: int) -> list[int]:
+    """Whole cells for each value, adding up to ``cells`` exactly (largest remainder)."""
+    total = sum(v for v in values if v > 0)
+    if total <= 0 or cells <= 0:
+        return [0] * len(values)
+    exact = [max(v, 0.0) * cells / total for v in values]
+    result = [int(e) for e in exact]
+    order = sorted(range(len(values)), key=lambda i: exact[i] - result[i], reverse=True)
+    for index in order[: cells - sum(result)]:
+        result[index] += 1
+    return result
+
+
+def stacked_bar(values: Sequence[float], styles: Sequence[str], letters: Sequence[str], width: int, mono: bool) -> Row:
+    """One bar split among ``values``; letters stand for the parts where there is no colour."""
+    cells = apportion(values, width)
+    return [
+        ((letter if mono else "█") * n, style) for n, style, letter in zip(cells, styles, letters, strict=True) if n
+    ]
+
+
+def spark(values: Sequence[float], width: int, top: float, style: str) -> Row:
+    """The last ``width`` values as one row of block characters, scaled to 0..``top``; a gap where not measured."""
+    shown = list(values[-width:])
+    text = "".join(_spark_char(v, top) for v in shown)
+    return [(" " * (width - len(shown)), ""), (text, style)] if len(shown) < width else [(text, style)]
+
+
+def _spark_char(value: float, top: float) -> str:
+    if value != value or top <= 0:
+        return " "
+    return SPARK[min(7, max(0, int(value / top * 8)))]
+
+
+def stacked_columns(
+    columns: Sequence[Sequence[float]],
+    styles: Sequence[str],
+    letters: Sequence[str],
+    height: int,
+    top: float,
+    mono: bool,
+) -> list[Row]:
+    """Stacked columns, one cell wide each, ``height`` rows high, 0 at the bottom and ``top`` at the upper edge.
+
+    A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower block.
+    """
+    grid = [_column(column, styles, letters, height, top, mono) for column in columns]
+    rows: list[Row] = []
+    for y in range(height):
+        row: Row = []
+        for cells in grid:
+            text, style = cells[y]
+            if row and row[-1][1] == style:
+                row[-1] = (row[-1][0] + text, style)
+            else:
+                row.append((text, style))
+        rows.append(row)
+    return rows
+
+
+def _column(
+    values: Sequence[float], styles: Sequence[str], letters: Sequence[str], height: int, top: float, mono: bool
+) -> list[tuple[str, str]]:
+    """Cells of one column, top row first."""
+    units = [0.0]
+    for value in values:
+        units.append(units[-1] + max(value, 0.0) / top * height)
+    clipped = units[-1] > height + 0.5
+    cells = [_cell(units, styles, letters, y, mono) for y in range(height - 1, -1, -1)]
+    if clipped and cells:
+        cells[0] = ("▲", cells[0][1].split("/")[0])
+    return cells
+
+
+def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str], y: int, mono: bool) -> tuple[str, str]:
+    inside = []
+    for index in range(len(styles)):
+        low, high = max(edges[index], y), min(edges[index + 1], y + 1)
+        if high - low > 1 / 16:
+            inside.append((high - low, index))
+    if not inside:
+        return " ", ""
+    if mono:
+        share, index = max(inside)
+        covered = sum(part for part, _ in inside)
+        return (letters[index] if covered >= 0.5 else " "), styles[index]
+    largest = sorted(sorted(inside, reverse=True)[:2], key=lambda part: part[1])
+    covered = min(edges[-1] - y, 1.0)
+    if len(largest) == 1:
+        eighths = max(1, round(covered * 8))
+        return LOWER[eighths], styles[largest[0][1]]
+    if covered < 0.94:  # the top of the column: background must stay, so only the larger part is shown
+        return LOWER[max(1, round(covered * 8))], styles[max(inside)[1]]
+    (below, low_index), (above, high_index) = largest
+    eighths = min(7, max(1, round(below / (below + above) * 8)))
+    return LOWER[eighths], f"{styles[low_index]}/{styles[high_index]}"

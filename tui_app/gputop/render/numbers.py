@@ -1,0 +1,105 @@
+"""Numbers as text. Widths are stable: a value that grows by a digit does not move what stands beside it."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "–"
+"""Shown for what was not measured."""
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a number to show."""
+    return value is not None and not math.isnan(value)
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds with three or four significant digits and no unit: ``0.153``, ``12.41``, ``1,204``."""
+    if value is None or math.isnan(value):
+        return NONE
+    for limit, digits in ((1, 3), (100, 2), (1000, 1)):
+        if abs(value) < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:,.0f}" if value < 1e6 else f"{value / 1000:,.0f}s"
+
+
+def duration_ms(value: float | None) -> str:
+    """Milliseconds with the unit that reads best: ``153 µs``, ``12.4 ms``, ``3.20 s``."""
+    if value is None or math.isnan(value):
+        return NONE
+    if value < 1:
+        return f"{value * 1000:.0f} µs"
+    if value < 1000:
+        return f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+    return f"{value / 1000:.2f} s" if value < 1e5 else clock(value / 1000)
+
+
+def clock(seconds: float | None) -> str:
+    """``4:07``, ``1:04:07`` or ``3d 01:04``."""
+    if seconds is None or math.isnan(seconds) or seconds < 0:
+        return NONE
+    whole = int(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, secs = divmod(rest, 60)
+    if days:
+        return f"{days}d {hours:02d}:{minutes:02d}"
+    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
+
+
+def rate(value: float | None) -> str:
+    """A rate in at most five characters: ``0.42``, ``23.4``, ``187``, ``12.1k``, ``1.31M``."""
+    if value is None or math.isnan(value):
+        return NONE
+    for limit, scale, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
+        if abs(value) < limit * 0.9995:
+            return _three_digits(value / scale) + unit
+    return _three_digits(value / 1e9) + "G"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"
+
+
+def count(value: int | None) -> str:
+    """An integer with thousands separators."""
+    return NONE if value is None else f"{value:,}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share of 0..1 as percent, with a thin hint below one: ``58 %``, ``<1 %``."""
+    if share is None or math.isnan(share):
+        return NONE
+    if digits == 0 and 0 < share < 0.005:
+        return "<1 %"
+    return f"{share * 100:.{digits}f} %"
+
+
+def gib(value: float | None) -> str:
+    """GiB with one digit, two below ten."""
+    if value is None or math.isnan(value):
+        return NONE
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}"
+
+
+def scalar(value: float | None) -> str:
+    """A loss, a norm or a learning rate: four significant digits, exponent where it is small or large."""
+    if value is None or math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that stay put."""
+    if not value > 0 or math.isinf(value):
+        return 1.0
+    base = 10.0 ** math.floor(math.log10(value))
+    return next((m * base for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * base >= value * 0.9999), 10 * base)

@@ -1,0 +1,139 @@
+"""Rows of styled text, before any widget or terminal.
+
+A row is a list of ``(text, style)`` pairs. ``style`` names a colour role of ``palette``; ``"upper/lower"`` means the first
+as foreground upon the second as background; ``"bold name"`` adds weight; ``""`` is the default.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+Row = list[tuple[str, str]]
+
+
+def char_width(char: str) -> int:
+    """Terminal cells of one character: 0, 1 or 2."""
+    if char < "\u0300":
+        return 1
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def text_width(text: str) -> int:
+    """Terminal cells of a text."""
+    return len(text) if text.isascii() else sum(map(char_width, text))
+
+
+def row_width(row: Row) -> int:
+    """Terminal cells of a row."""
+    return sum(text_width(text) for text, _ in row)
+
+
+def row_text(row: Row) -> str:
+    """The row without its styles."""
+    return "".join(text for text, _ in row)
+
+
+def cut(text: str, width: int) -> str:
+    """The longest prefix that fits into ``width`` cells."""
+    if text_width(text) <= width:
+        return text
+    used = 0
+    for index, char in enumerate(text):
+        used += char_width(char)
+        if used > width:
+            return text[:index]
+    return text
+
+
+def shorten(text: str, width: int) -> str:
+    """``text`` in at most ``width`` cells: ends at a word and an ellipsis where it is too long."""
+    if text_width(text) <= width:
+        return text
+    if width <= 1:
+        return cut(text, max(width, 0))
+    head = cut(text, width - 1)
+    space = head.rfind(" ")
+    if space > width // 2 and text[len(head)] != " ":
+        head = head[:space]
+    return head.rstrip(" ,;:") + "…"
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """``text`` with its middle left out; for commands and paths, whose ends matter most."""
+    if text_width(text) <= width:
+        return text
+    if width < 8:
+        return shorten(text, width)
+    head = width // 3
+    tail = width - head - 1
+    return cut(text, head) + "…" + text[len(text) - tail :]
+
+
+def left(text: str, width: int) -> str:
+    """Left-aligned in exactly ``width`` cells."""
+    text = shorten(text, width)
+    return text + " " * (width - text_width(text))
+
+
+def right(text: str, width: int) -> str:
+    """Right-aligned in exactly ``width`` cells; a number that does not fit shows as ``#``, never as a wrong number."""
+    cells = text_width(text)
+    return "#" * width if cells > width else " " * (width - cells) + text
+
+
+def clip(row: Row, width: int) -> Row:
+    """The row in at most ``width`` cells."""
+    result: Row = []
+    for text, style in row:
+        if width <= 0:
+            break
+        text = cut(text, width)
+        width -= text_width(text)
+        result.append((text, style))
+    return result
+
+
+def fill(row: Row, width: int) -> Row:
+    """The row in exactly ``width`` cells."""
+    row = clip(row, width)
+    missing = width - row_width(row)
+    return row + [(" " * missing, "")] if missing else row
+
+
+def spread(start: Row, end: Row, width: int) -> Row:
+    """``start`` at the left edge and ``end`` at the right one; ``end`` gives way where both do not fit."""
+    gap = width - row_width(start) - row_width(end)
+    if gap < 1:
+        return fill(start, width)
+    return [*start, (" " * gap, ""), *end]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most ``width`` cells, broken at spaces."""
+    lines: list[str] = []
+    for paragraph in text.splitlines() or [""]:
+        line = ""
+        for word in paragraph.split(" "):
+            trial = f"{line} {word}" if line else word
+            if text_width(trial) <= width:
+                line = trial
+                continue
+            if line:
+                lines.append(line)
+            while text_width(word) > width:
+                head = cut(word, width)
+                lines.append(head)
+                word = word[len(head) :]
+            line = word
+        lines.append(line)
+    return lines
+
+
+def beside(first: list[Row], first_width: int, second: list[Row], gap: int = 2) -> list[Row]:
+    """Two blocks of rows side by side."""
+    height = max(len(first), len(second))
+    lefts = first + [[] for _ in range(height - len(first))]
+    rights = second + [[] for _ in range(height - len(second))]
+    return [[*fill(a, first_width), (" " * gap, ""), *b] for a, b in zip(lefts, rights, strict=True)]

@@ -1,0 +1,135 @@
+"""Dialogs: a calm box in the middle, keys or arrows to choose, Esc to leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+Result = TypeVar("Result")
+
+CSS = """
+{name} {{ align: center middle; background: $background 60%; }}
+{name} > .box {{
+    width: {width}; max-width: 96%; height: auto; max-height: 92%;
+    background: $surface; border: round $role-rule; border-title-color: $role-accent; border-title-style: bold;
+    border-subtitle-color: $role-muted; padding: 1 2;
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[Result]):
+    """One answer."""
+
+    key: str
+    label: str
+    note: str
+    value: Result
+
+
+class ChoiceDialog(ModalScreen[Result | None], Generic[Result]):
+    """A question with a few answers; None when it is cancelled."""
+
+    DEFAULT_CSS = CSS.format(name="ChoiceDialog", width=64)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", show=False),
+        Binding("up,k,shift+tab", "move(-1)", show=False),
+        Binding("down,j,tab", "move(1)", show=False),
+        Binding("enter", "take", show=False),
+    ]
+
+    def __init__(self, title: str, question: str, choices: list[Choice[Result]]):
+        super().__init__()
+        self._title = title
+        self._question = question
+        self._choices = choices
+        self._chosen = 0
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = self._title
+            box.border_subtitle = "esc cancel"
+            yield Static(self._question, markup=False)
+            yield Static("", id="choices", markup=False)
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def action_move(self, step: int) -> None:
+        self._chosen = (self._chosen + step) % len(self._choices)
+        self._show()
+
+    def action_take(self) -> None:
+        self.dismiss(self._choices[self._chosen].value)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+    def on_key(self, event: Key) -> None:
+        for choice in self._choices:
+            if event.key == choice.key:
+                event.stop()
+                self.dismiss(choice.value)
+                return
+
+    def _show(self) -> None:
+        variables = self.app.theme_variables
+        accent, muted = variables["role-accent"], variables["role-muted"]
+        width = max(len(choice.label) for choice in self._choices) + 2
+        lines = []
+        for index, choice in enumerate(self._choices):
+            chosen = index == self._chosen
+            lines.append(
+                Content.assemble(
+                    ("› " if chosen else "  ", accent),
+                    (choice.key.removeprefix("ctrl+") + "  ", f"bold {accent}"),
+                    (choice.label.ljust(width), "bold" if chosen else ""),
+                    (choice.note, muted),
+                )
+            )
+        self.query_one("#choices", Static).update(Content("\n").join([Content(""), *lines]))
+
+
+class TextDialog(ModalScreen[None]):
+    """Something to read; ``copy`` is what ``y`` puts on the clipboard."""
+
+    DEFAULT_CSS = CSS.format(name="TextDialog", width=100)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "leave", show=False),
+        Binding("y,c", "copy", show=False),
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("pagedown,space", "scroll(10)", show=False),
+    ]
+
+    def __init__(self, title: str, body: Content, copy: str = ""):
+        super().__init__()
+        self._title = title
+        self._body = body
+        self._copy = copy
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="box", can_focus=False) as box:
+            box.border_title = self._title
+            box.border_subtitle = "y copy · esc back" if self._copy else "esc back"
+            yield Static(self._body, markup=False)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def action_copy(self) -> None:
+        if self._copy:
+            self.app.copy_to_clipboard(self._copy)
+            self.notify("copied")
+
+    def action_scroll(self, step: int) -> None:
+        self.query_one(".box").scroll_relative(y=step, animate=False)

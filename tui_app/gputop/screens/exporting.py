@@ -1,0 +1,40 @@
+"""Writes what is seen into the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputop.feed.snapshot import Snapshot
+from gputop.screens.dialog import Choice
+
+CHOICES = [
+    Choice("s", "SVG", "a picture of the screen", "svg"),
+    Choice("m", "Markdown", "for an issue or a pull request", "md"),
+    Choice("j", "JSON", "all figures, units in the names", "json"),
+    Choice("c", "CSV", "the phases of each rank as a table", "csv"),
+]
+
+
+def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
+    """Write one file and return its path; an existing one is never overwritten.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    from gputop import seen
+
+    text = (
+        picture
+        if kind == "svg"
+        else {"md": seen.markdown, "json": seen.json_text, "csv": seen.csv_text}[kind](snapshot)
+    )
+    stem = f"gputop-{snapshot.run_dir.name or 'run'}-step{snapshot.summary.steps}"
+    for attempt in range(1, 1000):
+        path = folder / (f"{stem}.{kind}" if attempt == 1 else f"{stem}-{attempt}.{kind}")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(17, "a thousand exports of this step are here already", str(folder))

@@ -1,0 +1,213 @@
+"""The one main screen: header, panels, footer. It owns the view (focus, zoom, hidden, paused), not the data."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.widget import Widget
+
+from gputop.app.actions import ACTIONS, target
+from gputop.feed.snapshot import Snapshot
+from gputop.output.tail import OutputView
+from gputop.widgets.body import Body
+from gputop.widgets.breakdown import Breakdown
+from gputop.widgets.findings import Findings
+from gputop.widgets.footer import Footer
+from gputop.widgets.header import Header
+from gputop.widgets.memory import Memory
+from gputop.widgets.meters import Meters
+from gputop.widgets.output import Output
+from gputop.widgets.plan import PANELS, SWITCHED
+from gputop.widgets.ranks import Ranks
+from gputop.widgets.scrolling import ScrollingPanel
+
+
+class MainScreen(Screen[None]):
+    """Everything at a glance."""
+
+    BINDINGS = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
+    CSS = """
+    MainScreen { layout: vertical; background: $background; color: $role-text; }
+    #header { dock: top; height: 3; }
+    #footer { dock: bottom; height: 1; }
+    #footer.replay { height: 2; }
+    """
+    AUTO_FOCUS = "#breakdown"
+
+    snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+    paused: reactive[bool] = reactive(False, repaint=False)
+
+    def __init__(self, mode: str, control: bool, first: Snapshot):
+        super().__init__(id="main")
+        self.mode = mode
+        self._control = control
+        self._latest = first
+        self._latest_output = OutputView()
+        self.set_reactive(MainScreen.snapshot, first)
+
+    def compose(self) -> ComposeResult:
+        yield Header(id="header").data_bind(MainScreen.snapshot)
+        panels = [Breakdown(id="breakdown"), Memory(id="memory"), Ranks(id="ranks"), Meters(id="meters")]
+        panels += [Findings(id="findings")]
+        output = Output(id="output").data_bind(MainScreen.snapshot)
+        yield Body(*(panel.data_bind(MainScreen.snapshot) for panel in panels), output, id="body")
+        footer = Footer(self.mode, self._control, id="footer")
+        footer.set_class(self.mode != "live", "replay")
+        yield footer
+
+    # ---- data
+
+    def receive(self, snapshot: Snapshot, output: OutputView | None) -> None:
+        """A new snapshot: shown, or kept aside while the picture is paused."""
+        self._latest = snapshot
+        if output is not None:
+            self._latest_output = output
+        if self.paused:
+            self.query_one(Header).paused_steps = self._missed()
+            return
+        with self.app.batch_update():
+            self.query_one(Body).fit(snapshot)
+            self.snapshot = snapshot
+            self.query_one(Footer).position = snapshot.position
+            if output is not None:
+                self.query_one(Output).show(output)
+
+    def _missed(self) -> int:
+        shown = self.snapshot.summary.steps if self.snapshot else 0
+        return max(0, self._latest.summary.steps - shown)
+
+    def watch_paused(self, paused: bool) -> None:
+        if not self.is_mounted:
+            return
+        self.query_one(Header).paused_steps = 0 if paused else None
+        if not paused:
+            self.receive(self._latest, self._latest_output)
+
+    # ---- panels
+
+    def panel(self, name: str) -> Widget:
+        """The panel of that name."""
+        return self.query_one(f"#{name}")
+
+    def focused_panel(self) -> Widget | None:
+        """The panel that has the focus."""
+        return self.focused if self.focused is not None and self.focused.id in PANELS else None
+
+    def show_panel(self, name: str) -> None:
+        """Bring a panel to the screen and give it the focus."""
+        body = self.query_one(Body)
+        zoomed = name if body.zoomed else None
+        switched = name if name in SWITCHED else None
+        body.set(zoomed=zoomed, hidden=body.hidden - {name}, switched=switched)
+        self.panel(name).focus(scroll_visible=False)
+
+    def action_breakdown(self) -> None:
+        self.show_panel("breakdown")
+
+    def action_memory(self) -> None:
+        self.show_panel("memory")
+
+    def action_ranks(self) -> None:
+        self.show_panel("ranks")
+
+    def action_meters(self) -> None:
+        self.show_panel("meters")
+
+    def action_findings(self) -> None:
+        self.show_panel("findings")
+
+    def action_output(self) -> None:
+        self.show_panel("output")
+
+    def action_next_panel(self) -> None:
+        self._step_panel(1)
+
+    def action_previous_panel(self) -> None:
+        self._step_panel(-1)
+
+    def _step_panel(self, step: int) -> None:
+        body = self.query_one(Body)
+        names = [name for name in PANELS if name not in body.hidden]
+        if not names:
+            return
+        focused = self.focused_panel()
+        here = names.index(focused.id) if focused and focused.id in names else -1
+        self.show_panel(names[(here + step) % len(names)])
+
+    def action_zoom(self) -> None:
+        body, panel = self.query_one(Body), self.focused_panel()
+        body.set(zoomed=None if body.zoomed or panel is None else panel.id)
+
+    def action_hide(self) -> None:
+        body, panel = self.query_one(Body), self.focused_panel()
+        if panel is None or panel.id is None:
+            return
+        hidden = body.hidden | {panel.id}
+        if len(hidden) == len(PANELS):
+            self.notify("the last panel stays")
+            return
+        body.set(hidden=hidden)
+        self._step_panel(1)
+
+    def action_back(self) -> None:
+        body, output = self.query_one(Body), self.query_one(Output)
+        if output.needle:
+            output.find("")
+        elif body.zoomed:
+            body.set()
+        elif self.paused:
+            self.paused = False
+
+    # ---- inside a panel
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._page(-1)
+
+    def action_page_down(self) -> None:
+        self._page(1)
+
+    def _move(self, step: int) -> None:
+        panel = self.focused_panel()
+        if isinstance(panel, (ScrollingPanel, Output)):
+            panel.move(step)
+
+    def _page(self, direction: int) -> None:
+        panel = self.focused_panel()
+        if isinstance(panel, (ScrollingPanel, Output)):
+            panel.page(direction)
+
+    def action_home(self) -> None:
+        self._jump(-1)
+
+    def action_end(self) -> None:
+        self._jump(1)
+
+    def _jump(self, direction: int) -> None:
+        panel = self.focused_panel()
+        if isinstance(panel, (ScrollingPanel, Output)) and not (
+            self.mode != "live" and isinstance(panel, ScrollingPanel)
+        ):
+            panel.move(direction * 10**9)
+        else:
+            self.app.call_later(self.app.run_action, f"app.seek_to({0 if direction < 0 else 1})")
+
+    def action_open(self) -> None:
+        panel = self.focused_panel()
+        if isinstance(panel, Findings):
+            panel.choose()
+        elif panel is not None:
+            self.action_zoom()
+
+    def action_pause(self) -> None:
+        if self.mode == "live":
+            self.paused = not self.paused
+        else:
+            self.app.call_later(self.app.run_action, "app.play")

@@ -1,0 +1,21 @@
+"""The question on leaving while the training runs."""
+
+from __future__ import annotations
+
+from gputop.screens.dialog import Choice, ChoiceDialog
+
+
+def quit_dialog(stopping: bool) -> ChoiceDialog[str]:
+    """Stop, leave running or stay; once a stop was asked for, a sterner one is offered."""
+    if stopping:
+        choices = [
+            Choice("s", "ask again", "SIGINT, then SIGTERM, then SIGKILL", "stop"),
+            Choice("k", "kill it", "SIGKILL at once, to every process of it", "kill"),
+            Choice("l", "leave it", "gputop goes, the training does what it does", "leave"),
+        ]
+        return ChoiceDialog("Stopping", "The training has been asked to stop and still runs.", choices)
+    choices = [
+        Choice("l", "leave it running", "gputop attach comes back to it", "leave"),
+        Choice("s", "stop the training", "as Ctrl-C does", "stop"),
+    ]
+    return ChoiceDialog("Leave", "The training is still running.", choices)

@@ -1,0 +1,84 @@
+"""The place of the panels: a container that lays them out as ``plan`` says."""
+
+from __future__ import annotations
+
+from textual.containers import Container
+from textual.geometry import NULL_OFFSET, Region, Size, Spacing
+from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.widget import Widget
+
+from gputop.feed.snapshot import Snapshot
+from gputop.widgets import plan
+
+
+class _PlannedLayout(Layout):
+    """Asks the body for its boxes."""
+
+    name = "planned"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        assert isinstance(parent, Body)
+        boxes = parent.boxes(size)
+        spacing = Spacing()
+        return [
+            WidgetPlacement(Region(b.x, b.y, b.width, b.height), NULL_OFFSET, spacing, child)
+            for child in children
+            if (b := boxes.get(child.id or "")) is not None
+        ]
+
+
+class Body(Container):
+    """Holds the panels; knows which are zoomed, hidden or switched to."""
+
+    DEFAULT_CSS = "Body { width: 1fr; height: 1fr; overflow: hidden hidden; }"
+
+    def __init__(self, *panels: Widget, id: str | None = None):
+        super().__init__(*panels, id=id)
+        self.zoomed: str | None = None
+        self.hidden: frozenset[str] = frozenset()
+        self.switched = "output"
+        self._structure = (1, 0, 1, 0)
+        self._planned = _PlannedLayout()
+
+    @property
+    def layout(self) -> Layout:
+        return self._planned
+
+    def boxes(self, size: Size) -> dict[str, plan.Box]:
+        """Where each visible panel lies."""
+        ranks, gpus, hosts, findings = self._structure
+        return plan.plan(
+            plan.Request(
+                width=size.width,
+                height=size.height,
+                ranks=ranks,
+                gpus=gpus,
+                hosts=hosts,
+                findings=findings,
+                hidden=self.hidden,
+                zoomed=self.zoomed,
+                switched=self.switched,
+            )
+        )
+
+    def visible_panels(self) -> list[str]:
+        """Panels on the screen, in reading order of the numbers."""
+        boxes = self.boxes(self.size)
+        return [name for name in plan.PANELS if name in boxes]
+
+    def fit(self, snapshot: Snapshot) -> None:
+        """Lay out anew if the run's structure has changed; numbers alone never move a panel."""
+        run = snapshot.summary
+        structure = (max(len(run.ranks), 1), len(run.gpus), max(len(run.hosts), 1), min(len(snapshot.findings), 6))
+        if structure != self._structure:
+            self._structure = structure
+            self.refresh(layout=True)
+
+    def set(
+        self, *, zoomed: str | None = None, hidden: frozenset[str] | None = None, switched: str | None = None
+    ) -> None:
+        """Change what is shown. ``zoomed`` of None means that none is."""
+        self.zoomed = zoomed
+        self.hidden = self.hidden if hidden is None else hidden
+        self.switched = switched or self.switched
+        self.refresh(layout=True)

@@ -1,0 +1,74 @@
+"""A widget that draws rows of roles and repaints only the lines that changed."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gputop.render.rows import Row, fill
+from gputop.widgets import roles
+
+
+class Canvas(Widget):
+    """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``."""
+
+    COMPONENT_CLASSES = roles.CLASSES
+    DEFAULT_CSS = roles.css("Canvas")
+
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self._drawn: list[Row] = []
+        self._styles: dict[str, Style] = {}
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        """What to draw into ``width`` x ``height`` cells; fewer rows leave the rest empty."""
+        raise AssertionError(f"{type(self).__name__} draws nothing")
+
+    @property
+    def mono(self) -> bool:
+        """Whether the terminal shows no colour, so that letters have to tell the phases apart."""
+        return self.app.no_color
+
+    def redraw(self) -> None:
+        """Draw again and mark the lines that differ."""
+        width, height = self.size
+        if width <= 0 or height <= 0 or not self.is_attached:
+            return
+        drawn = self.rows(width, height)[:height]
+        drawn += [[] for _ in range(height - len(drawn))]
+        old, self._drawn = self._drawn, drawn
+        changed = [y for y in range(height) if y >= len(old) or old[y] != drawn[y]]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        row = self._drawn[y] if y < len(self._drawn) else []
+        return Strip([Segment(text, self._style(name)) for text, name in fill(row, width)], width)
+
+    def on_resize(self) -> None:
+        self._drawn = []
+        self.redraw()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._styles.clear()
+
+    def _style(self, name: str) -> Style:
+        style = self._styles.get(name)
+        if style is None:
+            style = self._styles[name] = self._make_style(name)
+        return style
+
+    def _make_style(self, name: str) -> Style:
+        if name.startswith("bold "):
+            return self._make_style(name.removeprefix("bold ")) + Style(bold=True)
+        front, _, back = name.partition("/")
+        style = self.get_component_rich_style(roles.PREFIX + front) if front else self.rich_style
+        if not back:
+            return style
+        ground = self.get_component_rich_style(roles.PREFIX + back).color
+        return style + Style(bgcolor=ground)

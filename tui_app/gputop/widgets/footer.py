@@ -1,0 +1,53 @@
+"""The last line: the keys that matter most here, whole ones only."""
+
+from __future__ import annotations
+
+from textual.reactive import reactive
+
+from gputop.app.actions import ACTIONS, applies
+from gputop.feed.snapshot import Position
+from gputop.render import numbers
+from gputop.render.rows import Row, row_width
+from gputop.widgets.canvas import Canvas
+
+
+def draw(mode: str, control: bool, width: int) -> Row:
+    """Keys and labels in the order of importance, as many as fit."""
+    row: Row = [(" ", "")]
+    chosen = [a for a in ACTIONS if a.footer and applies(a, mode, control)]
+    for action in sorted(chosen, key=lambda a: a.footer):
+        item: Row = [(action.shown, "bold accent"), (f" {action.label}", "muted"), ("   ", "")]
+        if row_width(row) + row_width(item[:2]) <= width:
+            row += item
+    return row
+
+
+def position_bar(position: Position, width: int) -> Row:
+    """Where the replay stands: ``▶ 1x  0:12 ━━━━━●──── 1:40``."""
+    glyph = "▶" if position.playing else "‖"
+    total = numbers.clock((position.end_ns - position.start_ns) / 1e9)
+    here = numbers.clock((position.at_ns - position.start_ns) / 1e9).rjust(len(total))
+    speed = f"{position.speed:g}x".ljust(4)
+    start: Row = [(f" {glyph} ", "accent"), (speed, "text"), (here + " ", "text")]
+    end: Row = [(" " + total + " ", "muted")]
+    cells = max(width - row_width(start) - row_width(end), 1)
+    done = min(int(position.share * (cells - 1)), cells - 1)
+    return [*start, ("━" * done, "accent"), ("●", "bold accent"), ("─" * (cells - done - 1), "track"), *end]
+
+
+class Footer(Canvas):
+    """Docked at the bottom; in a replay the position stands above the keys."""
+
+    position: reactive[Position | None] = reactive(None, repaint=False)
+
+    def __init__(self, mode: str, control: bool, *, id: str | None = None):
+        super().__init__(id=id)
+        self.mode = mode
+        self.control = control
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        keys = draw(self.mode, self.control, width)
+        return [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
+
+    def watch_position(self) -> None:
+        self.redraw()

@@ -1,0 +1,152 @@
+"""The command's output. Only lines on the screen are parsed, so thousands of lines a second cost little."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gputop.feed.snapshot import Snapshot
+from gputop.output.ansi import PLAIN, Look, resolve, resolve_text
+from gputop.output.tail import OutputView
+from gputop.render.rows import Row, fill
+from gputop.widgets import roles
+from gputop.widgets.panel import title_row
+
+_CACHE = 600
+
+
+class Output(ScrollView, can_focus=True):
+    """Panel 6: a title line, then lines of the output, the newest at the bottom unless the user scrolled away."""
+
+    number: ClassVar[str] = "6"
+    title: ClassVar[str] = "Output"
+    COMPONENT_CLASSES = roles.CLASSES
+    DEFAULT_CSS = roles.css("Output") + "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
+    snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self.view = OutputView()
+        self.follow = True
+        self.needle = ""
+        self._cache: dict[tuple[int, int], Strip] = {}
+        self._looks: dict[Look, Style] = {}
+
+    def show(self, view: OutputView) -> None:
+        """The output has grown."""
+        self.view = view
+        self.virtual_size = Size(self.size.width, len(view.lines) + 1)
+        if self.follow:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0:
+            return self._row(title_row(self.number, self.title, self._note(), width, self.has_focus))
+        index = round(self.scroll_offset.y) + y - 1
+        if not self.view.lines and y == 1:
+            return self._row([(self._empty(), "muted")])
+        if index >= len(self.view.lines):
+            return Strip.blank(width, self.rich_style)
+        return self._strip(index).crop_extend(0, width, self.rich_style)
+
+    def _note(self) -> str:
+        if self.follow or not self.view.lines:
+            return f"{self.view.dropped + len(self.view.lines):,} lines" if self.view.lines else ""
+        return f"line {self.view.dropped + round(self.scroll_offset.y) + 1:,}, end: follow again"
+
+    def _empty(self) -> str:
+        note = self.snapshot.output_note if self.snapshot else ""
+        return note or "The command has written nothing yet."
+
+    def _row(self, row: Row) -> Strip:
+        width = self.size.width
+        segments = []
+        for text, name in fill(row, width):
+            bold = name.startswith("bold ")
+            role = name.removeprefix("bold ")
+            style = self.get_component_rich_style(roles.PREFIX + role) if role else self.rich_style
+            segments.append(Segment(text, style + Style(bold=True) if bold else style))
+        return Strip(segments, width)
+
+    def _strip(self, index: int) -> Strip:
+        raw = self.view.lines[index]
+        key = (self.view.dropped + index, len(raw))
+        strip = self._cache.get(key)
+        if strip is None or "\r" in raw:
+            if len(self._cache) > _CACHE:
+                self._cache.clear()
+            marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
+            edge = (
+                Segment("▌", self.get_component_rich_style("role--accent")) if marked else Segment(" ", self.rich_style)
+            )
+            strip = self._cache[key] = Strip([edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
+        return strip
+
+    def _style(self, look: Look) -> Style:
+        style = self._looks.get(look)
+        if style is None:
+            style = self._looks[look] = self.rich_style if look == PLAIN else self.rich_style + _rich(look)
+        return style
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._cache.clear()
+        self._looks.clear()
+
+    def watch_snapshot(self) -> None:
+        if not self.view.lines and self.is_attached:
+            self.refresh()
+
+    def copy_text(self, snapshot: Snapshot) -> str:
+        """The lines on the screen."""
+        first = round(self.scroll_offset.y)
+        return "\n".join(resolve_text(raw).rstrip() for raw in self.view.lines[first : first + self.size.height - 1])
+
+    def move(self, step: int) -> None:
+        """Scroll by ``step`` lines."""
+        self.scroll_to(y=self.scroll_offset.y + step, animate=False)
+
+    def page(self, direction: int) -> None:
+        """Scroll by one screenful."""
+        self.move(direction * max(1, self.size.height - 2))
+
+    def find(self, needle: str, backwards: bool = True) -> bool:
+        """Mark lines that hold ``needle`` and go to the next one above. Returns whether there is any."""
+        self.needle = needle.lower()
+        self._cache.clear()
+        self.refresh()
+        if not needle:
+            return False
+        here = round(self.scroll_offset.y)
+        hits = [i for i, raw in enumerate(self.view.lines) if self.needle in resolve_text(raw).lower()]
+        if not hits:
+            return False
+        above = [i for i in hits if i < here]
+        self.follow = False
+        self.scroll_to(y=above[-1] if above else hits[-1], animate=False)
+        return True
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value != old_value and self.is_attached:
+            self.follow = new_value >= self.max_scroll_y
+
+
+def _rich(look: Look) -> Style:
+    return Style(
+        color=look.front,
+        bgcolor=look.back,
+        bold=look.bold or None,
+        dim=look.dim or None,
+        italic=look.italic or None,
+        underline=look.underline or None,
+        reverse=look.reverse or None,
+    )

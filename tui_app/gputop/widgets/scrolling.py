@@ -1,0 +1,48 @@
+"""A panel with a cursor over its items, which scrolls where there are more than fit."""
+
+from __future__ import annotations
+
+from textual.reactive import reactive
+
+from gputop.feed.snapshot import Snapshot
+from gputop.widgets.panel import Panel
+
+
+class ScrollingPanel(Panel):
+    """Keeps ``cursor`` (index of the chosen item) and ``first`` (index of the first item shown)."""
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+    first = 0
+
+    def item_count(self, snapshot: Snapshot) -> int:
+        """How many items there are."""
+        return 0
+
+    def visible_items(self) -> int:
+        """How many fit below the title."""
+        return max(1, self.size.height - 1)
+
+    def move(self, step: int) -> None:
+        """Move the cursor by ``step`` items."""
+        count = self.item_count(self.snapshot) if self.snapshot else 0
+        self.cursor = min(max(self.cursor + step, 0), max(count - 1, 0))
+
+    def page(self, direction: int) -> None:
+        """Move the cursor by one screenful."""
+        self.move(direction * self.visible_items())
+
+    def rows(self, width: int, height: int):
+        self._keep_in_view()
+        return super().rows(width, height)
+
+    def watch_cursor(self) -> None:
+        self.redraw()
+
+    def _keep_in_view(self) -> None:
+        count = self.item_count(self.snapshot) if self.snapshot else 0
+        room = self.visible_items()
+        cursor = min(self.cursor, max(count - 1, 0))
+        if cursor != self.cursor:
+            self.set_reactive(ScrollingPanel.cursor, cursor)
+        first = min(self.first, max(count - room, 0))
+        self.first = min(max(first, cursor - room + 1), cursor)
