@@ -1,0 +1,175 @@
+"""What the front process holds of a run: waits for the command, passes signals on, and outlives its recorder."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from gputop_probes import client, ending, lock, procfs, stop
+from gputop_probes.record import layout
+
+UNKNOWN_EXIT = 1
+"""Exit code when the command has ended and nobody could learn how."""
+_POLL_S = 0.2
+_GRACE_S = 3.0
+
+
+class RunHandle:
+    """A run that was started or attached to."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        host: str,
+        run_id: str,
+        greeting: dict[str, Any],
+        recorder_pid: int,
+        report: int | None = None,
+        unread: bytes = b"",
+    ):
+        self.run_dir = run_dir
+        self.host_dir = layout.host_dir(run_dir, host)
+        self.run_id = run_id
+        self.pid: int = greeting["command_pid"]
+        self.pgid: int = greeting["command_pgid"]
+        self.recorder_pid = recorder_pid
+        self.stopped_by_us = False
+        """Whether this process asked the command to end."""
+        self._start_ticks: int = greeting["command_start_ticks"]
+        self._report = report
+        self._ours = report is not None
+        self._unread = unread
+        self._exit_code: int | None = None
+        self._gone_since: float | None = None
+        self._escalation = stop.Escalation()
+        if self._ours:
+            _become_subreaper()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the command's end, for at most ``timeout`` seconds (None: for ever).
+
+        Returns:
+            Its exit code, 128+n after signal n; None while it runs; ``UNKNOWN_EXIT`` if nobody could learn it.
+        """
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            if self._exit_code is None:
+                self._exit_code = self._hear() if self._report is not None else self._look()
+            left = deadline - time.monotonic()
+            if self._exit_code is not None or left <= 0:
+                return self._exit_code
+            self._sleep(min(left, _POLL_S))
+
+    def interrupt(self) -> int:
+        """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every process of the run.
+
+        Returns:
+            The signal that was sent.
+        """
+        number = self._escalation.next_signal()
+        self._stop_with(number)
+        return number
+
+    def stop(self) -> None:
+        """Ask the command to end, with SIGINT to its group."""
+        self._stop_with(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the run."""
+        self._stop_with(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to the command's group."""
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            self._stop_with(number)
+        else:
+            stop.deliver(number, self.pgid, self.run_id)
+
+    def recorder_alive(self) -> bool:
+        """Whether a recorder is at work on this run."""
+        return lock.held(self.host_dir)
+
+    def _stop_with(self, number: int) -> None:
+        """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
+        if self.wait(0) is not None:
+            return
+        self.stopped_by_us = True
+        state = ending.read_state(self.host_dir)
+        note = {"cmd": "stopping", "signal": int(number), "by": "user"}
+        stream = state.get("transport") == "stream"
+        client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
+        stop.deliver(number, self.pgid, self.run_id)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._report is not None:
+            select.select([self._report], [], [], seconds)
+        else:
+            time.sleep(min(seconds, 0.05))
+
+    def _hear(self) -> int | None:
+        """Read the recorder's report; its end without a word means that the recorder is gone."""
+        assert self._report is not None
+        while b"\n" not in self._unread:
+            if not select.select([self._report], [], [], 0)[0]:
+                return None
+            part = os.read(self._report, 4096)
+            if not part:
+                self._forget_recorder()
+                return self._look()
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        self._forget_recorder()
+        code = json.loads(line).get("exit_code")
+        return UNKNOWN_EXIT if code is None else code
+
+    def _forget_recorder(self) -> None:
+        assert self._report is not None
+        os.close(self._report)
+        self._report = None
+        try:
+            os.waitpid(self.recorder_pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
+
+    def _look(self) -> int | None:
+        """Without our recorder: the command is our own child now, or another recorder's, or nobody's."""
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG) if self._ours else (0, 0)
+        except ChildProcessError:
+            return self._look_at_record()
+        if pid:
+            return self._conclude(status)
+        return None if self._ours else self._look_at_record()
+
+    def _conclude(self, wait_status: int) -> int:
+        """We alone know the exit code: write it into the record."""
+        code = os.waitstatus_to_exitcode(wait_status)
+        code = 128 - code if code < 0 else code
+        if self.stopped_by_us:
+            stop.terminate(self.run_id, self.pgid)
+        ending.record_exit(self.run_dir, code, host_dir=self.host_dir)
+        return code
+
+    def _look_at_record(self) -> int | None:
+        state = ending.read_state(self.host_dir)
+        if state.get("state") == "ended":
+            code = state.get("exit_code")
+            return UNKNOWN_EXIT if code is None else int(code)
+        if procfs.alive(self.pid, self._start_ticks):
+            self._gone_since = None
+            return None
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return UNKNOWN_EXIT if now - self._gone_since > _GRACE_S else None
+
+
+def _become_subreaper() -> None:
+    """Inherit the command if the recorder dies, so that its exit code is not lost. Linux only."""
+    from gputop_probes import linux
+
+    linux.set_subreaper()

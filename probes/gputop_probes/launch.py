@@ -1,0 +1,203 @@
+"""Starts a run: forks the recorder, which starts the command at once, and hands back a ``RunHandle``.
+
+Standard library only, and no more of it than needed: the command should run before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputop_probes import lock, rundir
+from gputop_probes.errors import StartError
+from gputop_probes.handle import RunHandle
+from gputop_probes.record import layout
+
+__all__ = ["RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
+
+
+class RunSpec(NamedTuple):
+    """What to run and how to record it."""
+
+    command: list[str]
+    run_dir: Path | None = None
+    """Where the record goes; None: a new directory under the runs directory."""
+    name: str | None = None
+    """What people call the run; None: the name of its directory."""
+    headless: bool = False
+    """Whether the front passes the output on; otherwise a screen shows it and owns the terminal."""
+    pty: bool = False
+    """Give the command a pseudo-terminal. It is then killed by the recorder's death (write to a closed terminal)."""
+    separate_stderr: bool | None = None
+    """Keep stderr apart from stdout; None: when gputop's own go to different places."""
+    hang_s: float | None = None
+    """Silence of a rank that counts as a hang; None: ``$GPUTOP_HANG_S`` or 30."""
+    gputop_version: str = ""
+
+
+class Plan(NamedTuple):
+    """What the recorder has to know, settled before the fork."""
+
+    spec: RunSpec
+    run: rundir.RunDir
+    separate_stderr: bool
+    inherit_stdin: bool
+    terminal: tuple[int, int] | None
+    """Columns and lines of the terminal that shows the output."""
+
+
+def start(spec: RunSpec) -> RunHandle:
+    """Start the command under a recorder; returns when it runs.
+
+    Raises:
+        StartError: nothing was started; the record's directory is as before.
+    """
+    if not spec.command:
+        raise StartError("no command: say what to run, for example `gputop run python train.py`")
+    manifest = {
+        "name": spec.name or "",
+        "command": spec.command,
+        "cwd": _working_directory(),
+        "created_ns": time.time_ns(),
+        "gputop_version": spec.gputop_version,
+    }
+    run = rundir.prepare(spec.run_dir, spec.command, manifest)
+    plan = Plan(spec, run, _separate_stderr(spec), spec.headless and not _is_terminal(0), _terminal(spec))
+
+    def record(report: int) -> None:
+        from gputop_probes.recorder import entry
+
+        entry.record(plan, report)
+
+    pid, report = _fork(record)
+    try:
+        greeting, rest = _greeting(report)
+    except StartError:
+        os.close(report)
+        os.waitpid(pid, 0)
+        rundir.discard(run)
+        raise
+    if run.note:
+        print(f"gputop: {run.note}", file=sys.stderr)
+    return RunHandle(run.path, run.host, run.run_id, greeting, recorder_pid=pid, report=report, unread=rest)
+
+
+def adopt(run_dir: Path) -> bool:
+    """See to it that a running command has a recorder: start a new one where the old one is gone.
+
+    Returns:
+        True when a new recorder took the run up, False when there was one or the run has ended.
+
+    Raises:
+        StartError: the run is not of this machine, or its command is gone too.
+    """
+    from gputop_probes import runs
+
+    host, state = runs.local_state(run_dir)
+    if state.get("state") == "ended" or lock.held(layout.host_dir(run_dir, host)):
+        return False
+    runs.require_living_command(run_dir, state)
+
+    def record(report: int) -> None:
+        from gputop_probes.recorder import entry
+
+        entry.adopt(run_dir, host, report)
+
+    _, report = _fork(record)
+    try:
+        _greeting(report)
+    finally:
+        os.close(report)
+    return True
+
+
+def attach(run_dir: Path) -> RunHandle:
+    """A handle on a run that another process started.
+
+    Raises:
+        StartError: the record is not of this machine.
+    """
+    from gputop_probes import runs
+
+    host, state = runs.local_state(run_dir)
+    greeting = {key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")}
+    run_id = str(runs.read_json(run_dir / "run.json").get("run_id", ""))
+    return RunHandle(run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1)))
+
+
+def _fork(work: Callable[[int], None]) -> tuple[int, int]:
+    """Run ``work`` in a forked process that never comes back. Returns its pid and the reading end of its report."""
+    report, ours = os.pipe()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+    pid = os.fork()
+    if pid:
+        os.close(ours)
+        return pid, report
+    try:
+        os.close(report)
+        work(ours)
+        os._exit(0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _greeting(report: int) -> tuple[dict[str, Any], bytes]:
+    """The recorder's first line, and what it said after it."""
+    buffer = b""
+    while b"\n" not in buffer:
+        part = os.read(report, 4096)
+        if not part:
+            raise StartError("the recorder ended before it could start the command: this is a bug in gputop", 1)
+        buffer += part
+    line, _, rest = buffer.partition(b"\n")
+    greeting = json.loads(line)
+    if "error" in greeting:
+        raise StartError(greeting["error"], greeting["exit_code"])
+    return greeting, rest
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def _separate_stderr(spec: RunSpec) -> bool:
+    """Whether stdout and stderr must be told apart: only where we pass them on, and to different places."""
+    if spec.separate_stderr is not None:
+        return spec.separate_stderr
+    if not spec.headless or spec.pty:
+        return False
+    try:
+        out, err = os.fstat(1), os.fstat(2)
+    except OSError:
+        return True
+    return (out.st_dev, out.st_ino) != (err.st_dev, err.st_ino)
+
+
+def _terminal(spec: RunSpec) -> tuple[int, int] | None:
+    shown = not spec.headless or (_is_terminal(1) and _is_terminal(2))
+    return tuple(shutil.get_terminal_size()) if shown else None

@@ -1,0 +1,48 @@
+"""Who records a host's part of a run: a file lock tells it surely, where a process id could have been reused."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+NAME = "recorder.lock"
+
+
+def acquire(host_dir: Path, timeout_s: float = 0.0) -> int | None:
+    """Take the recorder's lock and return its descriptor; None when a recorder is at work.
+
+    The lock goes with the process. A file system without locks counts as free.
+    """
+    descriptor = os.open(host_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if _try_lock(descriptor, fcntl.LOCK_EX):
+            return descriptor
+        if time.monotonic() >= deadline:
+            os.close(descriptor)
+            return None
+        time.sleep(0.02)
+
+
+def held(host_dir: Path) -> bool:
+    """Whether a recorder on this machine is at work in ``host_dir``."""
+    try:
+        descriptor = os.open(host_dir / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,145 @@
+"""What the forked process runs: bind the socket, start the command at once, then record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputop_probes import locations, lock
+from gputop_probes.errors import StartError
+from gputop_probes.record import layout
+from gputop_probes.record.writer import RecordWriter
+from gputop_probes.recorder import command as commands
+from gputop_probes.recorder import output, takeover
+from gputop_probes.recorder.environment import child_environment
+from gputop_probes.recorder.journal import Journal, first_state
+from gputop_probes.recorder.loop import Recorder
+from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.server import Server
+
+if TYPE_CHECKING:
+    from gputop_probes.launch import Plan
+
+
+def record(plan: Plan, report: int) -> None:
+    """Start the plan's command and record it to its end.
+
+    Args:
+        plan: what to run, and the prepared run directory.
+        report: descriptor for JSON lines to the front: the start (or why not), and the exit code.
+    """
+    os.setsid()
+    commands.unblock_signals()
+    try:
+        recorder = _begin(plan)
+    except StartError as error:
+        _say(report, {"error": str(error), "exit_code": error.exit_code})
+        return
+    except OSError as error:
+        _say(report, {"error": f"cannot record in {plan.run.path}: {error}", "exit_code": 2})
+        return
+    _say(report, _greeting(recorder))
+    _let_go(recorder.journal.writer.host_dir, keep=report)
+    _live(recorder, plan.spec.hang_s, report)
+
+
+def adopt(run_dir: Path, host: str, report: int) -> None:
+    """Take up a run whose command lives and whose recorder is gone."""
+    os.setsid()
+    commands.unblock_signals()
+    try:
+        recorder = takeover.take_over(run_dir, host)
+    except (StartError, OSError) as error:
+        _say(report, {"error": str(error), "exit_code": 2})
+        return
+    _say(report, _greeting(recorder))
+    _let_go(recorder.journal.writer.host_dir, keep=None)
+    recorder.journal.event("recorder_start", adopted=True)
+    _live(recorder, None, None)
+
+
+def _begin(plan: Plan) -> Recorder:
+    run, spec = plan.run, plan.spec
+    host_dir = layout.host_dir(run.path, run.host)
+    if lock.acquire(host_dir) is None:
+        raise StartError(f"{run.path} is being recorded by another gputop: give --run-dir a new directory")
+    clock_offset_ns = time.time_ns() - time.monotonic_ns()
+    server = Server(locations.socket_path(run.run_id))
+    state = first_state(run.host, run.run_id, clock_offset_ns)
+    state.update(
+        socket=str(server.path), transport="stream" if server.stream else "seqpacket", pty=spec.pty, hang_s=spec.hang_s
+    )
+    journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
+    environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
+    sink = output.open_output(host_dir, plan)
+    try:
+        command = commands.start(spec.command, environment, None, sink.streams)
+    except StartError:
+        server.close()
+        raise
+    sink.after_start()
+    journal.event("run_start", command=spec.command, pid=command.pid)
+    journal.event("recorder_start", adopted=False)
+    journal.save_state(
+        state="running",
+        command_pid=command.pid,
+        command_pgid=command.pgid,
+        command_start_ticks=command.start_ticks,
+        started_ns=journal.now_ns(),
+    )
+    recorder = Recorder(journal, server, RankTable(), command)
+    sink.attach_to(recorder)
+    return recorder
+
+
+def _greeting(recorder: Recorder) -> dict[str, Any]:
+    command = recorder.command
+    return {
+        "command_pid": command.pid,
+        "command_pgid": command.pgid,
+        "command_start_ticks": command.start_ticks,
+        "socket": str(recorder.server.path),
+    }
+
+
+def _live(recorder: Recorder, hang_s: float | None, report: int | None) -> None:
+    """Everything that is not needed to start the command is loaded now."""
+    from gputop_probes.recorder import duties
+
+    recorder.guard("duties", duties.install, recorder, hang_s)
+    ended = recorder.run()
+    if report is not None and ended:
+        _say(report, {"exit_code": recorder.journal.state.get("exit_code")})
+
+
+def _let_go(host_dir: Path, keep: int | None) -> None:
+    """Let go of the front's terminal and pipes; our own words go to ``recorder.log``."""
+    del keep
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    try:
+        log = os.open(host_dir / "recorder.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+    try:
+        Path("/proc/self/comm").write_text("gputop-recorder")
+    except OSError:
+        pass
+
+
+def _say(report: int, message: dict[str, Any]) -> None:
+    """One line to the front, which may be gone."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        os.write(report, json.dumps(message).encode() + b"\n")
+    except OSError:
+        pass
+    signal.signal(signal.SIGPIPE, before)

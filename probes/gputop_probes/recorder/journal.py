@@ -1,0 +1,70 @@
+"""What the recorder itself puts into the record: events with its clock, and ``host.json``."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from typing import Any
+
+from gputop_probes import procfs
+from gputop_probes.record.writer import RecordWriter
+
+_LOGGED_ERRORS = 100
+
+
+class Journal:
+    """Events, state and inner errors of one recorder."""
+
+    def __init__(self, writer: RecordWriter, clock_offset_ns: int, state: dict[str, Any]):
+        self.writer = writer
+        self.clock_offset_ns = clock_offset_ns
+        self.state = state
+        self.inner_errors = 0
+
+    def now_ns(self) -> int:
+        """Time since the epoch on the clock that all processes of this host's run share."""
+        return time.monotonic_ns() + self.clock_offset_ns
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append an event of the recorder."""
+        self.writer.append_event({"t_ns": self.now_ns(), "type": kind, **fields})
+
+    def save_state(self, **changes: Any) -> None:
+        """Replace ``host.json``."""
+        self.state.update(changes, write_errors=self.writer.write_errors, recorder_errors=self.inner_errors)
+        self.writer.write_state(self.state)
+
+    def failed(self, where: str) -> None:
+        """Count an exception of ours and say it in ``recorder.log``; the recorder goes on."""
+        self.inner_errors += 1
+        if self.inner_errors > _LOGGED_ERRORS:
+            return
+        text = f"{time.strftime('%H:%M:%S')} {where}\n{traceback.format_exc()}"
+        try:
+            os.write(2, text.encode(errors="replace"))
+        except OSError:
+            pass
+
+
+def first_state(host: str, run_id: str, clock_offset_ns: int) -> dict[str, Any]:
+    """``host.json`` before the command is started (fields of ``manifest.HostState`` and a few more)."""
+    return {
+        "host": host,
+        "run_id": run_id,
+        "state": "starting",
+        "recorder_pid": os.getpid(),
+        "clock_offset_ns": clock_offset_ns,
+        "boot_id": procfs.boot_id(),
+        "cpu_count": usable_cores(),
+        "memory_total_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "started_ns": time.monotonic_ns() + clock_offset_ns,
+    }
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

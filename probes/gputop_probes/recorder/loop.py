@@ -1,0 +1,191 @@
+"""The recorder's life: sleep, drain, look after things, until the command has ended.
+
+Rank connections are drained on a timer and never waited on: a sleeping reader costs a sender nothing to wake.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gputop_probes import stop
+from gputop_probes.recorder import command as commands
+from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.intake import Intake, Peer
+from gputop_probes.recorder.journal import Journal
+from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.requests import Requests
+from gputop_probes.recorder.server import Server
+
+TICK_S = 0.05
+QUIET_TICK_S = 0.25
+"""While no rank is connected there is nothing to drain."""
+DRAIN_AT_END_S = 1.0
+LINGER_S = 2.0
+"""A recorder told to end waits so long for the command to end too: schedulers signal both at once."""
+
+
+class Recorder:
+    """Ties the parts together; every part may fail without ending it."""
+
+    def __init__(self, journal: Journal, server: Server, ranks: RankTable, command: Command):
+        self.journal = journal
+        self.server = server
+        self.ranks = ranks
+        self.command = command
+        self.intake = Intake(journal, ranks, self._on_request)
+        self.requests = Requests(self)
+        self.stopped_by_us = False
+        """Whether the command was told to end through gputop."""
+        self.known_pids: Callable[[], list[int]] = list
+        """Pids seen in the command's process tree."""
+        self.chores: list[tuple[str, Callable[[], None]]] = []
+        """Run on every tick, each guarded."""
+        self.farewells: list[tuple[str, Callable[[], None]]] = []
+        """Run once at the end, before the last state is written."""
+        self._leave_at: float | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> bool:
+        """Record until the command ends or a signal says to leave. Returns whether the command has ended."""
+        self._watch_signals()
+        self._watch(self.server.listener, self._accept)
+        if self.command.pidfd is not None:
+            self._watch(self.command.pidfd, lambda: None)
+        while not self.command.poll():
+            if self._leave_at is not None and time.monotonic() >= self._leave_at:
+                self._leave()
+                return False
+            self._turn()
+        self._end()
+        return True
+
+    def guard(self, where: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``work``; an exception of it is counted and logged."""
+        try:
+            return work(*arguments)
+        except Exception:
+            self.journal.failed(where)
+            return None
+
+    def watch(self, descriptor: int, work: Callable[[], None]) -> None:
+        """Call ``work`` as soon as the descriptor can be read."""
+        self._watch(descriptor, work)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor."""
+        self._selector.unregister(descriptor)
+
+    def socket_chore(self) -> None:
+        """Bind again when somebody deleted the socket's file."""
+        if not self.server.file_is_there():
+            self._selector.unregister(self.server.listener)
+            self.server.listen_again()
+            self._watch(self.server.listener, self._accept)
+
+    def _turn(self) -> None:
+        started = time.monotonic()
+        tick = TICK_S if self.intake.peers else QUIET_TICK_S
+        for key, _ in self._selector.select(tick):
+            self.guard("event", key.data)
+        if self.intake.peers:
+            self._rest_of_tick(started)
+        self.guard("drain", self.intake.drain)
+        for name, chore in self.chores:
+            self.guard(name, chore)
+
+    def _rest_of_tick(self, started: float) -> None:
+        """An early wake-up must not make the drain more frequent than the tick."""
+        left = TICK_S - (time.monotonic() - started)
+        if left > 0 and not self.command.poll():
+            self._selector_pause(left)
+
+    def _selector_pause(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            self.guard("event", key.data)
+
+    def _watch(self, target: Any, work: Callable[[], None]) -> None:
+        self._selector.register(target, selectors.EVENT_READ, work)
+
+    def _accept(self) -> None:
+        for connection in self.server.accept():
+            self.intake.add(connection)
+
+    def _on_request(self, peer: Peer, request: dict[str, Any]) -> None:
+        self.requests.answer(peer, request)
+
+    def _watch_signals(self) -> None:
+        """SIGTERM, SIGHUP and SIGINT mean: bring the record to an end, leave the training alone."""
+        awake, wake = socket.socketpair()
+        awake.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._wake = wake
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._watch(awake, lambda: awake.recv(64) and None)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._leave_at is None:
+            self._leave_at = time.monotonic() + LINGER_S
+
+    def _leave(self) -> None:
+        self.guard("drain", self.intake.drain)
+        for name, farewell in self.farewells:
+            self.guard(name, farewell)
+        self._save_state()
+        self.guard("socket", self.server.close)
+        self.journal.writer.close()
+
+    def _end(self) -> None:
+        self._drain_to_the_end()
+        if self.stopped_by_us:
+            self.guard("survivors", self._end_survivors)
+            self._drain_to_the_end()
+        for name, farewell in self.farewells:
+            self.guard(name, farewell)
+        status = self.command.wait_status
+        code = None if status is None else commands.exit_code(status)
+        number = None if status is None else commands.death_signal(status)
+        now_ns = self.journal.now_ns()
+        seconds = (now_ns - self.journal.state["started_ns"]) / 1e9
+        self.guard("orphans", self._note_orphans)
+        self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3))
+        self._save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
+        self.guard("socket", self.server.close)
+        self.journal.writer.close()
+
+    def _save_state(self, **changes: Any) -> None:
+        dropped = sum(rank.dropped for rank in self.ranks.by_number.values())
+        self.journal.save_state(dropped_records=dropped, garbled_messages=self.intake.garbled, **changes)
+
+    def _drain_to_the_end(self) -> None:
+        """Read until every rank has hung up, for at most a second."""
+        deadline = time.monotonic() + DRAIN_AT_END_S
+        while True:
+            self.guard("accept", self._accept)
+            self.guard("drain", self.intake.drain)
+            if not any(not peer.is_client for peer in self.intake.peers) or time.monotonic() > deadline:
+                return
+            time.sleep(0.01)
+
+    def _end_survivors(self) -> None:
+        """Ranks that outlived a command which was stopped through gputop."""
+        run_id = self.journal.state["run_id"]
+        left = stop.terminate(run_id, self.command.pgid, self.known_pids())
+        if left:
+            self.journal.event("interrupt", signal=int(signal.SIGTERM), by="recorder", pids=left)
+
+    def _note_orphans(self) -> None:
+        """Processes that a command left behind when it ended by itself: told, not touched."""
+        if self.stopped_by_us:
+            return
+        left = stop.processes(self.journal.state["run_id"], self.command.pgid, self.known_pids())
+        left = [pid for pid in left if pid != os.getpid()]
+        if left:
+            self.journal.event("orphans", pids=left)

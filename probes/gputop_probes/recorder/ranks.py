@@ -1,0 +1,94 @@
+"""Which process is which rank, and how far each has come."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+
+from gputop_agent import wire
+from gputop_probes import procfs
+
+_STEP_INDEX = [name for name, _ in wire.STEP_FIELDS].index("step")
+_COUNT_INDEX = [name for name, _ in wire.STEP_FIELDS].index("n_steps")
+_DROPPED_INDEX = [name for name, _ in wire.STEP_FIELDS].index("dropped")
+_RECENT = 64
+
+
+class Rank:
+    """One rank and the process that is it now."""
+
+    def __init__(self, number: int, pid: int, attempt: int):
+        self.number = number
+        self.pid = pid
+        self.attempt = attempt
+        self.tid = pid
+        """Native id of the training thread."""
+        self.connected = True
+        self.said_goodbye = False
+        self.steps_seen = 0
+        self.last_step = -1
+        self.dropped = 0
+        self.comm_records = 0
+        self.progress_s = time.monotonic()
+        """When it last showed life that counts as progress."""
+        self._recent_ns: deque[float] = deque(maxlen=_RECENT)
+
+    def saw_steps(self, last_record: bytes) -> None:
+        """Take in the newest STEP record of a message."""
+        fields = wire.STEP.unpack(last_record)
+        count = max(1, fields[_COUNT_INDEX])
+        self.steps_seen = max(self.steps_seen + 1, fields[_STEP_INDEX] + 1)
+        self.last_step = fields[_STEP_INDEX]
+        self.dropped = fields[_DROPPED_INDEX]
+        self._recent_ns.append(fields[1] / count)
+        self.progress_s = time.monotonic()
+
+    def median_step_s(self) -> float:
+        """Median step time over the last records; 0 before the first."""
+        return statistics.median(self._recent_ns) / 1e9 if self._recent_ns else 0.0
+
+
+class RankTable:
+    """Gives every training process its rank."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Rank] = {}
+
+    def claim(self, pid: int, wanted: int | None) -> tuple[Rank, bool]:
+        """The rank of a process, and whether the process is new in it.
+
+        A process that was seen keeps its rank. A new one gets the rank it asks for; when a living process has that one
+        (``mp.spawn`` without a process group), the next free. In a dead process's place it is the next attempt.
+        """
+        known = self.of_pid(pid)
+        if known is not None:
+            known.connected = True
+            return known, False
+        number = wanted if wanted is not None and self._free(wanted) else self._next_free()
+        before = self.by_number.get(number)
+        rank = self.by_number[number] = Rank(number, pid, before.attempt + 1 if before else 0)
+        return rank, True
+
+    def restore(self, number: int, pid: int, attempt: int) -> None:
+        """Remember a rank that an earlier recorder of this run knew."""
+        rank = self.by_number[number] = Rank(number, pid, attempt)
+        rank.connected = False
+
+    def of_pid(self, pid: int) -> Rank | None:
+        """The rank that a process is now."""
+        return next((rank for rank in self.by_number.values() if rank.pid == pid), None)
+
+    def connected(self) -> list[Rank]:
+        """Ranks whose process holds a connection."""
+        return [rank for rank in self.by_number.values() if rank.connected]
+
+    def _free(self, number: int) -> bool:
+        holder = self.by_number.get(number)
+        return holder is None or not (holder.connected or procfs.alive(holder.pid))
+
+    def _next_free(self) -> int:
+        number = 0
+        while number in self.by_number and not self._free(number):
+            number += 1
+        return number

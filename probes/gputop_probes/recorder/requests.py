@@ -1,0 +1,64 @@
+"""Answers clients on the recorder's socket: the app, ``gputop attach``, and the front that passes a Ctrl-C on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+from gputop_agent import wire
+from gputop_probes import stop
+
+if TYPE_CHECKING:
+    from gputop_probes.recorder.intake import Peer
+    from gputop_probes.recorder.loop import Recorder
+
+_PASSED_TO_RANKS = ("dump", "profile", "flight_recorder")
+_MAX_PROFILED_STEPS = 100
+
+
+class Requests:
+    """What a client may ask for. The server has checked the peer's user already."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def answer(self, peer: Peer, request: dict[str, Any]) -> None:
+        """Do what is asked and say how it went."""
+        reply = self._reply(request)
+        peer.connection.send(wire.MSG_COMMAND + json.dumps(reply).encode())
+
+    def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        name = request.get("cmd")
+        if name == "ping":
+            return {"ok": True, "run_id": self._recorder.journal.state["run_id"], "ranks": self._ranks()}
+        if name in _PASSED_TO_RANKS:
+            return self._pass_on(name, request)
+        if name in ("stop", "stopping"):
+            return self._stop(name, request)
+        return {"ok": False, "error": f"unknown command {name!r}"}
+
+    def _ranks(self) -> list[int]:
+        return [rank.number for rank in self._recorder.ranks.connected()]
+
+    def _pass_on(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        command: dict[str, Any] = {"cmd": name}
+        if name == "profile":
+            command["steps"] = min(_MAX_PROFILED_STEPS, max(1, int(request.get("steps", 3))))
+        elif name == "dump":
+            command["reason"] = str(request.get("reason", "asked"))
+        reached = self._recorder.intake.send_to_ranks(command, request.get("rank"))
+        return {"ok": reached > 0, "ranks": reached}
+
+    def _stop(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """``stop`` sends the signal; ``stopping`` only says that the client does."""
+        recorder = self._recorder
+        number = int(request.get("signal", signal.SIGINT))
+        if not 1 <= number < signal.NSIG:
+            return {"ok": False, "error": "no such signal"}
+        recorder.stopped_by_us = True
+        recorder.journal.event("interrupt", signal=number, by=str(request.get("by", "client")))
+        if name == "stop":
+            run_id = recorder.journal.state["run_id"]
+            stop.deliver(number, recorder.command.pgid, run_id, recorder.known_pids())
+        return {"ok": True}

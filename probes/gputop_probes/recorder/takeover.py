@@ -1,0 +1,100 @@
+"""Takes up a run whose recorder was killed: same record, same socket, same ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from gputop_probes import ending, lock, procfs
+from gputop_probes.errors import StartError
+from gputop_probes.record import layout
+from gputop_probes.record.writer import RecordWriter
+from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.journal import Journal, first_state
+from gputop_probes.recorder.loop import Recorder
+from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.reserve import LogReserve
+from gputop_probes.recorder.server import Server
+
+
+def take_over(run_dir: Path, host: str) -> Recorder:
+    """A recorder for a run of this host that has none.
+
+    Raises:
+        StartError: another recorder was quicker, or the command has ended.
+    """
+    host_dir = layout.host_dir(run_dir, host)
+    if lock.acquire(host_dir, timeout_s=0.5) is None:
+        raise StartError(f"{run_dir.name} has a recorder already")
+    state = ending.read_state(host_dir)
+    pid, start_ticks = int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))
+    if not procfs.alive(pid, start_ticks):
+        raise StartError(f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record")
+    offset_ns = int(state.get("clock_offset_ns") or time.time_ns() - time.monotonic_ns())
+    mend(run_dir, host_dir)
+    fresh = first_state(host, str(state.get("run_id", "")), offset_ns)
+    state.update(recorder_pid=fresh["recorder_pid"], boot_id=fresh["boot_id"], state="running")
+    journal = Journal(RecordWriter(run_dir, host), offset_ns, state)
+    server = Server(Path(state["socket"]))
+    journal.save_state()
+    ranks = RankTable()
+    restore_ranks(ranks, host_dir)
+    recorder = Recorder(journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False))
+    _tend_logs(recorder, host_dir)
+    return recorder
+
+
+def mend(run_dir: Path, host_dir: Path) -> None:
+    """Cut torn last records and lines, so that what is appended next lies where readers expect it."""
+    sizes = {name: sum(_WIDTH[code] for _, code in fields) for name, fields in layout.TABLES.items()}
+    for table in ("gpu", "host", "process"):
+        _cut(host_dir / f"{table}.bin", sizes[table])
+    for table in ("steps", "device", "comm"):
+        for path in (run_dir / table).glob("rank-*.bin"):
+            _cut(path, sizes[table])
+    ending.truncate_torn_line(host_dir / "events.jsonl")
+
+
+def restore_ranks(ranks: RankTable, host_dir: Path) -> None:
+    """Which process was which rank, from the events written so far."""
+    for event in _events(host_dir / "events.jsonl"):
+        if event.get("type") == "rank_start":
+            ranks.restore(int(event["rank"]), int(event["pid"]), int(event.get("attempt", 0)))
+
+
+_WIDTH = {"q": 8, "Q": 8, "d": 8, "i": 4, "I": 4, "f": 4}
+
+
+def _cut(path: Path, record_bytes: int) -> None:
+    try:
+        torn = path.stat().st_size % record_bytes
+        if torn:
+            with path.open("rb+") as file:
+                file.truncate(path.stat().st_size - torn)
+    except OSError:
+        pass
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    found = []
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if b'"rank_start"' in line:
+                    found.append(json.loads(line))
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _tend_logs(recorder: Recorder, host_dir: Path) -> None:
+    import os
+
+    for name in ("output.log", "stderr.log"):
+        try:
+            log = os.open(host_dir / name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:
+            continue
+        recorder.chores.append(("log reserve", LogReserve(log).tend))

@@ -1,0 +1,161 @@
+"""Makes the directory of a new run, or joins one that another host has begun."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputop_probes import locations, lock
+from gputop_probes.errors import StartError
+from gputop_probes.record import layout
+from gputop_probes.record.writer import RecordWriter
+
+MINIMUM_FREE_BYTES = 16 << 20
+"""With less space than this a disk counts as full: the log's reserve alone takes half of it."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class RunDir(NamedTuple):
+    """A prepared run directory."""
+
+    path: Path
+    run_id: str
+    host: str
+    note: str
+    """One line for the user when the record went elsewhere; else empty."""
+    created: bool
+    """False when another host had made it."""
+
+
+def prepare(run_dir: Path | None, command: list[str], manifest: dict[str, Any]) -> RunDir:
+    """Make the run's directory and manifest; a full disk sends the record to memory or ``/tmp`` instead.
+
+    Raises:
+        StartError: the directory cannot be used.
+    """
+    run_id = _new_id(command)
+    try:
+        return _create(run_dir, run_id, manifest)
+    except OSError as error:
+        wanted = run_dir or locations.runs_root()
+        if error.errno not in _FULL:
+            raise StartError(_refusal(wanted, error)) from None
+        return _create_elsewhere(wanted, run_id, manifest)
+
+
+def discard(run: RunDir) -> None:
+    """Remove a record that never came to be, because the command did not start."""
+    if run.created:
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def script_stem(command: list[str]) -> str:
+    """What the run is called after: the script, else the module, else the program."""
+    scripts = [word for word in command[1:] if word.endswith(".py")]
+    modules = [after for word, after in zip(command, command[1:], strict=False) if word == "-m"]
+    named = scripts or (modules if "python" in os.path.basename(command[0]) else []) or command[:1]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(named[0]).name.removesuffix(".py")).strip("-.")[:40] or "run"
+
+
+def _new_id(command: list[str]) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{script_stem(command)}-{secrets.token_hex(2)}"
+
+
+def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDir:
+    if chosen is None:
+        return _create_new(locations.runs_root(), run_id, manifest)
+    path = chosen.absolute()
+    if (path / "run.json").exists():
+        return _join(path, manifest)
+    if path.is_dir() and any(path.iterdir()):
+        raise StartError(f"{chosen} is not empty and holds no run: give --run-dir a new directory")
+    return _fill(path, run_id, manifest)
+
+
+def _create_new(root: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            (root / run_id).mkdir()
+            break
+        except FileExistsError:
+            run_id = f"{run_id[:-4]}{secrets.token_hex(2)}"
+    return _fill(root / run_id, run_id, manifest)
+
+
+def _fill(path: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
+    existed = path.exists()
+    host = locations.host_name()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        free = os.statvfs(path)
+        if free.f_bavail * free.f_frsize < MINIMUM_FREE_BYTES:
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
+        RecordWriter.create(path, host, {"run_id": run_id, **manifest}).close()
+    except OSError:
+        if not existed or not any(path.iterdir()) or (path / "run.json").exists():
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    return RunDir(path, run_id, host, "", True)
+
+
+def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
+    """Take part in a run that another host records into the same directory."""
+    host = locations.host_name()
+    head = _read_manifest(path)
+    if head is None or head.get("format") != layout.FORMAT:
+        raise StartError(f"{path}/run.json was not written by gputop: give --run-dir a new directory")
+    if layout.host_dir(path, host).exists():
+        busy = lock.held(layout.host_dir(path, host))
+        what = "is being recorded by another gputop right now" if busy else "already holds a run of this host"
+        raise StartError(f"{path} {what}: give --run-dir a new directory")
+    if not _others_running(path):
+        raise StartError(f"{path} already holds a finished run: give --run-dir a new directory")
+    RecordWriter.create(path, host, manifest).close()
+    return RunDir(path, str(head["run_id"]), host, "", False)
+
+
+def _others_running(path: Path) -> bool:
+    states = [_read_json(folder / "host.json") for folder in (path / "hosts").glob("*")]
+    return not states or any(state is None or state.get("state") in ("starting", "running") for state in states)
+
+
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest; the host that writes it may be half-way through."""
+    for _ in range(20):
+        found = _read_json(path / "run.json")
+        if found is not None:
+            return found
+        time.sleep(0.1)
+    return None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _create_elsewhere(wanted: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
+    for root in locations.fallback_roots():
+        try:
+            locations.private_directory(root.parent)
+            run = _create_new(root, run_id, manifest)
+        except OSError:
+            continue
+        return run._replace(note=f"the disk of {wanted} is full: this run is recorded in {run.path}")
+    raise StartError(f"no space to record in {wanted}, nor in memory: free some, or give --run-dir another disk")
+
+
+def _refusal(wanted: Path, error: OSError) -> str:
+    where = error.filename or wanted
+    return f"cannot record in {where}: {error.strerror}; give --run-dir a directory that can be written"

@@ -1,0 +1,190 @@
+"""Lists recorded runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputop_agent import wire
+from gputop_probes import locations, lock, procfs
+from gputop_probes.errors import StartError
+from gputop_probes.record import layout
+
+_STEP_OFFSET = sum(
+    {"q": 8, "d": 8, "f": 4, "I": 4}[code]
+    for _, code in wire.STEP_FIELDS[: [name for name, _ in wire.STEP_FIELDS].index("step")]
+)
+_SILENT_S = 60.0
+
+
+class RunNotFound(ValueError):
+    """No run of that name, or several; the text is one line for the user."""
+
+
+class RunInfo(NamedTuple):
+    """One line of ``gputop runs``."""
+
+    name: str
+    path: Path
+    command: list[str]
+    started_ns: int
+    ended_ns: int | None
+    state: str
+    """``running``, ``ended``, or ``lost``: its recorder is gone without an end."""
+    exit_code: int | None
+    steps: int
+    """Of the slowest rank."""
+    ranks: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**self._asdict(), "path": str(self.path)}
+
+
+def runs_dir() -> Path:
+    """Where new records go (see ``locations.runs_root``)."""
+    return locations.runs_root()
+
+
+def list_runs() -> list[RunInfo]:
+    """All runs of the runs directory and of its fallbacks, newest first; what is no record is left out."""
+    found = [info for path in _candidates() if (info := read_run(path)) is not None]
+    return sorted(found, key=lambda run: run.started_ns, reverse=True)
+
+
+def read_run(path: Path) -> RunInfo | None:
+    """What there is to say of one run; None if there is no record."""
+    head = read_json(path / "run.json")
+    if head.get("format") != layout.FORMAT:
+        return None
+    states = {folder: read_json(folder / "host.json") for folder in sorted((path / "hosts").glob("*"))}
+    ends = [state.get("ended_ns") for state in states.values()]
+    codes = [state["exit_code"] for state in states.values() if state.get("exit_code") is not None]
+    steps = [_steps_done(file) for file in (path / "steps").glob("rank-*.bin")]
+    return RunInfo(
+        name=path.name,
+        path=path,
+        command=[str(word) for word in head.get("command", [])],
+        started_ns=int(head.get("created_ns", 0)),
+        ended_ns=max(ends) if ends and all(ends) else None,
+        state=_overall([host_state(folder, state) for folder, state in states.items()]),
+        exit_code=max(codes, default=None),
+        steps=min(steps, default=0),
+        ranks=len(steps),
+    )
+
+
+def find_run(name: str) -> Path:
+    """The directory of a run: a path, a run's name, a unique beginning or part of one, or ``last``.
+
+    Raises:
+        RunNotFound: there is none, or more than one.
+    """
+    path = Path(name)
+    if (path / "run.json").exists() or ("/" in name and path.exists()):
+        return path.absolute()
+    candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
+    if name == "last":
+        return _last(candidates)
+    for matches in ([run for run in candidates if run.name == name], _similar(candidates, name)):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RunNotFound(f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ...")
+    raise RunNotFound(f"no run {name!r}: `gputop runs` lists the ones there are")
+
+
+def host_state(host_dir: Path, state: dict[str, Any]) -> str:
+    """``running``, ``ended`` or ``lost`` of one host's part."""
+    written = str(state.get("state", "starting"))
+    if written == "ended":
+        return "ended"
+    if state.get("boot_id") == procfs.boot_id() and host_dir.name == locations.host_name():
+        return "running" if lock.held(host_dir) else "lost"
+    return "running" if _seconds_silent(host_dir) < _SILENT_S else "lost"
+
+
+def local_state(run_dir: Path) -> tuple[str, dict[str, Any]]:
+    """This machine's part of a run: host name and ``host.json``.
+
+    Raises:
+        StartError: no record, or none of this machine.
+    """
+    if not (run_dir / "run.json").exists():
+        raise StartError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
+    host = locations.host_name()
+    state = read_json(layout.host_dir(run_dir, host) / "host.json")
+    if not state:
+        raise StartError(f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its record")
+    return host, state
+
+
+def require_living_command(run_dir: Path, state: dict[str, Any]) -> None:
+    """Check that the command of a run without recorder still lives.
+
+    Raises:
+        StartError: it has ended.
+    """
+    same_boot = state.get("boot_id") == procfs.boot_id()
+    if not same_boot or not procfs.alive(int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))):
+        raise StartError(f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if it cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _candidates() -> list[Path]:
+    found: list[Path] = []
+    for root in (locations.runs_root(), *locations.fallback_roots()):
+        try:
+            found += [path for path in root.iterdir() if (path / "run.json").exists()]
+        except OSError:
+            continue
+    return found
+
+
+def _last(candidates: list[Path]) -> Path:
+    if not candidates:
+        raise RunNotFound(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
+    return max(candidates, key=lambda run: int(read_json(run / "run.json").get("created_ns", 0)))
+
+
+def _similar(candidates: list[Path], name: str) -> list[Path]:
+    if not name:
+        return []
+    starting = [run for run in candidates if run.name.startswith(name)]
+    return starting or [run for run in candidates if name in run.name]
+
+
+def _overall(states: list[str]) -> str:
+    for state in ("running", "lost"):
+        if state in states:
+            return state
+    return "ended" if states else "lost"
+
+
+def _seconds_silent(host_dir: Path) -> float:
+    """Since another machine's recorder last wrote something; its sampler writes every second."""
+    times = [file.stat().st_mtime for name in ("host.bin", "host.json") if (file := host_dir / name).exists()]
+    return time.time() - max(times, default=0.0)
+
+
+def _steps_done(file: Path) -> int:
+    """Steps of a rank, from its last record."""
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2) // wire.STEP.size
+            if not size:
+                return 0
+            stream.seek((size - 1) * wire.STEP.size + _STEP_OFFSET)
+            return int.from_bytes(stream.read(4), "little") + 1
+    except OSError:
+        return 0

@@ -1,0 +1,90 @@
+"""Ends the processes of a run, also those that a launcher put into sessions of their own (torchrun does)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from gputop_agent import wire
+from gputop_probes import procfs
+
+ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+ESCALATION_WINDOW_S = 3.0
+
+
+class Escalation:
+    """Ctrl-C, and what the second and third one within three seconds mean."""
+
+    def __init__(self) -> None:
+        self._presses = 0
+        self._last = float("-inf")
+
+    def next_signal(self) -> int:
+        """The signal for one more press."""
+        now = time.monotonic()
+        self._presses = self._presses + 1 if now - self._last <= ESCALATION_WINDOW_S else 1
+        self._last = now
+        return ESCALATION[min(self._presses, len(ESCALATION)) - 1]
+
+
+def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> None:
+    """Send a signal to the command's process group; SIGKILL goes to every process of the run.
+
+    Args:
+        number: the signal.
+        pgid: the command's process group.
+        run_id: as in ``GPUTOP_RUN_ID``.
+        known: pids that were seen in the command's process tree.
+    """
+    if number == signal.SIGKILL:
+        kill_all(processes(run_id, pgid, known), number)
+    else:
+        _quietly(os.killpg, pgid, number)
+
+
+def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
+    """Living processes of a run: marked by its id, descended from such a one, in its group, or known before."""
+    stats = {pid: found for pid in procfs.pids() if (found := procfs.stat(pid)) and found.state not in "ZX"}
+    ours = {pid for pid, found in stats.items() if found.pgid == pgid or _marked(pid, run_id)}
+    ours |= {pid for pid in known if pid in stats}
+    growing = True
+    while growing:
+        children = {pid for pid, found in stats.items() if found.ppid in ours} - ours
+        ours |= children
+        growing = bool(children)
+    return sorted(ours - {os.getpid(), os.getppid()})
+
+
+def kill_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        _quietly(os.kill, pid, number)
+
+
+def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float = 3.0) -> list[int]:
+    """SIGTERM to what is left of a run, SIGKILL to what is left of that after ``grace_s``. Returns who was left."""
+    known = list(known)
+    left = processes(run_id, pgid, known)
+    kill_all(left, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline and any(procfs.alive(pid) for pid in left):
+        time.sleep(0.05)
+    kill_all(processes(run_id, pgid, known) if left else [], signal.SIGKILL)
+    return left
+
+
+def _marked(pid: int, run_id: str) -> bool:
+    raw = procfs.read_bytes(f"/proc/{pid}/environ")
+    return raw is not None and f"{wire.ENV_RUN_ID}={run_id}\0".encode() in raw
+
+
+def _quietly(kill, target: int, number: int) -> None:
+    """``os.kill`` or ``os.killpg`` on somebody who may be gone; never on everybody."""
+    if target <= 1:
+        return
+    try:
+        kill(target, number)
+    except (ProcessLookupError, PermissionError):
+        pass
