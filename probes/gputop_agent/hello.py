@@ -46,8 +46,11 @@ def send_again():
 def describe():
     """Every field of the hello. What cannot be described is left out; the rest is told all the same."""
     torch = S.torch or sys.modules["torch"]
+    S.cuda = S.cuda or torch.cuda.is_initialized()
     roots = _alive(S.roots)
-    parameter = describe_model.first_parameter(roots) or _first_optimizer_parameter()
+    parameter = describe_model.first_parameter(roots)
+    if parameter is None:
+        parameter = _first_optimizer_parameter()
     fields: "dict[str, Any]" = {"tid": S.native_tid}
     for part in (
         lambda: describe_process.describe_interpreter(torch),
@@ -62,7 +65,7 @@ def describe():
         _late_fields,
     ):
         fields.update(_attempt(part))
-    if fields.get("device") == "cuda" and S.cuda:
+    if S.cuda and fields.get("device") == "cuda":
         _attempt(lambda: device.activate(torch, fields["device_index"]) or {})
     return fields
 
@@ -76,8 +79,8 @@ def send_updates(now_s):
         return
     _next_look_s = now_s if now_s - _first_look_s < _EARLY_S else now_s + 10.0
     fields = _attempt(_late_fields)
-    if len(S.roots) != _n_roots:
-        fields.update(_attempt(lambda: {"model": _model(_alive(S.roots))}))
+    if len(S.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
+        fields.update(_attempt(lambda: {"model": _model(_alive(S.roots), describe_model.PATIENT_NS)}))
     news = {name: value for name, value in fields.items() if value is not None and _sent.get(name) != value}
     if news:
         _sent.update(news)
@@ -110,10 +113,10 @@ def _late_fields():
     return fields
 
 
-def _model(roots):
+def _model(roots, budget_ns=describe_model.BUDGET_NS):
     global _n_roots
     _n_roots = len(S.roots)
-    return describe_model.describe_model(roots)
+    return describe_model.describe_model(roots, budget_ns)
 
 
 def _ranks():

@@ -34,6 +34,7 @@ class State:
         self.native_tid = 0
         self.step = 0  # index of the step being timed
         self.phase = OTHER  # index into wire.PHASES
+        self.phase_at_error = None  # where the exception that is passing through came from
         self.last_ns = 0  # when the phase began or was last booked
         self.manual = False  # gputop.step() gives the boundaries
         # -- what the run turned out to be

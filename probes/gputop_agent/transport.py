@@ -34,6 +34,14 @@ _LENGTH = struct.Struct("<I")
 _monotonic_ns = time.monotonic_ns
 
 
+def _nothing(*_):
+    """Until somebody registers."""
+
+
+on_tick = _nothing  # on_tick(now_ns): hand over finished steps that wait in the fold
+on_reconnect = _nothing  # on_reconnect(): say hello again
+
+
 def _offset_ns():
     try:
         return int(os.environ[wire.ENV_CLOCK_OFFSET])
@@ -192,15 +200,15 @@ def flush():
 def flush_if_stale(now_ns):
     """For the agent's own thread, every tick: reconnect when due, send a batch that waits too long.
 
-    After a reconnect ``S.connected`` is set and ``S.hello_sent`` is not: send the hello and set it, then the next call
-    sends what has been waiting.
+    After a reconnect the hello goes first (``on_reconnect`` sends it and sets ``S.hello_sent``), then what has waited.
     """
     try:
         link = _link
         if link.socket is None:
-            if now_ns >= link.next_attempt_ns:
-                connect()
+            if now_ns >= link.next_attempt_ns and connect():
+                on_reconnect()
             return
+        on_tick(now_ns)
         if not S.hello_sent:
             return
         with S.lock:

@@ -1,0 +1,70 @@
+"""The phase clock: every nanosecond of the training thread belongs to exactly one phase.
+
+``totals`` only ever grows: nanoseconds by phase first, then the counters below. A step is the difference of two copies
+of it, which is why the phases of a record add up to its wall time to the nanosecond.
+"""
+
+from time import monotonic_ns
+
+from .state import OTHER, S
+
+N_PHASES = OTHER + 1
+GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(N_PHASES, N_PHASES + 7)
+
+totals = [0] * (N_PHASES + 7)
+stack = []  # phases to go back to
+
+
+def enter(phase):
+    """Begin a phase inside the current one. Returns the time."""
+    now = monotonic_ns()
+    current = S.phase
+    totals[current] += now - S.last_ns
+    S.last_ns = now
+    stack.append(current)
+    S.phase = phase
+    return now
+
+
+def leave():
+    """End the innermost phase. Returns the time."""
+    now = monotonic_ns()
+    totals[S.phase] += now - S.last_ns
+    S.last_ns = now
+    S.phase = stack.pop() if stack else OTHER
+    return now
+
+
+def book():
+    """Book the time so far to the current phase. Returns the time."""
+    now = monotonic_ns()
+    totals[S.phase] += now - S.last_ns
+    S.last_ns = now
+    return now
+
+
+def switch(phase):
+    """End the current phase and go on in ``phase`` at the same depth. Returns the time."""
+    now = book()
+    S.phase = phase
+    return now
+
+
+def unwind(depth):
+    """Leave phases until ``depth`` are open; heals what an exception left behind."""
+    while len(stack) > depth:
+        leave()
+
+
+def move(nanoseconds, source, target):
+    """Give time that was booked to ``source`` in this step to ``target``."""
+    totals[source] -= nanoseconds
+    totals[target] += nanoseconds
+
+
+def reset():
+    """Start from zero (in a forked child, or when training begins)."""
+    totals[:] = [0] * len(totals)
+    del stack[:]
+    S.phase = OTHER
+    S.last_ns = monotonic_ns()

@@ -1,0 +1,17 @@
+"""Where the guest begins: called once, right after ``import torch``."""
+
+from . import finder, guard, hello, process, transport
+from .hooks import amp, autograd, clip, collectives, dataloader, deepspeed, dynamo, gc_pauses, optimizer, save
+from .state import S
+
+HOOKS = (optimizer, autograd, dataloader, amp, clip, save, collectives, dynamo, gc_pauses, deepspeed)
+
+
+def install(torch, import_finder):
+    """Put every hook in place. A hook that does not fit this version of torch is left out; the others work."""
+    S.torch = torch
+    finder.use(import_finder)
+    for hook in HOOKS:
+        guard.safely(hook.install, torch)
+    transport.on_reconnect = hello.send_again
+    guard.safely(process.install)

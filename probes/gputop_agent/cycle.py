@@ -1,0 +1,82 @@
+"""What is known of the step being timed, and what is not known yet.
+
+Two things only show later. A batch's fetch was for training or for evaluation: the next forward tells. A forward without
+gradients in train mode was an evaluation (a fetch follows) or part of training, such as a GAN's detached generator or a
+frozen teacher (a backward follows).
+"""
+
+from . import clock, wire
+from .clock import SAMPLES, TOKENS, totals
+from .state import DATA, EVAL, FORWARD
+
+NAN = float("nan")
+
+
+class Cycle:
+    """The current step. ``begin_step`` forgets what belongs to one step only."""
+
+    def __init__(self):
+        # -- open calls
+        self.in_forward = False
+        self.in_backward = False
+        self.in_optimizer = 0  # nested: a subclass's step calls its base's
+        self.optimizer_depth = 0  # of the phase stack, outside the optimizer
+        # -- undecided
+        self.unsure = False  # any of the next five is set
+        self.data_ns = 0
+        self.samples = 0
+        self.tokens = 0
+        self.soft_eval_ns = 0  # forwards booked as evaluation that may have been training
+        self.evaluated = False  # an evaluation forward followed the last fetch
+        # -- the loss computed between a forward's end and its backward
+        self.forward_ns = 0
+        self.other_at_forward_end = -1
+        # -- input
+        self.last_fetch_step = -100
+        self.loader = None  # weakref of the DataLoader of the last fetch, until training confirms it
+        self.begin_step()
+
+    def begin_step(self):
+        """Forget the step that was closed."""
+        self.pending = False  # an optimizer stepped: the next event closes the step
+        self.flags = 0
+        self.backwards = 0
+        self.grads = 0  # calls of autograd.grad
+        self.forwards = 0
+        self.counted = False  # this micro-batch's samples were counted from the forward's arguments
+        self.loss_sum = 0.0
+        self.loss_count = 0
+        self.loss_is_known = False  # GradScaler.scale saw the unscaled loss of the coming backward
+        self.grad_norm = NAN
+        self.stepped = set()  # ids of the optimizers that stepped
+        self.cut = None  # where the step ends if it turns out that it has ended
+
+    def belongs_to_training(self):
+        """A training forward or a backward began: what was undecided was training."""
+        totals[SAMPLES] += self.samples
+        totals[TOKENS] += self.tokens
+        if self.soft_eval_ns:
+            clock.move(self.soft_eval_ns, EVAL, FORWARD)
+            self.forwards += 1
+        self._decided()
+
+    def belongs_to_evaluation(self):
+        """The next batch is fetched (or the step ends) and no backward came: what was undecided was evaluation."""
+        if self.soft_eval_ns:
+            self.evaluated = True
+            self.flags |= wire.F_EVAL
+        if self.evaluated:
+            clock.move(self.data_ns, DATA, EVAL)
+            self._decided()
+
+    def _decided(self):
+        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+        self.evaluated = self.unsure = False
+
+
+C = Cycle()
+
+
+def reset():
+    """In a forked child."""
+    C.__init__()

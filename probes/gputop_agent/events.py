@@ -1,0 +1,77 @@
+"""What the beginning of a fetch, a forward or a backward means for the step being timed. All outside any of them."""
+
+from . import clock, steps, wire
+from .cycle import C
+from .sentinel import sentinel
+from .state import S
+
+WAIT_STEPS = 4  # so long an optimizer that did not step is waited for
+
+known_optimizers = {}  # id -> step in which it last stepped, or was found
+
+
+def fetch_begins():
+    """The loop asks for a batch: the step is over if its optimizer has stepped."""
+    if C.unsure:
+        C.belongs_to_evaluation()
+    if S.manual:
+        return
+    if C.pending:
+        steps.close(clock.book())
+    elif C.backwards and sentinel.watching():
+        if sentinel.was_updated():
+            _close_inferred()
+        else:  # if the gradient is gone at the next forward, the step ended here
+            steps.cut_here()
+
+
+def compute_begins():
+    """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
+    if S.manual:
+        return
+    if C.pending:
+        if all_stepped():
+            steps.close(clock.book())
+        elif C.cut is None:
+            steps.cut_here()
+    elif C.backwards and sentinel.watching() and sentinel.was_updated():
+        _close_inferred()
+
+
+def optimizer_begins(key):
+    """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says."""
+    if C.cut is not None and C.pending and key in C.stepped:
+        steps.close_at_cut()
+
+
+def process_ends():
+    """Close the last step if it is complete."""
+    now = clock.book()
+    if C.unsure:
+        C.belongs_to_evaluation()
+    if C.pending:
+        steps.close(now)
+    elif C.backwards and not S.manual and sentinel.watching() and sentinel.was_updated():
+        _close_inferred()
+
+
+def all_stepped():
+    """Whether every optimizer that is in use has stepped since the last boundary."""
+    if len(known_optimizers) < 2 or C.flags & wire.F_OPT_IN_BACKWARD:
+        return True
+    stepped, oldest = C.stepped, S.step - WAIT_STEPS
+    return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
+
+
+def _close_inferred():
+    C.flags |= wire.F_NO_OPT_EVENT
+    if C.cut is not None:
+        steps.close_at_cut()
+    else:
+        steps.close(clock.book())
+
+
+def reset():
+    """In a forked child."""
+    known_optimizers.clear()
+    sentinel.__init__()

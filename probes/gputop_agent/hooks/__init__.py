@@ -1,0 +1,1 @@
+"""One file a place in torch where a step can be seen."""

@@ -1,0 +1,55 @@
+"""GradScaler: a skipped update is a step all the same, and the loss is the one before scaling."""
+
+import sys
+
+from .. import clock, guard, wire
+from ..cycle import C
+from ..state import OPTIMIZER, S
+from ..steps import F
+from . import autograd, optimizer
+
+
+def install(torch):
+    """Wrap ``scale``, ``unscale_`` and ``step`` of the class."""
+    scaler = sys.modules["torch.amp.grad_scaler"].GradScaler
+    guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale))
+    guard.patch(scaler, "unscale_", guard.around(scaler.unscale_, before_update, after_unscale))
+    guard.patch(scaler, "step", guard.around(scaler.step, before_update, after_step))
+
+
+def before_scale(args, kwargs):
+    """Read the loss that is about to be scaled."""
+    S.scaler_seen = True
+    outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
+    autograd.note_loss(outputs)
+    C.loss_is_known = True
+
+
+def after_scale(token, args, result):
+    """``scale`` is part of the loss: nothing ends."""
+
+
+def before_update(args, kwargs):
+    """Begin the phase."""
+    depth = len(clock.stack)
+    clock.enter(OPTIMIZER)
+    return depth, clock.totals[clock.OPTIMIZER_STEPS]
+
+
+def after_unscale(token, args, result):
+    """End the phase."""
+    clock.unwind(token[0])
+
+
+def after_step(token, args, result):
+    """End the phase; without an optimizer step in between, the scaler has skipped it."""
+    depth, steps_before = token
+    clock.unwind(depth)
+    if clock.totals[clock.OPTIMIZER_STEPS] == steps_before:
+        C.flags |= wire.F_SCALER_SKIP
+        if len(args) > 1:
+            C.stepped.add(id(args[1]))
+    scale = args[0]._scale
+    if scale is not None and scale.is_cpu:
+        F.loss_scale = scale.item()
+    optimizer.step_seen()

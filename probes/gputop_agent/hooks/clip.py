@@ -1,0 +1,39 @@
+"""Gradient clipping belongs to the update, and returns the gradient norm."""
+
+import sys
+
+from .. import clock, device, guard
+from ..cycle import C
+from ..state import OPTIMIZER, S
+
+
+def install(torch):
+    """Wrap ``clip_grad_norm_`` and ``clip_grad_value_`` where scripts and trainers look them up."""
+    module, package = sys.modules["torch.nn.utils.clip_grad"], sys.modules["torch.nn.utils"]
+    for name, after in (("clip_grad_norm_", after_norm), ("clip_grad_value_", after_value)):
+        wrapper = guard.around(getattr(module, name), before, after)
+        guard.patch(module, name, wrapper)
+        guard.patch(package, name, wrapper)
+
+
+def before(args, kwargs):
+    """Begin the phase."""
+    depth = len(clock.stack)
+    clock.enter(OPTIMIZER)
+    return depth
+
+
+def after_value(token, args, result):
+    """End the phase."""
+    clock.unwind(token)
+
+
+def after_norm(token, args, result):
+    """End the phase; keep the norm if it can be read without waiting for a device or another rank."""
+    clock.unwind(token)
+    if type(result) is not S.torch.Tensor or result.numel() != 1:
+        return
+    if result.is_cpu:
+        C.grad_norm = result.detach().item()
+    elif S.cuda and result.is_cuda:
+        device.late_scalar("grad_norm", result)

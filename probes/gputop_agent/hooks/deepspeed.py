@@ -1,0 +1,31 @@
+"""DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation boundary."""
+
+from .. import clock, finder, guard
+from ..state import OPTIMIZER
+from . import optimizer
+
+
+def install(torch):
+    """Wrap the engine when it is imported."""
+    finder.after_import("deepspeed.runtime.engine", _wrap)
+
+
+def _wrap(module):
+    engine = module.DeepSpeedEngine
+    guard.patch(engine, "step", guard.around(engine.step, before, after))
+
+
+def before(args, kwargs):
+    """Begin the phase; note whether this call updates the weights."""
+    depth = len(clock.stack)
+    boundary = bool(args[0].is_gradient_accumulation_boundary())
+    clock.enter(OPTIMIZER)
+    return depth, boundary
+
+
+def after(token, args, result):
+    """End the phase."""
+    depth, boundary = token
+    clock.unwind(depth)
+    if boundary:
+        optimizer.step_seen()

@@ -1,0 +1,150 @@
+"""Times the forward of the outermost modules, through the call slot that ``nn.Module`` has in each instance.
+
+``Module.__call__`` uses ``_compiled_call_impl`` of the instance where it is set; ``torch.compile`` looks past it when it
+traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched class have both properties.
+"""
+
+import weakref
+from _thread import get_ident
+from time import thread_time_ns
+
+from .. import batch, clock, device, events, guard, wire
+from ..clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, totals
+from ..cycle import C
+from ..state import EVAL, FORWARD, H2D, OTHER, S
+from ..steps import F
+from . import optimizer
+
+AUTOCAST_LOOKS = 16
+LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
+
+_SLOT = "_compiled_call_impl"
+_looks = 0
+
+
+class CallSlot:
+    """What stands in a module's call slot. Holds the module weakly, or deleting a model would not free its memory."""
+
+    __slots__ = ("inner", "module", "trained")
+
+    def __init__(self, module, trained, inner):
+        self.module = weakref.ref(module)
+        self.trained = trained  # an optimizer has parameters of it
+        self.inner = inner  # what ``module.compile()`` had put there, or None
+
+    def __call__(self, *args, **kwargs):
+        module = self.module()
+        call = self.inner or module._call_impl
+        token = None
+        try:
+            if get_ident() == S.thread_ident and not S.torch.compiler.is_compiling():
+                token = before(self, module, args, kwargs)
+        except Exception:
+            guard.failed("forward")
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if token is not None:
+                try:
+                    after(self, token)
+                except Exception:
+                    guard.failed("forward")
+
+    def __reduce__(self):
+        """Copies and pickles of a module whose class keeps the slot (DDP) find None in it."""
+        return type(None), ()
+
+
+guard.hide(CallSlot.__call__)
+
+
+def hook(module, trained=True):
+    """Put a timer into the module's call slot. Returns whether there was none."""
+    current = module.__dict__.get(_SLOT)
+    if type(current) is CallSlot:
+        if current.module() is module:
+            current.trained = current.trained or trained
+            return False
+        current = None
+    module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
+    reference = slot.module
+
+    def put_back():
+        owner = reference()
+        if owner is not None and owner.__dict__.get(_SLOT) is slot:
+            owner.__dict__[_SLOT] = slot.inner
+
+    S.undo.append(put_back)
+    return True
+
+
+def before(slot, module, args, kwargs):
+    """Begin the phase. None for a forward inside another one or inside a backward (recomputation)."""
+    if C.in_forward or C.in_backward:
+        return None
+    if C.in_optimizer:
+        optimizer.heal()
+    depth = len(clock.stack)
+    graded = S.torch.is_grad_enabled()
+    training = module.training or not slot.trained
+    if not C.in_optimizer:
+        if graded:
+            events.compute_begins()
+            if training:
+                if C.unsure:
+                    C.belongs_to_training()
+                if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
+                    _count(args, kwargs)
+        if S.phase == H2D:
+            clock.switch(OTHER)
+    if S.cuda:
+        device.mark("forward_begin")
+    if _looks < AUTOCAST_LOOKS:
+        _look_for_autocast()
+    C.in_forward = True
+    soft = _is_soft(graded, training)
+    phase = FORWARD if graded and training else EVAL
+    cpu_ns = thread_time_ns() if F.probing else 0
+    clock.enter(phase)
+    return depth, phase, soft, totals[phase], cpu_ns
+
+
+def after(slot, token):
+    """End the phase and say what the time was."""
+    depth, phase, soft, booked, cpu_ns = token
+    clock.unwind(depth)
+    C.in_forward = False
+    if cpu_ns:
+        totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
+    if S.cuda:
+        device.mark("forward_end")
+    if phase == FORWARD:
+        C.forwards += 1
+        C.forward_ns += totals[FORWARD] - booked
+        C.other_at_forward_end = totals[OTHER]
+    elif soft:
+        C.soft_eval_ns += totals[EVAL] - booked
+        C.unsure = True
+    else:
+        C.evaluated = C.unsure = True
+        C.flags |= wire.F_EVAL
+
+
+def _is_soft(graded, training):
+    """Whether an evaluation may turn out to be training: only an eval-mode model without gradients certainly is one."""
+    return (graded or training) and not S.torch.is_inference_mode_enabled()
+
+
+def _count(args, kwargs):
+    C.counted = True
+    samples, tokens = batch.count(args[0] if args else kwargs)
+    totals[SAMPLES] += samples
+    totals[TOKENS] += tokens
+
+
+def _look_for_autocast():
+    global _looks
+    _looks += 1
+    torch = S.torch
+    if torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled():
+        S.autocast_seen = True

@@ -1,0 +1,112 @@
+"""Optimizer steps, through torch's own global step hooks."""
+
+import sys
+from _thread import get_ident
+
+from .. import activation, clock, device, events, guard, roots, steps, wire
+from ..clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
+from ..cycle import C
+from ..sentinel import sentinel
+from ..state import H2D, OPTIMIZER, OTHER, S
+from ..steps import F
+
+_WRAPPER_FILE = "optimizer.py"
+
+
+def install(torch):
+    """Register the hooks; they see every subclass of ``torch.optim.Optimizer``."""
+    module = sys.modules["torch.optim.optimizer"]
+    for handle in (
+        module.register_optimizer_step_pre_hook(before_step),
+        module.register_optimizer_step_post_hook(after_step),
+    ):
+        S.undo.append(handle.remove)
+
+
+def before_step(optimizer, args, kwargs):
+    """Begin the phase."""
+    if S.torch.compiler.is_compiling():
+        return None
+    try:
+        if get_ident() == S.thread_ident or activation.adopt():
+            _begin(optimizer)
+    except Exception:
+        guard.failed("optimizer pre hook")
+    return None
+
+
+def after_step(optimizer, args, kwargs):
+    """End the phase; the step is over at the next event."""
+    if S.torch.compiler.is_compiling():
+        return None
+    try:
+        if get_ident() == S.thread_ident:
+            _end(optimizer)
+    except Exception:
+        guard.failed("optimizer post hook")
+    return None
+
+
+def _begin(optimizer):
+    if not C.in_optimizer:
+        if not C.in_backward:
+            if S.phase == H2D:
+                clock.switch(OTHER)
+            events.optimizer_begins(id(optimizer))
+        if id(optimizer) not in S.optimizers or not roots.searched():
+            if roots.new_optimizer(optimizer):
+                steps.book_agent_time(roots.discover)
+        C.optimizer_depth = len(clock.stack)
+    C.in_optimizer += 1
+    clock.enter(OPTIMIZER)
+
+
+def _end(optimizer):
+    if not C.in_optimizer:
+        return
+    C.in_optimizer -= 1
+    if C.in_optimizer:
+        clock.leave()
+        return
+    clock.unwind(C.optimizer_depth)
+    key = id(optimizer)
+    C.stepped.add(key)
+    events.known_optimizers[key] = S.step
+    sentinel.optimizer_stepped()
+    totals[OPTIMIZER_STEPS] += 1
+    if C.grads and not C.backwards:
+        totals[MICRO_BATCHES] += 1
+        C.grads = 0
+    if C.in_backward:
+        C.flags |= wire.F_OPT_IN_BACKWARD
+    else:
+        step_seen()
+    lr = optimizer.param_groups[0].get("lr")
+    if type(lr) is float:
+        F.lr = lr
+    elif lr is not None:
+        _note_unusual_lr(lr)
+
+
+def step_seen():
+    """An update was made or skipped: the next event closes the step."""
+    if not C.pending:
+        C.pending, C.cut = True, None
+    if S.cuda:
+        device.mark("optimizer_end")
+
+
+def _note_unusual_lr(lr):
+    if isinstance(lr, int) or (type(lr) is S.torch.Tensor and lr.is_cpu and lr.numel() == 1):
+        F.lr = float(lr)
+
+
+def heal():
+    """Torch runs no post hook when a step raises: leave the optimizer if none of its frames is on the stack."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith(_WRAPPER_FILE):
+            return
+        frame = frame.f_back
+    C.in_optimizer = 0
+    clock.unwind(C.optimizer_depth)

@@ -1,0 +1,77 @@
+"""Forks and the end of the process."""
+
+import atexit
+import os
+import sys
+
+from . import (
+    activation,
+    api,
+    batch,
+    burst,
+    clock,
+    comm,
+    cycle,
+    device,
+    events,
+    guard,
+    hello,
+    memory,
+    roots,
+    steps,
+    thread,
+    transport,
+)
+from .hooks import dataloader, dynamo
+from .state import S
+
+FLUSH_S = 0.2
+
+_ended_pid = 0
+
+
+def install():
+    """Register with the interpreter."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=after_fork)
+    atexit.register(at_exit)
+
+
+def after_fork():
+    """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
+    if S.thread_ident < 0:
+        return
+    try:
+        S.reset()
+        for part in (transport, clock, cycle, events, roots, steps, activation, dataloader, dynamo):
+            part.reset()
+        for part in (api, batch, burst, comm, device, hello, memory, thread):
+            guard.safely(part.reset)
+    except Exception:
+        guard.switch_off()
+
+
+def at_exit():
+    """Close the last step and send what waits. Also a finalizer of multiprocessing, whose forked children skip atexit."""
+    global _ended_pid
+    if S.thread_ident <= 0 or _ended_pid == os.getpid() or S.pid != os.getpid():
+        return
+    _ended_pid = os.getpid()
+    guard.safely(_end)
+
+
+def _end():
+    guard.safely(events.process_ends)
+    guard.safely(steps.flush_all)
+    guard.safely(api.flush, float("inf"))
+    reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
+    transport.send_event("goodbye", steps=S.step, dropped=S.dropped, errors=S.errors, reason=reason)
+    guard.safely(thread.stop)
+    transport.close(FLUSH_S)
+
+
+def finalize_forked_child():
+    """Called when training begins: children of multiprocessing's fork end by ``os._exit``."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, at_exit, exitpriority=-100)

@@ -1,0 +1,160 @@
+"""Finds the outermost modules and the optimizers of a process that trains, by one pass over its live objects."""
+
+import gc
+import sys
+import weakref
+
+from . import events
+from .cycle import C
+from .hooks import forward
+from .sentinel import sentinel
+from .state import S
+
+MAX_ROOTS = 64
+MAX_PASSES = 8
+MAX_DEPTH = 4
+MAX_CHILDREN = 256
+WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps the model
+
+owned = set()  # ids of the parameters of known roots
+_frontier = []  # weakrefs to the modules hooked last, for ``expand``
+_passes = 0
+_depth = 0
+
+
+def discover():
+    """Find and hook what trains. Called at the first backward or optimizer step; 10-60 ms, once."""
+    global _passes
+    _passes += 1
+    modules, optimizers = _live_objects()
+    for optimizer in optimizers:
+        know(optimizer)
+    wanted = {id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)}
+    children = {id(child) for module in modules for child in _children(module)}
+    found = []
+    for module in modules:
+        if id(module) in children or len(found) == MAX_ROOTS:
+            continue
+        mine = [id(parameter) for parameter in module.parameters()]
+        if mine or _is_loss(module):
+            trained = not wanted.isdisjoint(mine) or not wanted
+            if trained:
+                owned.update(mine)
+            found.append(module)
+            _hook_with_wrapped(module, trained and bool(mine))
+    _note_roots(found, wanted)
+
+
+def searched():
+    """Whether a pass was made in this process."""
+    return _passes > 0
+
+
+def know(optimizer):
+    """Remember an optimizer, so that a step waits for it."""
+    if id(optimizer) not in S.optimizers:
+        S.optimizers[id(optimizer)] = weakref.ref(optimizer, _forget(id(optimizer)))
+        events.known_optimizers[id(optimizer)] = S.step
+
+
+def new_optimizer(optimizer):
+    """An optimizer stepped that was not there before: look again if it trains parameters of no known root."""
+    know(optimizer)
+    strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
+    return strange and _passes < MAX_PASSES
+
+
+def look_again():
+    """Backward ran and no known module's forward was seen: hook anew, or one level deeper.
+
+    The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or ``model.compile()``
+    has replaced our slot.
+    """
+    global _depth, _frontier
+    if any(forward.hook(module) for module in _alive(_frontier)) or _depth >= MAX_DEPTH:
+        return
+    _depth += 1
+    children = [child for module in _alive(_frontier) for child in _children(module)][:MAX_CHILDREN]
+    for child in children:
+        forward.hook(child)
+    _frontier = [weakref.ref(child) for child in children]
+
+
+def reset():
+    """In a forked child."""
+    global _passes, _depth
+    owned.clear()
+    del _frontier[:]
+    _passes = _depth = 0
+
+
+def _live_objects():
+    torch = S.torch
+    graph_module = getattr(sys.modules.get("torch.fx.graph_module"), "GraphModule", None)
+    skipped = tuple(kind for kind in (graph_module, torch.jit.ScriptModule) if kind is not None)
+    module_types = {id(kind) for kind in _subclasses(torch.nn.Module) if not issubclass(kind, skipped)}
+    optimizer_types = {id(kind) for kind in _subclasses(torch.optim.Optimizer)}
+    modules, optimizers = [], []
+    for item in gc.get_objects():
+        kind = id(type(item))
+        if kind in module_types:
+            modules.append(item)
+        elif kind in optimizer_types:
+            optimizers.append(item)
+    usable = [module for module in modules if "_modules" in module.__dict__]
+    return usable, [optimizer for optimizer in optimizers if optimizer.__dict__.get("param_groups")]
+
+
+def _subclasses(kind):
+    found, todo = [kind], [kind]
+    while todo:
+        for child in type.__subclasses__(todo.pop()):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def _children(module):
+    return [child for child in (module.__dict__.get("_modules") or {}).values() if child is not None]
+
+
+def _parameters_of(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_loss(module):
+    return isinstance(module, S.torch.nn.modules.loss._Loss)
+
+
+def _hook_with_wrapped(module, trained):
+    """Hook a root and what it wraps: evaluation often calls the model inside DDP or torch.compile's wrapper."""
+    for _ in range(MAX_DEPTH):
+        forward.hook(module, trained)
+        inner = [module.__dict__["_modules"].get(name) for name in WRAPPED_AS]
+        module = next((child for child in inner if child is not None), None)
+        if module is None or "_modules" not in module.__dict__:
+            return
+
+
+def _note_roots(found, wanted):
+    global _frontier, _depth
+    trained = [module for module in found if not wanted or any(id(p) in wanted for p in module.parameters())]
+    _frontier, _depth = [weakref.ref(module) for module in trained], 0
+    S.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
+    ddp = S.torch.nn.parallel.DistributedDataParallel
+    S.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
+    if sentinel.reference is None:
+        sentinel.watch(parameter for module in trained for parameter in module.parameters())
+
+
+def _forget(key):
+    def forget(_):
+        S.optimizers.pop(key, None)
+        events.known_optimizers.pop(key, None)
+        C.stepped.discard(key)
+
+    return forget
+
+
+def _alive(references):
+    return [module for module in (reference() for reference in references) if module is not None]

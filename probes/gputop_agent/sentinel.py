@@ -1,0 +1,58 @@
+"""Updates that no optimizer hook sees (compiled or hand-written) are told from one trained parameter.
+
+An update in place moves its version; a fused one does not, but then its gradient is cleared before the next backward.
+"""
+
+import weakref
+
+MIN_UNSEEN = 4
+
+
+class Sentinel:
+    """The parameter, and whether it has to be looked at: no optimizer event ever, or none for suspiciously long."""
+
+    def __init__(self):
+        self.reference = None
+        self.version = -1
+        self.events = 0  # optimizer steps seen in this process
+        self.unseen = 0  # backwards since the last of them
+        self.longest = 0  # most backwards between two of them
+        self.overdue = False
+
+    def watch(self, parameters):
+        """Choose the first parameter that has a gradient."""
+        for parameter in parameters:
+            if parameter.requires_grad and parameter.is_leaf and parameter.grad is not None:
+                self.reference = weakref.ref(parameter)
+                self.version = parameter._version
+                return
+
+    def optimizer_stepped(self):
+        """An optimizer event was seen: nothing needs to be inferred."""
+        self.events += 1
+        self.longest = max(self.longest, self.unseen)
+        self.unseen = 0
+        self.overdue = False
+
+    def watching(self):
+        """Whether boundaries have to be inferred."""
+        if self.reference is None:
+            return False
+        if not self.events or self.overdue:
+            return True
+        if self.unseen > max(MIN_UNSEEN, 4 * self.longest):
+            self.overdue = True
+            self.was_updated()  # from here on
+        return False
+
+    def was_updated(self):
+        """Whether the parameter changed, or lost its gradient, since the last time that it was asked or had."""
+        parameter = self.reference()
+        if parameter is None:
+            self.reference = None
+            return False
+        version, self.version = self.version, parameter._version
+        return version != self.version or parameter.grad is None
+
+
+sentinel = Sentinel()

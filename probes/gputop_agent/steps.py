@@ -1,0 +1,230 @@
+"""Closes steps, folds fast ones and packs the records.
+
+A record stands for all steps that ended since the last record, which is sent once 20 ms have passed: at most 50 records
+a second, however fast the loop. A step whose flags make it unsteady is never folded with others.
+"""
+
+import math
+from _thread import get_ident
+from time import monotonic_ns, thread_time_ns
+
+from . import batch, clock, comm, device, guard, hello, memory, transport, wire
+from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
+from .cycle import NAN, C
+from .state import S
+
+FOLD_NS = 20_000_000
+STALE_NS = 200_000_000
+MAX_PROBED_STEPS = 20  # CPU time is read (1.8 us a step) while a record stands for no more than this
+MAX_NONFINITE_EVENTS = 5
+_UINT32 = 0xFFFFFFFF
+_FLOAT32_MAX = 3.4e38
+
+
+class Fold:
+    """The steps that ended since the last record."""
+
+    def __init__(self):
+        self.base = list(totals)  # totals when the last record ended
+        self.began_ns = self.end_ns = S.last_ns
+        self.upto = self.base  # totals at the end of the last step
+        self.n_steps = 0
+        self.last_step = 0  # index of the last of them
+        self.flags = 0
+        self.wall_max_ns = 0
+        self.loss = self.grad_norm = NAN
+        self.lr = self.loss_scale = NAN  # set by the optimizer hooks
+        self.cpu_base_ns = thread_time_ns()  # -1: not known
+        self.cpu_upto_ns = -1
+        self.probing = True
+        self.memory = (-1, -1, -1, -1)
+        self.nonfinite_events = 0
+        self.hello_ns = 0
+
+
+F = Fold()
+
+
+def reset():
+    """Start from zero: in a forked child, and when training begins."""
+    F.__init__()
+
+
+def close(now_ns, upto=None):
+    """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that moment."""
+    upto = totals[:] if upto is None else upto
+    flags = C.flags if C.forwards else C.flags | wire.F_NO_FORWARD
+    if S.step == 0:
+        flags |= wire.F_FIRST
+    loss = C.loss_sum / C.loss_count if C.loss_count else NAN
+    if not loss - loss == 0 and C.loss_count:
+        flags |= wire.F_NONFINITE
+        _report_nonfinite(loss)
+    with S.lock:
+        alone = flags & wire.F_UNSTEADY
+        if alone and F.n_steps:
+            _emit()
+        F.wall_max_ns = max(F.wall_max_ns, now_ns - F.end_ns)
+        F.upto, F.end_ns, F.last_step = upto, now_ns, S.step
+        F.n_steps += 1
+        F.flags |= flags
+        F.loss, F.grad_norm = loss, C.grad_norm
+        if F.probing:
+            F.cpu_upto_ns = thread_time_ns()
+        if alone or now_ns - F.began_ns >= FOLD_NS:
+            if not S.hello_sent and S.step == 0:
+                _say_hello()
+            _emit()
+    C.begin_step()
+    _tell(S.step, transport.unix_ns(now_ns), flags)
+    S.step += 1
+
+
+def close_at_cut():
+    """End the step where ``C.cut`` says that it may have ended; what came after belongs to the next one."""
+    now_ns, upto, flags, loss_sum, loss_count, backwards = C.cut
+    later_flags = C.flags & ~flags
+    later = C.loss_sum - loss_sum, C.loss_count - loss_count, C.backwards - backwards
+    forwards = C.forwards
+    C.flags, C.loss_sum, C.loss_count = flags, loss_sum, loss_count
+    close(now_ns, upto)
+    C.flags, C.forwards = later_flags, forwards
+    C.loss_sum, C.loss_count, C.backwards = later
+
+
+def cut_here():
+    """Remember this moment as a possible end of the step."""
+    C.cut = (clock.book(), totals[:], C.flags, C.loss_sum, C.loss_count, C.backwards)
+
+
+def manual_step():
+    """``gputop.step()``: the step ends here. From the first call on, nothing else ends one."""
+    if not S.manual:
+        S.manual = True
+        if not S.thread_ident:
+            from . import activation
+
+            activation.start(monotonic_ns())
+            return
+    now = clock.book()
+    if C.unsure:
+        C.belongs_to_evaluation()
+    C.flags |= wire.F_MANUAL
+    close(now)
+
+
+def flush_stale(now_ns):
+    """From the agent's thread: send finished steps that wait because the training thread is busy with a long one."""
+    if F.n_steps and now_ns - F.end_ns >= STALE_NS and S.lock.acquire(False):
+        try:
+            if F.n_steps:
+                _emit()
+        finally:
+            S.lock.release()
+
+
+def flush_all():
+    """At the end of the process: send what is folded."""
+    with S.lock:
+        if F.n_steps:
+            _emit()
+
+
+def book_agent_time(function, *args):
+    """Run one-off work of ours in the training thread and say so in the step it falls into."""
+    before = clock.book()
+    guard.safely(function, *args)
+    totals[AGENT_NS] += clock.book() - before
+    C.flags |= wire.F_AGENT
+
+
+def _say_hello():
+    transport.connect()
+    before = clock.book()
+    guard.safely(hello.on_first_step)
+    F.hello_ns = clock.book() - before
+
+
+def _tell(step, t_end_ns, flags):
+    if step == 0:
+        totals[AGENT_NS] += F.hello_ns
+        C.flags |= wire.F_AGENT
+    comm.on_step_closed(step, t_end_ns)
+    if S.cuda:
+        device.on_step_closed(step, t_end_ns, flags)
+    for listener in tuple(S.step_listeners):
+        guard.safely(listener, step, t_end_ns)
+
+
+def _emit():
+    """Pack and hand over the fold. Call under ``S.lock``, from either thread."""
+    by_training_thread = get_ident() == S.thread_ident
+    cpu_ns = _cpu_ns(by_training_thread)
+    if by_training_thread:
+        if not S.cuda:
+            _look_for_cuda()
+        F.memory = memory.read()
+    allocated, reserved, peak, rss = F.memory
+    upto, base = F.upto, F.base
+    delta = [new - old for new, old in zip(upto, base)]
+    record = wire.STEP.pack(
+        transport.unix_ns(F.end_ns),
+        F.end_ns - F.began_ns,
+        *delta[:N_PHASES],
+        F.wall_max_ns,
+        cpu_ns,
+        delta[COMPUTE_CPU_NS] if F.probing else -1,
+        delta[GC_NS],
+        delta[AGENT_NS],
+        allocated,
+        reserved,
+        peak,
+        rss,
+        F.loss,
+        _float32(F.grad_norm),
+        _float32(F.lr),
+        _float32(F.loss_scale),
+        F.last_step & _UINT32,
+        F.n_steps,
+        delta[SAMPLES] & _UINT32,
+        delta[TOKENS] & _UINT32,
+        delta[MICRO_BATCHES] & _UINT32,
+        delta[OPTIMIZER_STEPS] & _UINT32,
+        F.flags,
+        S.dropped & _UINT32,
+        batch.take_crc() & _UINT32,
+    )
+    F.probing = F.n_steps <= MAX_PROBED_STEPS
+    F.base, F.began_ns = upto, F.end_ns
+    F.n_steps = F.flags = F.wall_max_ns = 0
+    transport.send_step(record, F.end_ns)
+
+
+def _cpu_ns(by_training_thread):
+    """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
+    if not F.probing:
+        F.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
+    known = F.cpu_base_ns >= 0 and F.cpu_upto_ns >= 0
+    cpu_ns = F.cpu_upto_ns - F.cpu_base_ns if known else -1
+    F.cpu_base_ns = F.cpu_upto_ns
+    return cpu_ns
+
+
+def _look_for_cuda():
+    cuda = S.torch.cuda
+    if cuda.is_initialized():
+        S.cuda = True
+        guard.safely(device.activate, S.torch, cuda.current_device())
+
+
+def _report_nonfinite(loss):
+    if F.nonfinite_events < MAX_NONFINITE_EVENTS:
+        F.nonfinite_events += 1
+        transport.send_event("nonfinite", step=S.step, value=repr(loss))
+
+
+def _float32(value):
+    return value if abs(value) < _FLOAT32_MAX or value != value else math.copysign(math.inf, value)
+
+
+transport.on_tick = flush_stale
