@@ -45,10 +45,9 @@ class Aligned:
     def _per_step(self, column: str) -> Array:
         columns = []
         for one in self.series:
-            rows = one.rows[one.steady]
             ends = one.steps[one.steady] + 1
             counts = one.n_steps[one.steady]
-            total, steps = bucketed(ends - counts, ends, rows[column], counts, self.edges)
+            total, steps = bucketed(ends - counts, ends, one.rows[column][one.steady], counts, self.edges)
             columns.append(total[self.keep] / np.maximum(steps[self.keep], 1e-9))
         return np.stack(columns, axis=1)
 
@@ -76,9 +75,17 @@ def align(series: list[RankSeries]) -> Aligned | None:
 
 def bucketed(starts: Array, ends: Array, values: Array, counts: Array, edges: Array) -> tuple[Array, Array]:
     """Sums and step counts per bucket of records that span ``starts`` to ``ends``, spread evenly over their steps."""
+    if len(ends) and edges[1] - edges[0] == 1 and (ends - starts == 1).all():
+        return _scattered(starts, values, edges), _scattered(starts, counts, edges)
     at = np.empty(2 * len(ends), np.float64)
     at[0::2], at[1::2] = starts, ends
     return _differences(at, values, edges), _differences(at, counts, edges)
+
+
+def _scattered(steps: Array, values: Array, edges: Array) -> Array:
+    at = steps - edges[0]
+    inside = (at >= 0) & (at < len(edges) - 1)
+    return np.bincount(at[inside], weights=values[inside], minlength=len(edges) - 1)
 
 
 def _differences(at: Array, values: Array, edges: Array) -> Array:

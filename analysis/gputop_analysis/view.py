@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from gputop_probes.record.layout import PROCESS_RANK
 from gputop_probes.record.reader import RunRecord
 
 Array = npt.NDArray[Any]
+
+T = TypeVar("T")
 
 SAMPLES_AT_MOST = 50_000
 """Sampler rows that are looked at, newest last."""
@@ -28,6 +30,7 @@ class RunView:
     ):
         self.record = record
         self.live = live
+        self.known: dict[str, Any] = {}
         self.windowed = window_steps is not None or window_s is not None
         self.per_rank: dict[int, RankSeries] = {
             rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s)) for rank in record.ranks()
@@ -116,6 +119,18 @@ class RunView:
             return thinned(rows)
         rows = np.asarray(rows[-(series.total_steps() + 200) :])
         return rows[rows["t_end_ns"] >= self.from_ns]
+
+
+def once_per_view(compute: Callable[[RunView], T]) -> Callable[[RunView], T]:
+    """Cache a function of a view on the view, for what several findings look at."""
+
+    @wraps(compute)
+    def cached(view: RunView) -> T:
+        if compute.__qualname__ not in view.known:
+            view.known[compute.__qualname__] = compute(view)
+        return view.known[compute.__qualname__]
+
+    return cached
 
 
 def _cut(rows: Array, window_steps: int | None, window_s: float | None) -> Array:

@@ -1,1 +1,189 @@
-"""Findings of this family."""
+"""Input pipeline: does the training wait for its batches, and why?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, everybody, on_device, steady_share, typical
+from gputop_analysis.hardware import run_wait_share
+from gputop_analysis.model import Finding, Severity
+from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.view import RunView
+
+WORKER_HANDOVER_MS = 1.0
+"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
+
+
+def data_wait(view: RunView) -> Share | None:
+    """Waiting for batches on the typical rank; on a device's clock it is the gap in which the device idles."""
+    return typical(steady_share(view, rank, "data") for rank in view.ranks)
+
+
+@finding(
+    id="IN01",
+    name="input-bound",
+    family="input",
+    cause="input",
+    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %",
+    fix="more DataLoader workers with prefetching, a cheaper transform, or data that is prepared beforehand",
+)
+def input_bound(view: RunView, spec: Spec) -> Finding | None:
+    """Steps wait for data."""
+    wait = data_wait(view)
+    if wait is None or not wait.surely_above(0.10) or wait.mean_ms < WORKER_HANDOVER_MS:
+        return None
+    loader = view.hello(wait.rank).get("dataloader") or {}
+    workers = loader.get("num_workers")
+    return spec.make(
+        _severity(wait),
+        f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
+        f"{wait.clock} clock, {wait.steps:,} steady steps"
+        + (f"; loader at {_site(loader)} has num_workers={workers}" if workers is not None else ""),
+        _more_workers(view, wait, loader),
+        rank=everybody(view),
+        site=loader.get("site"),
+        confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
+        recoverable_ms_per_step=wait.ms.value,
+        interval_ms_per_step=(wait.ms.low, wait.ms.high),
+    )
+
+
+@finding(
+    id="IN02",
+    name="single-process loader",
+    family="input",
+    cause="input",
+    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval)",
+    fix="num_workers above 0: batches are then made while the model trains",
+    explains=("IN01",),
+)
+def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
+    """Batches are made by the training process itself, between steps."""
+    wait = data_wait(view)
+    if wait is None or not wait.surely_above(0.05) or wait.mean_ms < WORKER_HANDOVER_MS:
+        return None
+    loader = view.hello(wait.rank).get("dataloader") or {}
+    if loader.get("num_workers") != 0:
+        return None
+    workers = workers_needed(view, wait)
+    won = _won_by_workers(wait, workers)
+    return spec.make(
+        _severity(wait),
+        f"batches are made between steps: {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
+        f"the loader at {_site(loader)} has num_workers=0, so the training makes each batch itself: "
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
+        f"{wait.steps:,} steady steps",
+        f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at {_site(loader)}",
+        rank=everybody(view),
+        site=loader.get("site"),
+        recoverable_ms_per_step=won,
+        interval_ms_per_step=(won * wait.ms.low / wait.ms.value, won * wait.ms.high / wait.ms.value),
+    )
+
+
+def workers_needed(view: RunView, wait: Share) -> int:
+    """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank has."""
+    rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
+    wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
+    cores = view.cores(wait.rank)
+    ranks = sum(view.host_of(rank) == view.host_of(wait.rank) for rank in view.ranks)
+    return min(wanted, max(1, cores // max(1, ranks))) if cores else min(wanted, 16)
+
+
+def _won_by_workers(wait: Share, workers: int) -> float:
+    rest_ms = wait.wall_ms - wait.ms.value
+    return wait.ms.value - max(0.0, wait.ms.value / workers - rest_ms)
+
+
+def _severity(wait: Share) -> Severity:
+    return "high" if wait.share.low > 0.25 else "medium" if wait.share.low > 0.10 else "info"
+
+
+def _site(loader: dict[str, Any]) -> str:
+    return str(loader.get("site") or "a place not seen")
+
+
+def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
+    workers = loader.get("num_workers")
+    if not workers:
+        wanted = workers_needed(view, wait)
+        return f"prepare batches in the background, for instance by a DataLoader with num_workers={wanted}"
+    cores = view.cores(wait.rank)
+    rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
+    wanted = math.ceil(workers * wait.wall_ms / rest_ms)
+    if cores and workers >= cores:
+        return (
+            f"all {cores} cores have a worker already (num_workers={workers}): make the transform cheaper, "
+            "decode on the GPU, or store the data prepared"
+        )
+    return f"raise num_workers from {workers} to {min(wanted, cores) if cores else wanted}, prefetch_factor=4"
+
+
+@finding(
+    id="IN04",
+    name="CPU oversubscription",
+    family="input",
+    cause="host",
+    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 10 %",
+    fix="fewer workers and threads per process, or fewer processes on the machine",
+    explains=("HO04", "HO06", "CR05"),
+)
+def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
+    """More is ready to run than there are cores."""
+    waits = {rank: wait for rank, rows in view.rank_processes().items() if (wait := _run_queue(view, rank, rows))}
+    if not waits:
+        return None
+    rank, (wait, seconds) = max(waits.items(), key=lambda item: item[1][0].value)
+    if wait.low <= 0.05:
+        return None
+    series = view.per_rank[rank]
+    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
+    others = [w.value for r, (w, _) in waits.items() if r != rank]
+    hello, cores = view.hello(rank), view.cores(rank)
+    return spec.make(
+        "high" if wait.low > 0.40 else "medium" if wait.low > 0.10 else "info",
+        f"the training thread waits for a core {wait.value * 100:.0f} % of the time",
+        f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
+        f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {len(view.ranks)} ranks on this machine, "
+        f"{_threads(hello)} torch threads a rank, num_workers={_workers(hello)}",
+        _fewer_threads(view, hello, cores),
+        rank=rank if all(other < 0.5 * wait.value for other in others) else None,
+        recoverable_ms_per_step=wait.value * wall_ms,
+        interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
+    )
+
+
+def _run_queue(view: RunView, rank: int, rows: Any) -> tuple[Any, float] | None:
+    """Share of the time between the warm-up and the last step that the training thread waited for a core."""
+    series = view.per_rank.get(rank)
+    if series is None or not series.steady.any():
+        return None
+    ends = series.rows["t_end_ns"][series.steady]
+    rows = rows[(rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)]
+    if len(rows) < 3 or not np.isfinite(run_wait_share(rows)):
+        return None
+    waited, passed = np.diff(rows["run_wait_ns_total"]), np.diff(rows["t_ns"])
+    seconds = float(passed.sum()) / 1e9
+    return (block_bootstrap(waited, passed, block=1), seconds) if seconds >= 1.0 else None
+
+
+def _threads(hello: dict[str, Any]) -> Any:
+    return (hello.get("threads") or {}).get("torch", "unknown")
+
+
+def _workers(hello: dict[str, Any]) -> Any:
+    return (hello.get("dataloader") or {}).get("num_workers", "unknown")
+
+
+def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
+    threads, workers, ranks = _threads(hello), _workers(hello), len(view.ranks)
+    if cores and isinstance(threads, int) and threads * ranks > cores:
+        return f"set OMP_NUM_THREADS={max(1, cores // ranks)} ({ranks} ranks of {threads} threads share {cores} cores)"
+    if cores and isinstance(workers, int) and workers * ranks >= cores:
+        return f"lower num_workers from {workers} to {max(1, cores // ranks - 1)} ({cores} cores for {ranks} ranks)"
+    return "something else uses the cores: see `top`, stop it or move this run; or pin it with `taskset`"

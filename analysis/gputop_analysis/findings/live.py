@@ -10,7 +10,7 @@ from gputop_probes.record.reader import RunRecord
 
 APPEAR_AFTER = 3
 GONE_AFTER = 5
-WINDOW_STEPS = 2000
+WINDOW_STEPS = 1000
 
 
 class LiveFindings:

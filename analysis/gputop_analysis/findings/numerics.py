@@ -1,1 +1,141 @@
-"""Findings of this family."""
+"""Numerics: losses that are no numbers, and losses that jump."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.model import Finding
+from gputop_analysis.stats import mad_sigma, mad_spikes
+from gputop_analysis.view import Array, RunView
+
+LIVE_STEPS = 600
+SPIKE_WINDOW = 100
+CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
+"""Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
+
+
+@finding(
+    id="NU01",
+    name="non-finite loss",
+    family="numerics",
+    cause="nan",
+    trigger="a loss is NaN or infinite",
+    fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look at the batch of that step",
+    explains=("NU02",),
+    immediate=True,
+)
+def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
+    """The training diverged or met a bad batch."""
+    first = min((one for rank in view.ranks if (one := _first_nonfinite(view, rank))), default=None)
+    if first is None:
+        return None
+    step, rank, value = first
+    series = view.per_rank[rank]
+    bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
+    recovered = bool(len(series.rows)) and np.isfinite(series.rows["loss"][-1]) and not bad[-1]
+    row = _row_of(series.rows, step)
+    known = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
+    known += [f"loss scale {row['loss_scale']:.4g}"] if row is not None and np.isfinite(row["loss_scale"]) else []
+    known += _last_good(series.rows, step)
+    others = sorted(one[1] for r in view.ranks if r != rank and (one := _first_nonfinite(view, r)))
+    counted = int(series.n_steps[bad].sum())
+    return spec.make(
+        "high" if recovered else "critical",
+        f"loss is {value} at step {step} on rank {rank}"
+        + (", finite again since" if recovered else " and stays so" if counted > 1 else ""),
+        f"first at step {step} on rank {rank}"
+        + (f" ({', '.join(known)})" if known else "")
+        + f"; {counted:,} steps seen with a loss that is no number"
+        + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
+        "look at the batch of that step; then a lower learning rate or a longer warm-up, gradient clipping "
+        "(torch.nn.utils.clip_grad_norm_), bf16 instead of "
+        "fp16; torch.autograd.set_detect_anomaly(True) names the operation",
+        rank=rank,
+    )
+
+
+def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str] | None:
+    """First step with a loss that is no number, the rank, and what it was."""
+    events = [e for e in view.record.events("nonfinite") if e.get("rank") == rank]
+    if events:
+        first = min(events, key=lambda e: e.get("step", 0))
+        return int(first.get("step", 0)), rank, _name(first.get("value"))
+    for rows in (view.per_rank[rank].rows, view.device(rank)):
+        bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE)
+        if len(bad):
+            return int(rows["step"][bad[0]]), rank, "not finite"
+    return None
+
+
+def _name(value: Any) -> str:
+    text = str(value).lower()
+    return "NaN" if "nan" in text or value is None else "infinite" if "inf" in text else "not finite"
+
+
+def _row_of(rows: Array, step: int) -> Any:
+    at = np.flatnonzero(rows["step"] >= step)
+    return rows[at[0]] if len(at) else None
+
+
+def _last_good(rows: Array, step: int) -> list[str]:
+    before = rows["loss"][rows["step"] < step]
+    known = before[np.isfinite(before)]
+    return [f"last finite loss {known[-1]:.4g}"] if len(known) else []
+
+
+@finding(
+    id="NU02",
+    name="loss spike",
+    family="numerics",
+    cause="nan",
+    trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; medium from 12 and 50 %",
+    fix="look at the batch of that step; clip gradients; lower the learning rate",
+)
+def loss_spike(view: RunView, spec: Spec) -> Finding | None:
+    """The mean loss over the ranks jumps up."""
+    steps, losses = _mean_loss(view)
+    short = len(losses) < 2 * SPIKE_WINDOW
+    spikes = mad_spikes(losses, SPIKE_WINDOW, min_history=30 if short or not view.live else SPIKE_WINDOW)
+    if not spikes:
+        return None
+    worst = max(spikes, key=lambda at: losses[at])
+    history = losses[max(0, worst - SPIKE_WINDOW) : worst]
+    history = history[np.isfinite(history)]
+    level = float(np.median(history))
+    sigmas = (losses[worst] - level) / max(mad_sigma(history), 1e-12)
+    certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
+    alone = len(spikes) <= max(1, len(losses) // 500)
+    rows = view.per_rank[view.ranks[0]].rows
+    row = _row_of(rows, int(steps[worst]))
+    lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
+    return spec.make(
+        "medium" if certain or not alone else "info",
+        f"loss jumps to {losses[worst]:.4g} at step {steps[worst]}, {losses[worst] / level:.1f} times its level"
+        if level > 0
+        else f"loss jumps to {losses[worst]:.4g} at step {steps[worst]} from {level:.4g}",
+        f"loss {losses[worst]:.4g} at step {steps[worst]}{lr}; the {len(history)} steps before it have a median of "
+        f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; {len(spikes)} such steps in "
+        f"{len(losses):,}",
+        "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning rate",
+        rank=everybody(view),
+    )
+
+
+def _mean_loss(view: RunView) -> tuple[Array, Array]:
+    """Steps, and the loss averaged over the ranks that have one; only the newest ones while a run is live."""
+    by_step: dict[int, list[float]] = {}
+    keep = LIVE_STEPS if view.live else None
+    for rank, series in view.per_rank.items():
+        device = view.device(rank)
+        rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
+        rows = rows[-keep:] if keep else rows
+        known = np.isfinite(rows["loss"])
+        for step, loss in zip(rows["step"][known].tolist(), rows["loss"][known].tolist(), strict=True):
+            by_step.setdefault(step, []).append(loss)
+    steps = sorted(by_step)
+    return np.array(steps, np.int64), np.array([sum(by_step[s]) / len(by_step[s]) for s in steps])

@@ -1,0 +1,131 @@
+"""How much of a step one thing takes, with an interval: what most findings are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_agent import wire
+from gputop_analysis.series import RankSeries
+from gputop_analysis.stats import Interval, block_bootstrap, block_length
+from gputop_analysis.view import RunView
+
+Array = npt.NDArray[Any]
+
+ENOUGH_STEPS, ENOUGH_RECORDS = 20, 10
+"""Fewer steps than this (or records, where steps are folded) are not judged."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Time of one thing on one rank. Intervals are worked out when they are asked for."""
+
+    rank: int
+    values_ms: Array
+    """Per record; a record stands for ``counts`` steps."""
+    walls_ms: Array
+    counts: Array
+    clock: str = "host"
+
+    @cached_property
+    def share(self) -> Interval:
+        """Of the wall time, 0 to 1."""
+        return block_bootstrap(self.values_ms, self.walls_ms, self._block)
+
+    @cached_property
+    def ms(self) -> Interval:
+        """Per step."""
+        return block_bootstrap(self.values_ms, self.counts, self._block)
+
+    @cached_property
+    def mean_ms(self) -> float:
+        """Per step, the same as ``ms.value`` without an interval."""
+        return float(self.values_ms.sum() / self.counts.sum())
+
+    @property
+    def wall_ms(self) -> float:
+        """Wall time per step."""
+        return float(self.walls_ms.sum() / self.counts.sum())
+
+    @property
+    def steps(self) -> int:
+        """How many steps it was judged by."""
+        return int(self.counts.sum())
+
+    @property
+    def percent(self) -> str:
+        """``34 % of the step (95 % interval 31 to 37 %)``."""
+        value, low, high = (100 * x for x in self.share)
+        return f"{value:.0f} % of the step (95 % interval {low:.0f} to {high:.0f} %)"
+
+    def surely_above(self, threshold: float) -> bool:
+        """Whether the lower end of the share's interval exceeds ``threshold``."""
+        return self.values_ms.sum() > threshold * self.walls_ms.sum() and self.share.low > threshold
+
+    @cached_property
+    def _block(self) -> int:
+        return block_length(self.values_ms / np.maximum(self.walls_ms, 1e-9))
+
+
+def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
+    """A phase over the steady steps: on the device's clock where the run has one, else on the host's."""
+    return device_share(view, rank, phase) or _of_rows(
+        view.per_rank[rank], view.per_rank[rank].steady, lambda rows: rows[f"{phase}_ns"]
+    )
+
+
+def whole_share(view: RunView, rank: int, nanoseconds: Callable[[Array], Array]) -> Share | None:
+    """Something over all steps but the first, which contains the set-up."""
+    series = view.per_rank[rank]
+    return _of_rows(series, series.after_set_up, nanoseconds)
+
+
+def device_share(view: RunView, rank: int, phase: str) -> Share | None:
+    """A phase on the device's clock; None where fewer than 20 steps of the window were measured on it."""
+    rows = view.device(rank)
+    column = f"{phase}_ms"
+    if column not in (rows.dtype.names or ()):
+        return None
+    rows = rows[((rows["flags"] & wire.F_UNSTEADY) == 0) & np.isfinite(rows["total_ms"]) & np.isfinite(rows[column])]
+    if len(rows) < ENOUGH_STEPS:
+        return None
+    return Share(rank, rows[column].astype(float), rows["total_ms"].astype(float), np.ones(len(rows)), "device")
+
+
+def on_device(view: RunView, rank: int) -> bool:
+    """Whether the rank trains on an accelerator."""
+    return str(view.hello(rank).get("device") or "cpu").split(":")[0] not in ("cpu", "")
+
+
+def typical(shares: Iterable[Share | None]) -> Share | None:
+    """The lower-median rank's share: what holds for the run as a whole and not for one slow rank."""
+    known = sorted((s for s in shares if s is not None), key=lambda s: s.mean_ms)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def worst(shares: Iterable[Share | None]) -> Share | None:
+    """The rank with the most of it: what stops one rank stops all of them."""
+    return max((s for s in shares if s is not None), key=lambda s: s.mean_ms, default=None)
+
+
+def only_on(found: Share, shares: Iterable[Share | None]) -> int | None:
+    """The rank, where the others have less than half of it or there are no others; None where it is everybody's."""
+    others = [s for s in shares if s is not None and s.rank != found.rank]
+    return found.rank if all(s.mean_ms < 0.5 * found.mean_ms for s in others) else None
+
+
+def everybody(view: RunView) -> int | None:
+    """The rank to name for what concerns the whole run: the only one, or none."""
+    return view.ranks[0] if len(view.ranks) == 1 else None
+
+
+def _of_rows(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+    counts = series.n_steps[mask]
+    if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
+        return None
+    return Share(series.rank, nanoseconds(series.rows)[mask] / 1e6, series.rows["wall_ns"][mask] / 1e6, counts)

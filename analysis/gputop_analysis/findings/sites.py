@@ -1,0 +1,55 @@
+"""Where in the user's code a phase's time goes, from the agent's stack samples."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+from gputop_analysis.view import RunView
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The line that was seen most often."""
+
+    site: str
+    """``train.py:118 get_batch``"""
+    share: float
+    """Of the phase's samples, 0 to 1."""
+    samples: int
+    detail: str = ""
+    """Library line that it was waiting in, if it was in one."""
+
+    def __str__(self) -> str:
+        inside = f", inside {self.detail}" if self.detail else ""
+        return f"{self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack samples)"
+
+
+def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
+    """Most sampled line of a phase, on one rank or on all; None with fewer than 5 samples."""
+    seen: Counter[str] = Counter()
+    details: dict[str, str] = {}
+    for event in view.events("stacks", rank=rank):
+        if event.get("phase") != phase:
+            continue
+        for sample in event.get("samples", ()):
+            site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+            if site:
+                seen[site] += int(sample.get("count", 1))
+                details[site] = str(sample.get("inside") or "")
+    total = sum(seen.values())
+    if total < 5:
+        return None
+    site, count = seen.most_common(1)[0]
+    return Site(site, count / total, total, details[site])
+
+
+def user_line(frames: list[str]) -> str | None:
+    """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the standard library's."""
+    for frame in frames:
+        file = frame.partition(":")[0]
+        is_library = file.startswith(("torch/", "<")) or ("/" not in file and file[:-3] in sys.stdlib_module_names)
+        if not is_library:
+            return frame
+    return frames[0] if frames else None
