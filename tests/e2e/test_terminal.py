@@ -1,0 +1,127 @@
+"""The live screen on a real pseudo-terminal, killed and closed under a real training."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_support import GPUTOP, environment, training
+
+from gputop_probes.record.reader import RunRecord
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 500
+LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
+
+
+class Terminal:
+    """gputop on a pseudo-terminal of 120x40."""
+
+    def __init__(self, tmp_path: Path, words: list[str]):
+        self.output = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(tmp_path)
+            os.execvpe(GPUTOP[0], [*GPUTOP, *words], environment(tmp_path, TERM="xterm-256color"))
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def until(self, text: bytes, seconds: float = 60) -> None:
+        """Read until ``text`` was drawn."""
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert time.monotonic() < deadline, self.output[-3000:]
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.output += os.read(self.fd, 65536)
+                except OSError:
+                    raise AssertionError(f"the terminal closed before {text!r}: {self.output[-3000:]!r}") from None
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.fd, keys)
+
+    def exit_code(self, seconds: float = 60) -> int:
+        """Read to the end and return the exit code of the front process."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.output += os.read(self.fd, 65536)
+                except OSError:
+                    time.sleep(0.05)
+        raise AssertionError("gputop did not end")
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
+    """A training under the live screen, at least a few steps in."""
+    script = tmp_path / "train.py"
+    script.write_text(training(STEPS))
+    run_dir = tmp_path / "run"
+    terminal = Terminal(tmp_path, ["run", "--run-dir", str(run_dir), sys.executable, str(script)])
+    terminal.until(b"steps/s")
+    yield terminal, run_dir
+    try:
+        os.kill(terminal.pid, signal.SIGKILL)
+        os.waitpid(terminal.pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def training_ended_well(run_dir: Path) -> None:
+    """The command ended by itself, with all its output, and every step is in the record."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        host = next(iter(RunRecord.open(run_dir).hosts.values()))
+        if host.state.state == "ended":
+            break
+        time.sleep(0.1)
+    record = RunRecord.open(run_dir)
+    host = next(iter(record.hosts.values()))
+    assert host.state.exit_code == 0
+    assert (host.path / "output.log").read_text().splitlines() == [f"trained {STEPS}", "narrated"]
+    assert int(record.steps(0)["n_steps"].sum()) == STEPS
+
+
+def test_the_app_killed(live: tuple[Terminal, Path]) -> None:
+    terminal, run_dir = live
+    os.kill(terminal.pid, signal.SIGKILL)
+    training_ended_well(run_dir)
+
+
+def test_the_terminal_closed(live: tuple[Terminal, Path]) -> None:
+    terminal, run_dir = live
+    os.close(terminal.fd)
+    training_ended_well(run_dir)
+
+
+def test_the_app_terminated_gives_the_terminal_back(live: tuple[Terminal, Path]) -> None:
+    terminal, run_dir = live
+    os.kill(terminal.pid, signal.SIGTERM)
+    terminal.exit_code()
+    assert LEAVE_ALTERNATE_SCREEN in terminal.output
+    training_ended_well(run_dir)
+
+
+def test_the_app_stays_with_the_verdict_and_leaves_the_summary(live: tuple[Terminal, Path]) -> None:
+    terminal, run_dir = live
+    training_ended_well(run_dir)
+    terminal.until(b"exit 0")
+    terminal.press(b"q")
+    assert terminal.exit_code() == 0
+    on_the_normal_screen = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1]
+    assert b"gputop open" in on_the_normal_screen
+    assert b"500 steps" in on_the_normal_screen
