@@ -1,7 +1,7 @@
 """What colours and glyphs mean, once for every panel, report and plot.
 
-A phase has one hue everywhere. The hues alternate in lightness in the order in which phases are stacked, so that neighbours
-stay apart for colour-blind readers too; a phase also has a letter, which takes the place of colour where there is none.
+A phase has one hue everywhere. The hues alternate in lightness in the order in which phases are stacked, so that
+neighbours stay apart for colour-blind readers too; a phase also has a letter, for where there is no colour.
 Severity and health are always a glyph and a word besides their colour.
 """
 

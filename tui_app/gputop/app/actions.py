@@ -40,8 +40,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("memory", "2,m", "2 m", "memory", "Go to memory.", group="Panels"),
     Action("ranks", "3,r", "3 r", "ranks", "Go to the ranks.", group="Panels"),
     Action("meters", "4,g", "4 g", "meters", "Go to the GPU and host meters.", group="Panels"),
-    Action("findings", "5,f", "f", "findings", "Go to the findings.", footer=4, group="Panels"),
-    Action("output", "6,o", "o", "output", "Go to the command's output.", footer=5, group="Panels"),
+    Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=4, group="Panels"),
+    Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=5, group="Panels"),
+    Action("loss", "7,l", "7 l", "loss", "Go to the loss curve.", group="Panels"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -55,10 +56,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("end", "end", "end", "end", "Last item; in a replay, the end.", group="Moving"),
     Action("open", "enter", "enter", "open", "Open the chosen finding.", group="Moving"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
-    Action("seek_back", "left", "←", "back 2 %", "Go back in the recording.", "replay", 8, "Replay"),
-    Action("seek_forward", "right", "→", "on 2 %", "Go on in the recording.", "replay", 8, "Replay"),
+    Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
+    Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
     Action("slower", "minus", "-", "slower", "Halve the speed of the replay.", "replay", group="Replay"),
-    Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 8, "Replay"),
+    Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 9, "Replay"),
 )
 OF_THE_APP = frozenset(
     ["quit", "help", "export", "copy", "profile", "dump", "search", "seek_back", "seek_forward", "slower", "faster"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop.feed.curves import loss_curve
 from gputop.feed.history import history
 from gputop.feed.live import notices, short
 from gputop.feed.recent import recent_steps
@@ -10,6 +11,21 @@ from gputop_analysis.model import Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
+
+
+def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
+    """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the index it gave."""
+    by_uuid = {gpu.uuid: (name, gpu.index) for name, h in record.hosts.items() for gpu in h.state.gpus if gpu.uuid}
+    found: dict[int, tuple[str, int]] = {}
+    for rank in record.ranks():
+        hello = record.hello(rank) or {}
+        uuid, index = str(hello.get("device_uuid") or ""), hello.get("device_index")
+        place = next((place for known, place in by_uuid.items() if uuid and uuid in known), None)
+        if place is None and isinstance(index, int) and index >= 0:
+            place = (str(hello.get("host") or next(iter(record.hosts), "")), index)
+        if place is not None and str(hello.get("device", "")).startswith("cuda"):
+            found[rank] = place
+    return found
 
 
 def build(
@@ -38,6 +54,8 @@ def build(
         findings=findings,
         recent=recent_steps(record, previous),
         history=history(record),
+        loss=loss_curve(record),
+        devices=devices(record),
         name=record.manifest.name,
         run_dir=record.path,
         recording=record.manifest.recording,

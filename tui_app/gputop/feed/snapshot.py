@@ -1,4 +1,4 @@
-"""What the screen may know, frozen at one moment. Plain Python values only: widgets need neither NumPy nor the record."""
+"""What the screen may know, frozen at one moment. Plain values only: widgets need neither NumPy nor the record."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ class RecentSteps:
     """Per rank: mean step time of each column; NaN where the rank has no step in it."""
     median_ms: float = float("nan")
     """Median of all cells of ``rank_wall_ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A value over the steps of the whole run, thinned."""
+
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,9 @@ class Snapshot:
     findings: tuple[Finding, ...] = ()
     recent: RecentSteps = field(default_factory=RecentSteps)
     history: History = field(default_factory=History)
+    loss: Curve = field(default_factory=Curve)
+    devices: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Rank -> host and NVML index of the GPU that it uses; ranks on a CPU are not in it."""
     name: str = ""
     run_dir: Path = Path()
     recording: str | None = None

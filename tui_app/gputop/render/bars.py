@@ -6,22 +6,46 @@ from collections.abc import Sequence
 
 from gputop.render.rows import Row
 
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 LOWER = " ▁▂▃▄▅▆▇█"
 SPARK = "▁▂▃▄▅▆▇█"
 
 
-def bar(share: float, width: int, style: str, track: str = "track") -> Row:
-    """A horizontal bar of ``width`` cells, ``share`` of it (0..1) filled to an eighth of a cell."""
-    units = round(min(max(share, 0.0), 1.0) * width * 8) if share == share else 0
-    if share == share and share > 0:
-        units = max(units, 1)
-    full, part = divmod(units, 8)
-    row: Row = [("█" * full, style)] if full else []
-    if part:
-        row.append((EIGHTHS[part], f"{style}/{track}" if track == "surface" else style))
-    rest = width - full - bool(part)
-    return [*row, ("·" * rest if track == "track" else " " * rest, track)] if rest else row
+def bar(share: float, width: int, style: str) -> Row:
+    """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one: readable without colour."""
+    share = min(max(share, 0.0), 1.0) if share == share else 0.0
+    halves = max(round(share * width * 2), 1 if share > 0 else 0)
+    full, half = divmod(halves, 2)
+    row: Row = [("━" * full + "╸" * half, style)] if halves else []
+    rest = width - full - half
+    return [*row, ("─" * rest, "track")] if rest > 0 else row
+
+
+def layered_bar(parts: Sequence[tuple[float, str, str]], mark: float, total: float, width: int) -> Row:
+    """``(value, style, glyph)`` parts one after another on a light line of ``total``, and an upright mark at ``mark``."""
+    if width < 3 or not total > 0:
+        return [(" " * max(width, 0), "")]
+    cells = [("─", "track")] * width
+    start = 0.0
+    for value, style, glyph in parts:
+        end = start + (value if value > 0 else 0.0)
+        low, high = round(start / total * width), round(end / total * width)
+        for x in range(low, min(max(high, low + 1) if end > start else high, width)):
+            cells[x] = (glyph, style)
+        start = end
+    if mark > 0:
+        cells[min(width - 1, int(mark / total * width))] = ("┃", "accent")
+    return merged(cells)
+
+
+def merged(cells: Sequence[tuple[str, str]]) -> Row:
+    """The cells with neighbours of one style joined."""
+    row: Row = []
+    for text, style in cells:
+        if row and row[-1][1] == style:
+            row[-1] = (row[-1][0] + text, style)
+        else:
+            row.append((text, style))
+    return row
 
 
 def apportion(values: Sequence[float], cells: int) -> list[int]:
@@ -71,17 +95,7 @@ def stacked_columns(
     A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower block.
     """
     grid = [_column(column, styles, letters, height, top, mono) for column in columns]
-    rows: list[Row] = []
-    for y in range(height):
-        row: Row = []
-        for cells in grid:
-            text, style = cells[y]
-            if row and row[-1][1] == style:
-                row[-1] = (row[-1][0] + text, style)
-            else:
-                row.append((text, style))
-        rows.append(row)
-    return rows
+    return [merged([cells[y] for cells in grid]) for y in range(height)]
 
 
 def _column(
@@ -107,7 +121,7 @@ def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str],
     if not inside:
         return " ", ""
     if mono:
-        share, index = max(inside)
+        _, index = max(inside)
         covered = sum(part for part, _ in inside)
         return (letters[index] if covered >= 0.5 else " "), styles[index]
     largest = sorted(sorted(inside, reverse=True)[:2], key=lambda part: part[1])

@@ -23,6 +23,16 @@ def ms(value: float | None) -> str:
     return f"{value:,.0f}" if value < 1e6 else f"{value / 1000:,.0f}s"
 
 
+def digits_for(largest_ms: float) -> int:
+    """Decimals that suit a column whose largest value is ``largest_ms``, so that its points stand below each other."""
+    return 3 if largest_ms < 1 else 2 if largest_ms < 200 else 1 if largest_ms < 10_000 else 0
+
+
+def ms_column(value: float | None, digits: int) -> str:
+    """Milliseconds with a given number of decimals."""
+    return NONE if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+
+
 def duration_ms(value: float | None) -> str:
     """Milliseconds with the unit that reads best: ``153 µs``, ``12.4 ms``, ``3.20 s``."""
     if value is None or math.isnan(value):
@@ -45,6 +55,15 @@ def clock(seconds: float | None) -> str:
     if days:
         return f"{days}d {hours:02d}:{minutes:02d}"
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
+
+
+def span(seconds: float) -> str:
+    """An amount of time in one unit: ``18 s``, ``4.2 min``, ``1.3 h``, ``2.1 d``."""
+    for limit, scale, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / scale
+            return f"{value:.0f} {unit}" if unit == "s" or value >= 9.95 else f"{value:.1f} {unit}"
+    return f"{seconds / 86400:.1f} d"
 
 
 def rate(value: float | None) -> str:
@@ -98,8 +117,8 @@ def scalar(value: float | None) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that stay put."""
+    """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that stay put."""
     if not value > 0 or math.isinf(value):
         return 1.0
     base = 10.0 ** math.floor(math.log10(value))
-    return next((m * base for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * base >= value * 0.9999), 10 * base)
+    return next((m * base for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if m * base >= value * 0.9999), 10 * base)

@@ -1,7 +1,7 @@
 """Rows of styled text, before any widget or terminal.
 
-A row is a list of ``(text, style)`` pairs. ``style`` names a colour role of ``palette``; ``"upper/lower"`` means the first
-as foreground upon the second as background; ``"bold name"`` adds weight; ``""`` is the default.
+A row is a list of ``(text, style)`` pairs. ``style`` names a colour role; ``"front/ground"`` means the first as
+foreground upon the second as background; ``"bold name"`` adds weight; ``""`` is the default.
 """
 
 from __future__ import annotations

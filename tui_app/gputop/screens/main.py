@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
@@ -16,10 +18,12 @@ from gputop.widgets.breakdown import Breakdown
 from gputop.widgets.findings import Findings
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
+from gputop.widgets.loss import Loss
 from gputop.widgets.memory import Memory
 from gputop.widgets.meters import Meters
 from gputop.widgets.output import Output
-from gputop.widgets.plan import PANELS, SWITCHED
+from gputop.widgets.panel import Panel
+from gputop.widgets.plan import PANELS, SWITCHED, layout_name
 from gputop.widgets.ranks import Ranks
 from gputop.widgets.scrolling import ScrollingPanel
 
@@ -27,12 +31,12 @@ from gputop.widgets.scrolling import ScrollingPanel
 class MainScreen(Screen[None]):
     """Everything at a glance."""
 
-    BINDINGS = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
-    CSS = """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
+    DEFAULT_CSS = """
     MainScreen { layout: vertical; background: $background; color: $role-text; }
-    #header { dock: top; height: 3; }
-    #footer { dock: bottom; height: 1; }
-    #footer.replay { height: 2; }
+    MainScreen #header { dock: top; height: 3; }
+    MainScreen #footer { dock: bottom; height: 1; }
+    MainScreen #footer.replay { height: 2; }
     """
     AUTO_FOCUS = "#breakdown"
 
@@ -50,12 +54,20 @@ class MainScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Header(id="header").data_bind(MainScreen.snapshot)
         panels = [Breakdown(id="breakdown"), Memory(id="memory"), Ranks(id="ranks"), Meters(id="meters")]
-        panels += [Findings(id="findings")]
+        panels += [Findings(id="findings"), Loss(id="loss")]
         output = Output(id="output").data_bind(MainScreen.snapshot)
         yield Body(*(panel.data_bind(MainScreen.snapshot) for panel in panels), output, id="body")
         footer = Footer(self.mode, self._control, id="footer")
         footer.set_class(self.mode != "live", "replay")
         yield footer
+
+    def on_resize(self) -> None:
+        body = self.query_one(Body)
+        compact = layout_name(self.size.width, self.size.height - 4) == "compact"
+        for name in SWITCHED:
+            panel = self.panel(name)
+            assert isinstance(panel, (Panel, Output))
+            panel.tabbed = compact and not body.zoomed
 
     # ---- data
 
@@ -120,6 +132,9 @@ class MainScreen(Screen[None]):
 
     def action_output(self) -> None:
         self.show_panel("output")
+
+    def action_loss(self) -> None:
+        self.show_panel("loss")
 
     def action_next_panel(self) -> None:
         self._step_panel(1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -15,7 +17,7 @@ class SearchDialog(ModalScreen[str | None]):
     SearchDialog { align: center bottom; background: transparent; }
     SearchDialog > Input { width: 1fr; margin: 0 1 1 1; border: round $role-accent; background: $surface; }
     """
-    BINDINGS = [Binding("escape", "dismiss(None)", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 
     def __init__(self, needle: str):
         super().__init__()

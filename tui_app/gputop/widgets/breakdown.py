@@ -11,7 +11,7 @@ from gputop.widgets.panel import Panel
 
 STYLES = [phase.name for phase in palette.PHASES]
 LETTERS = [phase.letter for phase in palette.PHASES]
-TABLE_WIDTH = 44
+TABLE_WIDTH = 46
 CHART_MIN = 24
 AXIS = 8
 
@@ -75,6 +75,8 @@ def _tick(y: int, height: int, top: float) -> str:
         return numbers.duration_ms(top)
     if height >= 6 and height % 2 == 0 and y == height // 2:
         return numbers.duration_ms(top / 2)
+    if y == height - 1 and height >= 4:
+        return "0"
     return ""
 
 
@@ -87,8 +89,10 @@ def _typical_high(totals: list[float]) -> float:
 def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
     """Phase, mean, p50, p95, share and a bar. Phases that take no time are left out, the order never changes."""
     wide = width >= 54
-    head = f"{'':2}{'phase':<11}" + (f"{'mean':>8}" if wide else "") + f"{'p50':>8}{'p95':>8}{'share':>7}"
-    rows: list[Row] = [[(head, "muted"), ("  ms", "muted")]]
+    names = (["mean ms"] if wide else []) + ["p50 ms", "p95 ms"]
+    head = f"{'':2}{'phase':<10}" + "".join(right(name, 9) for name in names) + right("share", 7)
+    rows: list[Row] = [[(head, "muted")]]
+    digits = numbers.digits_for(max(phase.p95_ms for phase in snapshot.summary.phases))
     shown = [p for p in snapshot.summary.phases if p.mean_ms > 0 or p.share > 0]
     if len(shown) + 1 > height:
         keep = sorted(shown, key=lambda p: -p.share)[: height - 1]
@@ -96,10 +100,10 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     for phase in shown:
         figures = [phase.mean_ms] if wide else []
         figures += [phase.p50_ms, phase.p95_ms]
-        text = "".join(right(numbers.ms(v), 8) for v in figures) + right(numbers.percent(phase.share), 7)
+        text = "".join(right(numbers.ms_column(v, digits), 9) for v in figures) + right(numbers.percent(phase.share), 7)
         letter = palette.PHASE[phase.name].letter if mono else "█"
-        rows.append([(letter + " ", phase.name), (left(phase.name, 11), "text"), (text, "text"), ("  ", "")])
-        rows[-1] += bar(phase.share, width - 2 - 11 - len(text) - 2, phase.name)
+        rows.append([(letter + " ", phase.name), (left(phase.name, 10), "text"), (text, "text"), ("  ", "")])
+        rows[-1] += bar(phase.share, width - 2 - 10 - len(text) - 2, phase.name)
     return rows
 
 
@@ -109,14 +113,15 @@ class Breakdown(Panel):
     number = "1"
     title = "Step breakdown"
 
-    def note(self, snapshot: Snapshot) -> str:
+    def note(self, snapshot: Snapshot) -> Row:
         run = snapshot.summary
         if not numbers.known(run.step_time_p50_ms):
-            return ""
+            return []
         each = snapshot.recent.steps_per_column
         column = "1 step" if each == 1 else f"{each} steps"
         p50, p95 = numbers.duration_ms(run.step_time_p50_ms), numbers.duration_ms(run.step_time_p95_ms)
-        return f"step {p50} p50, {p95} p95 · a column: {column}"
+        row: Row = [("step ", "muted"), (p50, "text"), (" p50  ", "muted"), (p95, "text"), (" p95", "muted")]
+        return [*row, (f"   one column: {column}", "muted")] if self.size.width >= 76 else row
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         return draw(snapshot, width, height, self.mono)

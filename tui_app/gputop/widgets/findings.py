@@ -46,9 +46,7 @@ def cost(finding: Finding, width: int) -> Row:
         return []
     row: Row = [(right(numbers.ms(finding.recoverable_ms_per_step), 7), "text"), (" ms/step", "muted")]
     if width >= 70 and finding.recoverable_hours is not None:
-        hours = finding.recoverable_hours
-        text = f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.0f} min"
-        row += [(right(text, 9), "text")]
+        row += [(right(numbers.span(finding.recoverable_hours * 3600), 9), "text")]
     return row
 
 
@@ -68,10 +66,11 @@ class Findings(ScrollingPanel):
     def item_count(self, snapshot: Snapshot) -> int:
         return len(snapshot.findings)
 
-    def note(self, snapshot: Snapshot) -> str:
+    def note(self, snapshot: Snapshot) -> Row:
         if not snapshot.findings:
-            return ""
-        return "enter: evidence and fix" if self.has_focus else f"{len(snapshot.findings)} found"
+            return []
+        text = "enter: evidence and fix" if self.has_focus else f"{len(snapshot.findings)} found"
+        return [(text, "muted")]
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         return draw(snapshot, width, height, self.first, self.cursor if self.has_focus else None)

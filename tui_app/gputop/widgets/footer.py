@@ -16,7 +16,11 @@ def draw(mode: str, control: bool, width: int) -> Row:
     row: Row = [(" ", "")]
     chosen = [a for a in ACTIONS if a.footer and applies(a, mode, control)]
     for action in sorted(chosen, key=lambda a: a.footer):
-        item: Row = [(action.shown, "bold accent"), (f" {action.label}", "muted"), ("   ", "")]
+        item: Row = [
+            (action.shown.split(" ")[-1] if action.group == "Panels" else action.shown, "bold accent"),
+            (f" {action.label}", "muted"),
+            ("   ", ""),
+        ]
         if row_width(row) + row_width(item[:2]) <= width:
             row += item
     return row

@@ -8,7 +8,7 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, left, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import Row, left, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
 
 HEIGHT = 3
@@ -31,12 +31,20 @@ def _verdict(snapshot: Snapshot, width: int, paused_steps: int | None) -> Row:
     mark = palette.HEALTH[snapshot.verdict.health]
     state = _state(snapshot, paused_steps)
     start: Row = [(f"{mark.glyph} {mark.word}", f"bold {mark.style}")]
-    headline = snapshot.problem or snapshot.verdict.headline
-    if headline.lower().startswith(mark.word + ":"):
-        headline = headline[len(mark.word) + 1 :].strip()
+    headline = snapshot.problem or _headline(snapshot, mark.word)
     room = width - row_width(start) - row_width(state) - 4
     start += [("  " + shorten(headline, room), "high" if snapshot.problem else "text")]
     return spread(start, state, width)
+
+
+def _headline(snapshot: Snapshot, word: str) -> str:
+    """The verdict without what stands beside it anyway: the health, the exit code, the short name of the finding."""
+    headline = snapshot.verdict.headline
+    if snapshot.summary.state == "ended" and "; " in headline:
+        headline = headline.partition("; ")[2]
+    if snapshot.findings:
+        headline = headline.removeprefix(snapshot.findings[0].name + ": ")
+    return headline.removeprefix(word + ": ")
 
 
 def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
@@ -45,15 +53,21 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
     if paused_steps is not None:
         return [(f"‖ paused, +{paused_steps:,} steps", "bold accent")]
     if snapshot.position is not None:
-        where = f"{numbers.clock((snapshot.position.at_ns - snapshot.position.start_ns) / 1e9)}"
         word = "recording" if snapshot.recording else "replay"
-        return [(f"{word} ", "accent"), (where, "text")]
+        return [(word, "accent"), (" · ", "muted"), *_end(snapshot), (elapsed, "text")]
     if run.state == "ended":
-        code = "no exit code" if run.exit_code is None else f"exit {run.exit_code}"
-        return [(f"ended, {code} ", "good" if run.exit_code == 0 else "high"), (elapsed, "text")]
+        return [*_end(snapshot), (elapsed, "text")]
     if run.state == "lost":
-        return [("recorder lost ", "high"), (elapsed, "text")]
-    return [(f"{run.state} ", "muted"), (elapsed, "text")]
+        return [("recorder lost", "high"), (" · ", "muted"), (elapsed, "text")]
+    return [(f"{run.state} · ", "muted"), (elapsed, "text")]
+
+
+def _end(snapshot: Snapshot) -> Row:
+    run = snapshot.summary
+    if run.state != "ended":
+        return []
+    code = "exit code unknown" if run.exit_code is None else f"exit {run.exit_code}"
+    return [(f"ended, {code}", "good" if run.exit_code == 0 else "high"), (" · ", "muted")]
 
 
 def _command(snapshot: Snapshot, width: int) -> Row:
@@ -72,13 +86,14 @@ def _command(snapshot: Snapshot, width: int) -> Row:
 def _pace(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
     row: Row = [*_progress(snapshot, width)]
-    for value, unit, cells in _figures(snapshot):
-        field: Row = [("   ", ""), (left(value, cells), "text"), (" " + unit, "muted")]
-        if unit in ("loss", "lr", "grad norm"):
-            field = [("   ", ""), (unit + " ", "muted"), (left(value, cells), "text")]
-        if row_width(row) + row_width(field) <= width:
-            row += field
-    return row if run.ranks or run.steps else [("no step yet", "muted")]
+    if not (run.ranks or run.steps):
+        return [("no step yet", "muted")]
+    fields = _figures(snapshot)
+    while fields and row_width(row) + sum(row_width(field) for _, field in fields) > width:
+        fields.remove(max(fields, key=lambda item: item[0]))
+    for _, field in fields:
+        row += field
+    return row
 
 
 def _progress(snapshot: Snapshot, width: int) -> Row:
@@ -100,22 +115,29 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     return row
 
 
-def _figures(snapshot: Snapshot) -> list[tuple[str, str, int]]:
-    """Value, unit and cells of each further figure, the most wanted first."""
+def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
+    """Further figures in the order shown, each with its rank of importance: 1 goes last when there is no room."""
     run = snapshot.summary
     first = run.ranks[0] if run.ranks else None
-    found = [(numbers.rate(run.steps_per_s), "steps/s", 4)] if numbers.known(run.steps_per_s) else []
-    if first and numbers.known(first.loss):
-        found.append((numbers.scalar(first.loss), "loss", 7))
-    if run.samples_per_s > 0:
-        found.append((numbers.rate(run.samples_per_s), "samples/s", 5))
-    if run.tokens_per_s > 0:
-        found.append((numbers.rate(run.tokens_per_s), "tokens/s", 5))
-    if first and numbers.known(first.lr):
-        found.append((numbers.scalar(first.lr), "lr", 7))
-    if first and numbers.known(first.grad_norm):
-        found.append((numbers.scalar(first.grad_norm), "grad norm", 7))
-    return found
+    figures = [
+        (1, _rate(run.steps_per_s, "steps/s")),
+        (3, _rate(run.samples_per_s, "samples/s")),
+        (4, _rate(run.tokens_per_s, "tokens/s")),
+        (2, _scalar("loss", first.loss if first else None)),
+        (5, _scalar("lr", first.lr if first else None)),
+        (6, _scalar("grad norm", first.grad_norm if first else None)),
+    ]
+    return [(place, field) for place, field in figures if field]
+
+
+def _rate(value: float, unit: str) -> Row:
+    return [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")] if value > 0 else []
+
+
+def _scalar(name: str, value: float | None) -> Row:
+    return (
+        [("   ", ""), (name + " ", "muted"), (left(numbers.scalar(value), 7), "text")] if numbers.known(value) else []
+    )
 
 
 class Header(Canvas):

@@ -1,124 +1,119 @@
-"""Memory: per GPU what is used, allocated, reserved and the peak; without a GPU the resident set of each rank."""
+"""Memory: per GPU what is allocated, reserved, used and the peak; without a GPU the resident set of each rank."""
 
 from __future__ import annotations
 
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
+from gputop.render.bars import layered_bar
 from gputop.render.rows import Row, left, right, wrap
-from gputop.widgets.panel import Panel
+from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import GpuSummary, RankSummary
 
-LABEL = 9
-FIGURES = 28
+LABEL = 11
+WIDE = 76
 NO_GPU = "no GPU in use here: GPU panels are off; `gputop doctor` tells more"
 
 
 def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Row]:
-    """One line a GPU and one a rank, ``first`` lines scrolled away."""
+    """A heading, then one line a GPU, or a rank where there is no GPU; ``first`` lines are scrolled away."""
     run = snapshot.summary
-    if not run.gpus and not run.ranks:
+    if run.gpus:
+        head, *lines = gpu_lines(snapshot, width)
+    elif run.ranks:
+        head, *lines = rank_lines(snapshot, width)
+    else:
         return [[("Known once a rank has trained its first step.", "muted")]]
-    lines = gpu_lines(snapshot, width) if run.gpus else host_lines(snapshot, width)
-    shown = lines[first : first + height]
+    shown = [head, *lines[first : first + height - 1]]
     if not run.gpus and len(shown) < height:
-        text = snapshot.gpu_note or NO_GPU
-        shown += [[(line, "muted")] for line in wrap(text, width)[: height - len(shown)]]
+        room = height - len(shown)
+        shown += [[(line, "muted")] for line in wrap(snapshot.gpu_note or NO_GPU, width)[:room]]
     return shown
 
 
 def gpu_lines(snapshot: Snapshot, width: int) -> list[Row]:
-    """Each device, and below it the ranks that hold memory on it."""
-    rows: list[Row] = []
-    for gpu in snapshot.summary.gpus:
-        rows.append(_gpu_line(gpu, width))
-    devices = {gpu.index: gpu for gpu in snapshot.summary.gpus}
+    """Each device with what the ranks on it hold: allocated and reserved by PyTorch, used and total by the driver."""
+    on: dict[tuple[str, int], list[RankSummary]] = {}
     for rank in snapshot.summary.ranks:
-        total = _total_of(rank, devices)
-        if numbers.known(rank.allocated_gib) and total > 0:
-            rows.append(_rank_line(rank, total, width))
+        if rank.rank in snapshot.devices:
+            on.setdefault(snapshot.devices[rank.rank], []).append(rank)
+    columns = ["alloc", "reserved", "used", "peak", "total"] if width >= WIDE else ["alloc", "used", "peak", "total"]
+    rows = [_heading("GPU", columns, width)]
+    for gpu in snapshot.summary.gpus:
+        rows.append(_gpu_line(gpu, on.get((gpu.host, gpu.index), []), columns, width))
     return rows
 
 
-def _total_of(rank: RankSummary, devices: dict[int, GpuSummary]) -> float:
-    digits = "".join(c for c in rank.device if c.isdigit())
-    gpu = devices.get(int(digits)) if digits else None
-    return (gpu or next(iter(devices.values()))).memory_total_gib
-
-
-def _gpu_line(gpu: GpuSummary, width: int) -> Row:
-    cells = width - LABEL - FIGURES
-    row = memory_bar([(gpu.memory_used_gib, "meter")], gpu.peak_used_gib, gpu.memory_total_gib, cells)
-    return [
-        (left(f"GPU {gpu.index}", LABEL), "text"),
-        *row,
-        *_figures(gpu.memory_used_gib, gpu.memory_total_gib, gpu.peak_used_gib),
+def _gpu_line(gpu: GpuSummary, ranks: list[RankSummary], columns: list[str], width: int) -> Row:
+    nan = float("nan")
+    allocated = sum(r.allocated_gib for r in ranks) if ranks else nan
+    reserved = sum(r.reserved_gib for r in ranks) if ranks else nan
+    peak = sum(r.peak_allocated_gib for r in ranks) if ranks else gpu.peak_used_gib
+    held = reserved if reserved == reserved else 0.0
+    parts = [
+        (allocated, "allocated", "━"),
+        (held - allocated, "reserved", "━"),
+        (gpu.memory_used_gib - held, "foreign", "━"),
     ]
+    if not numbers.known(allocated):
+        parts = [(gpu.memory_used_gib, "allocated", "━")]
+    values = {"alloc": allocated, "reserved": reserved, "used": gpu.memory_used_gib, "peak": peak}
+    values["total"] = gpu.memory_total_gib
+    name = f"{gpu.index}" + ("" if len(ranks) != 1 else f"  rank {ranks[0].rank}")
+    return _line(name, parts, peak, gpu.memory_total_gib, [values[c] for c in columns], width)
 
 
-def _rank_line(rank: RankSummary, total: float, width: int) -> Row:
-    cells = width - LABEL - FIGURES
-    parts = [(rank.allocated_gib, "allocated"), (rank.reserved_gib - rank.allocated_gib, "reserved")]
-    row = memory_bar(parts, rank.peak_allocated_gib, total, cells)
-    return [
-        (left(f"rank {rank.rank}", LABEL), "muted"),
-        *row,
-        *_figures(rank.allocated_gib, rank.reserved_gib, rank.peak_allocated_gib),
-    ]
-
-
-def host_lines(snapshot: Snapshot, width: int) -> list[Row]:
+def rank_lines(snapshot: Snapshot, width: int) -> list[Row]:
     """Resident memory of each rank against what its host has."""
     totals = {host.host: host.memory_total_gib for host in snapshot.summary.hosts}
-    rows: list[Row] = []
+    rows = [_heading("rank", ["rss", "peak", "host"], width)]
     for rank in snapshot.summary.ranks:
         total = totals.get(rank.host, float("nan"))
-        row = memory_bar([(rank.rss_gib, "meter")], rank.peak_rss_gib, total, width - LABEL - FIGURES)
+        figures = [rank.rss_gib, rank.peak_rss_gib, total]
         rows.append(
-            [(left(f"rank {rank.rank}", LABEL), "text"), *row, *_figures(rank.rss_gib, total, rank.peak_rss_gib)]
+            _line(f"{rank.rank:>4}", [(rank.rss_gib, "allocated", "━")], rank.peak_rss_gib, total, figures, width)
         )
     return rows
 
 
-def _figures(value: float, total: float, peak: float) -> Row:
-    return [
-        (right(numbers.gib(value), 7), "text"),
-        (" / " + right(numbers.gib(total), 5), "muted"),
-        (right("peak", 6) + right(numbers.gib(peak), 7), "muted"),
-    ]
+def figure_width(width: int) -> int:
+    """Cells of one column of figures."""
+    return 9 if width >= WIDE else 8
 
 
-def memory_bar(parts: list[tuple[float, str]], peak: float, total: float, width: int) -> Row:
-    """Parts one after another on a track of ``total``, with a mark at ``peak``."""
-    if width < 3 or not total > 0:
-        return [(" " * max(width, 0), "")]
-    cells: list[tuple[str, str]] = [("·", "track")] * width
-    start = 0.0
-    for value, style in parts:
-        end = start + (value if value == value and value > 0 else 0.0)
-        low, high = round(start / total * width), round(end / total * width)
-        if end > start:
-            high = max(high, low + 1)
-        for x in range(low, min(high, width)):
-            cells[x] = ("█", style)
-        start = end
-    if peak == peak and peak > 0:
-        x = min(width - 1, int(peak / total * width))
-        if cells[x][0] == "·":
-            cells[x] = ("▏", "accent")
-    return cells
+def _heading(name: str, columns: list[str], width: int) -> Row:
+    each = figure_width(width)
+    cells = width - LABEL - len(columns) * each
+    return [(left(name, LABEL) + " " * max(cells, 0) + "".join(right(c, each) for c in columns), "muted")]
 
 
-class Memory(Panel):
+def _line(
+    name: str, parts: list[tuple[float, str, str]], peak: float, total: float, figures: list[float], width: int
+) -> Row:
+    each = figure_width(width)
+    cells = width - LABEL - len(figures) * each
+    row: Row = [(left(name, LABEL), "text"), *layered_bar(parts, peak, total, cells)]
+    for index, value in enumerate(figures):
+        row.append((right(numbers.gib(value), each), "text" if index == 0 else "muted"))
+    return row
+
+
+class Memory(ScrollingPanel):
     """Panel 2."""
 
     number = "2"
     title = "Memory"
 
-    def note(self, snapshot: Snapshot) -> str:
-        run = snapshot.summary
-        if any(numbers.known(rank.allocated_gib) for rank in run.ranks) and run.gpus:
-            return "GPU: used / total · rank: allocated / reserved · GiB"
-        return "used / total, GiB" if run.gpus else "resident / host, GiB"
+    def item_count(self, snapshot: Snapshot) -> int:
+        return len(snapshot.summary.gpus) or len(snapshot.summary.ranks)
+
+    def visible_items(self) -> int:
+        return max(1, self.size.height - 2)
+
+    def note(self, snapshot: Snapshot) -> Row:
+        if not snapshot.summary.gpus:
+            return [("GiB", "muted")]
+        row: Row = [("━ ", "allocated"), ("allocated  ", "muted"), ("━ ", "reserved"), ("reserved  ", "muted")]
+        return [*row, ("━ ", "foreign"), ("other  ", "muted"), ("┃ ", "accent"), ("peak  GiB", "muted")]
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(snapshot, width, height)
+        return draw(snapshot, width, height, self.first)

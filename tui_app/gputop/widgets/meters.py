@@ -6,19 +6,20 @@ from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import spark
 from gputop.render.rows import Row, left, right, row_width, shorten
-from gputop.widgets.panel import Panel
+from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import GpuSummary, HostSummary
 
 NAME = 9
 
 
-def draw(snapshot: Snapshot, width: int, height: int) -> list[Row]:
-    """GPUs first, then hosts; a figure that does not fit is left out, never cut."""
+def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Row]:
+    """GPUs first, then hosts, ``first`` lines scrolled away; a figure that does not fit is left out, never cut."""
     run = snapshot.summary
+    room = 3 * len(run.hosts) if first else height - len(run.gpus)
     rows: list[Row] = [_gpu(gpu, snapshot, width) for gpu in run.gpus]
     for host in run.hosts:
-        rows += _host(host, snapshot, width, room=height - len(rows))
-    return rows[:height] if rows else [[("Meters start with the first sample.", "muted")]]
+        rows += _host(host, snapshot, width, spacious=room >= 3 * len(run.hosts))
+    return rows[first : first + height] if rows else [[("Meters start with the first sample.", "muted")]]
 
 
 def _gpu(gpu: GpuSummary, snapshot: Snapshot, width: int) -> Row:
@@ -34,21 +35,22 @@ def _gpu(gpu: GpuSummary, snapshot: Snapshot, width: int) -> Row:
     return append_fitting(row, fields, width)
 
 
-def _host(host: HostSummary, snapshot: Snapshot, width: int, room: int) -> list[Row]:
+def _host(host: HostSummary, snapshot: Snapshot, width: int, spacious: bool) -> list[Row]:
     series = snapshot.history.of(f"cpu {host.host}")
     cells = min(30, max(8, width - 60))
     name = shorten(host.host, NAME - 1) if len(snapshot.summary.hosts) > 1 else "CPU"
     row: Row = [(left(name, NAME), "text"), *spark(series, cells, 100, "meter")]
     cpu = [
         _field(_whole(host.cpu_pct), f"% of {host.cpu_count} cores", 4),
-        _field(numbers.percent(host.run_wait_share).removesuffix(" %"), "% waiting for a core", 4),
     ]
+    if numbers.known(host.run_wait_share):
+        cpu.append(_field(f"{host.run_wait_share * 100:.0f}", "% waiting for a core", 4))
     rest = [
         _field(numbers.gib(host.memory_used_gib), f"/ {numbers.gib(host.memory_total_gib)} GiB memory", 5),
         _field(numbers.rate(host.disk_read_mb_s), "read", 5),
         _field(numbers.rate(host.disk_write_mb_s), "written MB/s", 5),
     ]
-    if room <= 1:
+    if not spacious:
         return [append_fitting(row, cpu + rest, width)]
     second = append_fitting([(left("memory", NAME), "text")], [(rest[0][0], rest[0][1].removesuffix(" memory"))], width)
     third = append_fitting([(left("disk", NAME), "text")], rest[1:], width)
@@ -72,11 +74,14 @@ def append_fitting(row: Row, fields: list[tuple[str, str]], width: int) -> Row:
     return row
 
 
-class Meters(Panel):
+class Meters(ScrollingPanel):
     """Panel 4."""
 
     number = "4"
     title = "GPU and host"
 
+    def item_count(self, snapshot: Snapshot) -> int:
+        return len(snapshot.summary.gpus) + len(snapshot.summary.hosts)
+
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(snapshot, width, height)
+        return draw(snapshot, width, height, self.first)

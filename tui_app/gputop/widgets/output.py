@@ -16,7 +16,7 @@ from gputop.output.ansi import PLAIN, Look, resolve, resolve_text
 from gputop.output.tail import OutputView
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
-from gputop.widgets.panel import title_row
+from gputop.widgets.panel import tabs, title_row
 
 _CACHE = 600
 
@@ -28,6 +28,7 @@ class Output(ScrollView, can_focus=True):
     title: ClassVar[str] = "Output"
     COMPONENT_CLASSES = roles.CLASSES
     DEFAULT_CSS = roles.css("Output") + "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
+    tabbed: reactive[bool] = reactive(False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
 
     def __init__(self, *, id: str | None = None):
@@ -42,14 +43,24 @@ class Output(ScrollView, can_focus=True):
         """The output has grown."""
         self.view = view
         self.virtual_size = Size(self.size.width, len(view.lines) + 1)
+        self.refresh()
+        if self.follow:
+            self.call_after_refresh(self._stick)
+
+    def _stick(self) -> None:
+        """Stay at the newest line."""
         if self.follow:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
-        self.refresh()
+
+    def on_resize(self) -> None:
+        if self.follow:
+            self.call_after_refresh(self._stick)
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            return self._row(title_row(self.number, self.title, self._note(), width, self.has_focus))
+            note = tabs(self.number, width) if self.tabbed and self.follow else [(self._note(), "muted")]
+            return self._row(title_row(self.number, self.title, note, width, self.has_focus))
         index = round(self.scroll_offset.y) + y - 1
         if not self.view.lines and y == 1:
             return self._row([(self._empty(), "muted")])

@@ -7,11 +7,11 @@ from typing import ClassVar
 from textual.reactive import reactive
 
 from gputop.feed.snapshot import Snapshot
-from gputop.render.rows import Row, row_width, shorten, spread, text_width
+from gputop.render.rows import Row, row_width
 from gputop.widgets.canvas import Canvas
 
 
-def title_row(number: str, title: str, note: str, width: int, focused: bool) -> Row:
+def title_row(number: str, title: str, note: Row, width: int, focused: bool) -> Row:
     """``1 Step ───────── note``: the rule and the title light up when the panel has the focus."""
     rule = "accent" if focused else "rule"
     start: Row = [
@@ -19,15 +19,23 @@ def title_row(number: str, title: str, note: str, width: int, focused: bool) -> 
         (" " + title + " ", "bold accent" if focused else "bold text"),
     ]
     room = width - row_width(start) - 3
-    note = shorten(note, room) if room > 8 else ""
-    end: Row = [(" " + note, "muted")] if note else []
-    line = width - row_width(start) - (text_width(note) + 1 if note else 0)
+    note = note if row_width(note) <= room else []
+    end: Row = [(" ", ""), *note] if note else []
+    line = width - row_width(start) - row_width(end)
     return [*start, ("─" * max(line, 0), rule), *end]
 
 
-def at_edges(start: Row, end: Row, width: int) -> Row:
-    """Two ends of one content line."""
-    return spread(start, end, width)
+def tabs(number: str, width: int) -> Row:
+    """The panels that share this place in the compact layout, the present one marked."""
+    row: Row = []
+    for key, name in (("2", "memory"), ("3", "ranks"), ("4", "meters"), ("6", "output"), ("7", "loss")):
+        here = key == number
+        row += [
+            ("  " if row else "", ""),
+            (key, "accent" if here else "muted"),
+            (f" {name}", "text" if here else "muted"),
+        ]
+    return row if row_width(row) < width else []
 
 
 class Panel(Canvas, can_focus=True):
@@ -35,16 +43,20 @@ class Panel(Canvas, can_focus=True):
 
     number: ClassVar[str] = ""
     title: ClassVar[str] = ""
-    #: rows of content that are enough; None: as many as there are
+    tabbed: reactive[bool] = reactive(False, repaint=False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """Rows below the title."""
         raise AssertionError(f"{type(self).__name__} has no content")
 
-    def note(self, snapshot: Snapshot) -> str:
-        """What stands at the right end of the title line."""
-        return ""
+    def heading(self, snapshot: Snapshot) -> str:
+        """The title, with what it covers where that is not everything."""
+        return self.title
+
+    def note(self, snapshot: Snapshot) -> Row:
+        """What stands at the right end of the title line, if it fits."""
+        return []
 
     def copy_text(self, snapshot: Snapshot) -> str:
         """What ``y`` copies: the content as text."""
@@ -58,10 +70,14 @@ class Panel(Canvas, can_focus=True):
         snapshot = self.snapshot
         if snapshot is None:
             return []
-        head = title_row(self.number, self.title, self.note(snapshot), width, self.has_focus)
+        note = tabs(self.number, width) if self.tabbed else self.note(snapshot)
+        head = title_row(self.number, self.heading(snapshot), note, width, self.has_focus)
         return [head, *self.content(snapshot, width, height - 1)] if height > 1 else [head]
 
     def watch_snapshot(self) -> None:
+        self.redraw()
+
+    def watch_tabbed(self) -> None:
         self.redraw()
 
     def on_focus(self) -> None:

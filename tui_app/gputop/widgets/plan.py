@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PANELS = ("breakdown", "memory", "ranks", "meters", "findings", "output")
-SWITCHED = ("memory", "ranks", "meters", "output")
+PANELS = ("breakdown", "memory", "ranks", "meters", "findings", "output", "loss")
+SWITCHED = ("memory", "ranks", "meters", "output", "loss")
 """Panels that share one place in the compact layout."""
 GAP = 2
 WIDE = 160
@@ -71,16 +71,17 @@ def plan(request: Request) -> dict[str, Box]:
 
 def wants(request: Request) -> dict[str, Want]:
     """What each panel asks for."""
-    memory = 1 + (request.gpus + request.ranks if request.gpus else request.ranks + 2)
+    memory = 2 + (request.gpus or request.ranks + 2)
     meters = 1 + request.gpus + 3 * min(request.hosts, 4)
     ranks = 8 if request.ranks <= 1 else 2 + request.ranks
     return {
-        "breakdown": Want(6, 14, 1),
+        "breakdown": Want(6, 12, 1),
         "memory": Want(3, max(4, memory)),
         "ranks": Want(4, max(6, ranks)),
         "meters": Want(3, max(4, meters)),
-        "findings": Want(3, 2 + max(3, request.findings)),
+        "findings": Want(3, 1 + max(2, request.findings)),
         "output": Want(4, 12, 2),
+        "loss": Want(4, 10, 1),
     }
 
 
@@ -118,14 +119,16 @@ def _stack(request: Request, box: Box, bands: Sequence[Sequence[str]]) -> dict[s
     rows = [_together([asked[p] for p in band]) for band in shown]
     result: dict[str, Box] = {}
     y = box.y
-    for band, height in zip(shown, heights(rows, box.height), strict=True):
+    gap = 1 if layout_name(request.width, request.height) != "compact" else 0
+    sizes = heights(rows, box.height - gap * (len(shown) - 1))
+    for band, height in zip(shown, sizes, strict=True):
         x, cells = box.x, box.width - GAP * (len(band) - 1)
         for index, panel in enumerate(band):
             width = cells // (len(band) - index)
             cells -= width
             result[panel] = Box(x, y, width, height)
             x += width + GAP
-        y += height
+        y += height + gap
     return result
 
 
@@ -138,12 +141,13 @@ def _compact(request: Request, body: Box) -> dict[str, Box]:
 
 
 def _normal(request: Request, body: Box) -> dict[str, Box]:
-    return _stack(request, body, [["breakdown"], ["findings"], ["memory", "ranks"], ["meters", "output"]])
+    third = "loss" if request.switched == "loss" else "meters"
+    return _stack(request, body, [["breakdown"], ["findings"], ["memory", "ranks"], [third, "output"]])
 
 
 def _wide(request: Request, body: Box) -> dict[str, Box]:
     first = ["breakdown", "ranks", "output"]
-    second = ["findings", "memory", "meters"]
+    second = ["findings", "memory", "meters", "loss"]
     if all(panel in request.hidden for panel in second):
         return _stack(request, body, [[p] for p in first])
     if all(panel in request.hidden for panel in first):

@@ -7,12 +7,14 @@ from statistics import median
 from gputop import palette
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.render import numbers
-from gputop.render.bars import LOWER
-from gputop.render.rows import Row, left, right
+from gputop.render.bars import LOWER, apportion
+from gputop.render.rows import Row, left, right, row_width
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import RankSummary
 
 AXIS = 8
+BAR = 16
+WITH_BARS = 72
 
 
 def draw(
@@ -25,10 +27,15 @@ def draw(
     if len(ranks) == 1:
         return strip_chart(snapshot.recent, width, height, mono)
     marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
-    rows: list[Row] = [[(left("rank", 7) + right("step", 8) + right("own", 8) + right("wait", 8) + "  ms", "muted")]]
+    head = left("rank", 7) + right("step ms", 9) + right("own", 9) + right("wait", 9)
+    head += left("  own ━ wait ─", BAR + 2) if width >= WITH_BARS else ""
+    rows: list[Row] = [[(head, "muted")]]
+    slowest = max(rank.step_time_p50_ms for rank in ranks)
     for index, rank in enumerate(ranks[first : first + height - 1], first):
         row = _figures(rank, marked.get(rank.rank), index == cursor)
-        cells = width - sum(len(text) for text, _ in row) - 2
+        if width >= WITH_BARS:
+            row += [("  ", ""), *split_bar(rank, slowest, BAR)]
+        cells = width - row_width(row) - 2
         rows.append([*row, ("  ", ""), *grid_row(snapshot.recent, rank.rank, cells, mono)])
     return rows
 
@@ -37,13 +44,21 @@ def _figures(rank: RankSummary, severity: str | None, chosen: bool) -> Row:
     ground = "/cursor" if chosen else ""
     glyph = palette.SEVERITY[severity].glyph if severity else " " if rank.alive else "✖"
     own = rank.step_time_p50_ms - rank.wait_mean_ms
-    numbers_text = right(numbers.ms(rank.step_time_p50_ms), 8) + right(numbers.ms(own), 8)
+    digits = numbers.digits_for(rank.step_time_p50_ms)
+    texts = [right(numbers.ms_column(v, digits), 9) for v in (rank.step_time_p50_ms, own, rank.wait_mean_ms)]
     return [
         (right(str(rank.rank), 4) + " ", "text" + ground),
         (glyph + " ", (severity or ("text" if rank.alive else "critical")) + ground),
-        (numbers_text, "text" + ground),
-        (right(numbers.ms(rank.wait_mean_ms), 8), "muted" + ground),
+        (texts[0] + texts[1], "text" + ground),
+        (texts[2], "muted" + ground),
     ]
+
+
+def split_bar(rank: RankSummary, slowest_ms: float, width: int) -> Row:
+    """Own time as a heavy line, waiting for others as a light one, on the scale of the slowest rank."""
+    wait = rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0
+    own, waiting, _ = apportion([rank.step_time_p50_ms - wait, wait, slowest_ms - rank.step_time_p50_ms], width)
+    return [("━" * own, "allocated"), ("─" * waiting, "muted"), (" " * (width - own - waiting), "")]
 
 
 def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> Row:
@@ -59,6 +74,15 @@ def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> 
             row[-1] = (row[-1][0] + cell[0], cell[1])
         else:
             row.append(cell)
+    return row
+
+
+def legend(mono: bool = False) -> Row:
+    """What the cells' colours say."""
+    row: Row = [("step time / median ", "muted")]
+    for ratio, words in ((0.8, "<0.9"), (1.0, "1"), (1.1, "1.1"), (1.3, "1.2"), (2.0, ">1.4")):
+        style, glyph = palette.heat(ratio)
+        row += [(" " + (glyph if mono else "▇"), style), (words, "muted")]
     return row
 
 
@@ -97,10 +121,8 @@ class Ranks(ScrollingPanel):
     def visible_items(self) -> int:
         return max(1, self.size.height - 2)
 
-    def note(self, snapshot: Snapshot) -> str:
-        if len(snapshot.summary.ranks) > 1:
-            return "▇ colour: step time against the median"
-        return "step time, coloured against the median"
+    def note(self, snapshot: Snapshot) -> Row:
+        return legend(self.mono)
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         return draw(snapshot, width, height, self.first, self.cursor if self.has_focus else None, self.mono)

@@ -18,6 +18,12 @@ class ScrollingPanel(Panel):
         """How many items there are."""
         return 0
 
+    def heading(self, snapshot: Snapshot) -> str:
+        count, room = self.item_count(snapshot), self.visible_items()
+        if count <= room:
+            return self.title
+        return f"{self.title} {self.first + 1}–{min(self.first + room, count)} of {count}"
+
     def visible_items(self) -> int:
         """How many fit below the title."""
         return max(1, self.size.height - 1)

@@ -1,0 +1,42 @@
+"""The loss over the whole run."""
+
+from __future__ import annotations
+
+from gputop.feed.snapshot import Curve, Snapshot
+from gputop.render import braille, numbers
+from gputop.render.rows import Row, right
+from gputop.widgets.panel import Panel
+
+AXIS = 8
+
+
+def draw(curve: Curve, width: int, height: int) -> list[Row]:
+    """A line with its range at the left and its steps below."""
+    if len(curve.values) < 2:
+        return [[("The loss is not known: it is read from the tensor that backward is called on.", "muted")]]
+    if height < 3:
+        return [[("loss ", "muted"), (numbers.scalar(curve.values[-1]), "text")]]
+    ordered = sorted(curve.values)
+    low, high = ordered[0], ordered[min(len(ordered) - 1, int(0.995 * len(ordered)))]
+    cells = width - AXIS
+    rows: list[Row] = []
+    for y, text in enumerate(braille.line(curve.values, cells, height - 1, low, high)):
+        label = numbers.scalar(high) if y == 0 else numbers.scalar(low) if y == height - 2 else ""
+        rows.append([(right(label, AXIS - 1) + " ", "muted"), (text, "allocated")])
+    first, last = f"step {curve.steps[0]:,}", f"{curve.steps[-1]:,}"
+    rows.append([(" " * AXIS + first + right(last, max(cells - len(first), len(last))), "muted")])
+    return rows
+
+
+class Loss(Panel):
+    """Panel 7."""
+
+    number = "7"
+    title = "Loss"
+
+    def note(self, snapshot: Snapshot) -> Row:
+        values = snapshot.loss.values
+        return [("now ", "muted"), (numbers.scalar(values[-1]), "text")] if values else []
+
+    def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
+        return draw(snapshot.loss, width, height)
