@@ -14,8 +14,13 @@ from gputop_probes.record.writer import RecordWriter
 
 def read_state(host_dir: Path) -> dict[str, Any]:
     """``host.json`` as a dictionary; empty if it cannot be read."""
+    return read_json(host_dir / "host.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if it cannot be read."""
     try:
-        found = json.loads((host_dir / "host.json").read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_probes import lock, rundir
+from gputop_probes import ending, lock, redact, rundir
 from gputop_probes.errors import StartError
 from gputop_probes.handle import RunHandle
 from gputop_probes.record import layout
@@ -62,7 +62,7 @@ def start(spec: RunSpec) -> RunHandle:
         raise StartError("no command: say what to run, for example `gputop run python train.py`")
     manifest = {
         "name": spec.name or "",
-        "command": spec.command,
+        "command": redact.command(spec.command),
         "cwd": _working_directory(),
         "created_ns": time.time_ns(),
         "gputop_version": spec.gputop_version,
@@ -127,7 +127,7 @@ def attach(run_dir: Path) -> RunHandle:
 
     host, state = runs.local_state(run_dir)
     greeting = {key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")}
-    run_id = str(runs.read_json(run_dir / "run.json").get("run_id", ""))
+    run_id = str(ending.read_json(run_dir / "run.json").get("run_id", ""))
     return RunHandle(run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1)))
 
 
@@ -200,4 +200,7 @@ def _separate_stderr(spec: RunSpec) -> bool:
 
 def _terminal(spec: RunSpec) -> tuple[int, int] | None:
     shown = not spec.headless or (_is_terminal(1) and _is_terminal(2))
-    return tuple(shutil.get_terminal_size()) if shown else None
+    if not shown:
+        return None
+    size = shutil.get_terminal_size()
+    return size.columns, size.lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -59,7 +60,7 @@ def discard(run: RunDir) -> None:
 def script_stem(command: list[str]) -> str:
     """What the run is called after: the script, else the module, else the program."""
     scripts = [word for word in command[1:] if word.endswith(".py")]
-    modules = [after for word, after in zip(command, command[1:], strict=False) if word == "-m"]
+    modules = [after for word, after in itertools.pairwise(command) if word == "-m"]
     named = scripts or (modules if "python" in os.path.basename(command[0]) else []) or command[:1]
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(named[0]).name.removesuffix(".py")).strip("-.")[:40] or "run"
 

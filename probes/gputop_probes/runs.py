@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gputop_agent import wire
 from gputop_probes import locations, lock, procfs
+from gputop_probes.ending import read_json
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 
@@ -60,7 +60,7 @@ def read_run(path: Path) -> RunInfo | None:
     if head.get("format") != layout.FORMAT:
         return None
     states = {folder: read_json(folder / "host.json") for folder in sorted((path / "hosts").glob("*"))}
-    ends = [state.get("ended_ns") for state in states.values()]
+    ends = [int(state.get("ended_ns") or 0) for state in states.values()]
     codes = [state["exit_code"] for state in states.values() if state.get("exit_code") is not None]
     steps = [_steps_done(file) for file in (path / "steps").glob("rank-*.bin")]
     return RunInfo(
@@ -130,15 +130,6 @@ def require_living_command(run_dir: Path, state: dict[str, Any]) -> None:
     same_boot = state.get("boot_id") == procfs.boot_id()
     if not same_boot or not procfs.alive(int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))):
         raise StartError(f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if it cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _candidates() -> list[Path]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop_probes import locations, lock
+from gputop_probes import ending, locations, lock, redact
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
@@ -43,8 +43,8 @@ def record(plan: Plan, report: int) -> None:
         _say(report, {"error": f"cannot record in {plan.run.path}: {error}", "exit_code": 2})
         return
     _say(report, _greeting(recorder))
-    _let_go(recorder.journal.writer.host_dir, keep=report)
-    _live(recorder, plan.spec.hang_s, report)
+    _let_go(recorder.journal.writer.host_dir)
+    _live(recorder, plan.spec.hang_s, plan.spec.command, os.getcwd(), report)
 
 
 def adopt(run_dir: Path, host: str, report: int) -> None:
@@ -57,9 +57,11 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
         _say(report, {"error": str(error), "exit_code": 2})
         return
     _say(report, _greeting(recorder))
-    _let_go(recorder.journal.writer.host_dir, keep=None)
+    _let_go(recorder.journal.writer.host_dir)
     recorder.journal.event("recorder_start", adopted=True)
-    _live(recorder, None, None)
+    manifest = ending.read_json(run_dir / "run.json")
+    hang_s = recorder.journal.state.get("hang_s")
+    _live(recorder, hang_s, manifest.get("command", []), manifest.get("cwd", ""), None)
 
 
 def _begin(plan: Plan) -> Recorder:
@@ -82,7 +84,7 @@ def _begin(plan: Plan) -> Recorder:
         server.close()
         raise
     sink.after_start()
-    journal.event("run_start", command=spec.command, pid=command.pid)
+    journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
     journal.save_state(
         state="running",
@@ -106,19 +108,22 @@ def _greeting(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def _live(recorder: Recorder, hang_s: float | None, report: int | None) -> None:
+def _live(recorder: Recorder, hang_s: float | None, words: list[str], cwd: str, report: int | None) -> None:
     """Everything that is not needed to start the command is loaded now."""
-    from gputop_probes.recorder import duties
-
-    recorder.guard("duties", duties.install, recorder, hang_s)
+    recorder.guard("duties", _install_duties, recorder, hang_s, words, cwd)
     ended = recorder.run()
     if report is not None and ended:
         _say(report, {"exit_code": recorder.journal.state.get("exit_code")})
 
 
-def _let_go(host_dir: Path, keep: int | None) -> None:
+def _install_duties(recorder: Recorder, hang_s: float | None, words: list[str], cwd: str) -> None:
+    from gputop_probes.recorder import duties
+
+    duties.install(recorder, hang_s, words, cwd)
+
+
+def _let_go(host_dir: Path) -> None:
     """Let go of the front's terminal and pipes; our own words go to ``recorder.log``."""
-    del keep
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
     try:

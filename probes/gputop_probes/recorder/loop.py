@@ -23,7 +23,7 @@ from gputop_probes.recorder.requests import Requests
 from gputop_probes.recorder.server import Server
 
 TICK_S = 0.05
-QUIET_TICK_S = 0.25
+QUIET_TICK_S = 0.1
 """While no rank is connected there is nothing to drain."""
 DRAIN_AT_END_S = 1.0
 LINGER_S = 2.0
@@ -49,6 +49,7 @@ class Recorder:
         self.farewells: list[tuple[str, Callable[[], None]]] = []
         """Run once at the end, before the last state is written."""
         self._leave_at: float | None = None
+        self._wakers: tuple[socket.socket, ...] = ()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> bool:
@@ -88,6 +89,11 @@ class Recorder:
             self.server.listen_again()
             self._watch(self.server.listener, self._accept)
 
+    def save_state(self, **changes: Any) -> None:
+        """Write ``host.json`` with what was lost so far."""
+        dropped = sum(rank.dropped for rank in self.ranks.by_number.values())
+        self.journal.save_state(dropped_records=dropped, garbled_messages=self.intake.garbled, **changes)
+
     def _turn(self) -> None:
         started = time.monotonic()
         tick = TICK_S if self.intake.peers else QUIET_TICK_S
@@ -125,10 +131,13 @@ class Recorder:
         awake.setblocking(False)
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        self._wake = wake
+        self._wakers = (awake, wake)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._watch(awake, lambda: awake.recv(64) and None)
+        self._watch(awake, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._wakers[0].recv(64)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._leave_at is None:
@@ -138,7 +147,7 @@ class Recorder:
         self.guard("drain", self.intake.drain)
         for name, farewell in self.farewells:
             self.guard(name, farewell)
-        self._save_state()
+        self.save_state()
         self.guard("socket", self.server.close)
         self.journal.writer.close()
 
@@ -156,13 +165,9 @@ class Recorder:
         seconds = (now_ns - self.journal.state["started_ns"]) / 1e9
         self.guard("orphans", self._note_orphans)
         self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3))
-        self._save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
+        self.save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
         self.guard("socket", self.server.close)
         self.journal.writer.close()
-
-    def _save_state(self, **changes: Any) -> None:
-        dropped = sum(rank.dropped for rank in self.ranks.by_number.values())
-        self.journal.save_state(dropped_records=dropped, garbled_messages=self.intake.garbled, **changes)
 
     def _drain_to_the_end(self) -> None:
         """Read until every rank has hung up, for at most a second."""

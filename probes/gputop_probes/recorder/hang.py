@@ -1,0 +1,98 @@
+"""Notices that ranks stand still, and asks all of them where they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gputop_probes import procfs
+from gputop_probes.recorder.journal import Journal
+from gputop_probes.recorder.ranks import Rank, RankTable
+
+DEFAULT_LIMIT_S = 30.0
+_STEPS_BEFORE_JUDGING = 5
+"""The first steps hold compilation and caches that fill."""
+_MEDIANS = 20
+_SECOND_DUMP_S = 60.0
+_OWN_PAUSE_S = 5.0
+
+
+class HangWatch:
+    """Called about once a second."""
+
+    def __init__(
+        self, journal: Journal, ranks: RankTable, send: Callable[[dict[str, Any]], int], limit_s: float | None
+    ):
+        self._journal = journal
+        self._ranks = ranks
+        self._send = send
+        self._limit_s = limit_s if limit_s is not None else _limit_from_environment()
+        self._silent: list[Rank] = []
+        self._second_dump_at: float | None = None
+        self._last_check = time.monotonic()
+
+    def check(self) -> None:
+        """Compare every rank's silence with its limit; say once when a hang begins and when it is over."""
+        now = time.monotonic()
+        if now - self._last_check > _OWN_PAUSE_S:  # we were stopped ourselves: nothing can be said of that time
+            self._forgive(now)
+        self._last_check = now
+        if self._silent:
+            self._follow(now)
+            return
+        silent = [rank for rank in self._ranks.connected() if self._stands_still(rank, now)]
+        if silent:
+            self._begin(silent, now)
+
+    def limit_s(self, rank: Rank) -> float:
+        """Silence that counts as a hang of this rank."""
+        return max(self._limit_s, _MEDIANS * rank.median_step_s())
+
+    def _stands_still(self, rank: Rank, now: float) -> bool:
+        if rank.steps_seen < _STEPS_BEFORE_JUDGING or rank.said_goodbye or now - rank.progress_s <= self.limit_s(rank):
+            return False
+        found = procfs.stat(rank.pid)
+        if found is not None and found.state in "Tt":  # stopped by somebody, or under a debugger: no hang
+            rank.progress_s = now
+            return False
+        return found is not None
+
+    def _begin(self, silent: list[Rank], now: float) -> None:
+        self._silent = silent
+        worst = max(now - rank.progress_s for rank in silent)
+        limit = min(self.limit_s(rank) for rank in silent)
+        self._journal.event("hang_suspected", ranks=_numbers(silent), silent_s=round(worst, 1), limit_s=round(limit, 1))
+        self._ask()
+        self._second_dump_at = now + _SECOND_DUMP_S
+
+    def _follow(self, now: float) -> None:
+        moving = [rank for rank in self._silent if now - rank.progress_s < self.limit_s(rank)]
+        gone = [rank for rank in self._silent if not rank.connected]
+        if moving or len(gone) == len(self._silent):
+            self._journal.event("hang_over", ranks=_numbers(self._silent))
+            self._silent = []
+        elif self._second_dump_at is not None and now >= self._second_dump_at:
+            self._second_dump_at = None
+            self._ask()
+
+    def _ask(self) -> None:
+        self._send({"cmd": "dump", "reason": "hang"})
+        self._send({"cmd": "flight_recorder"})
+
+    def _forgive(self, now: float) -> None:
+        for rank in self._ranks.connected():
+            rank.progress_s = now
+
+
+def _numbers(ranks: list[Rank]) -> list[int]:
+    return sorted(rank.number for rank in ranks)
+
+
+def _limit_from_environment() -> float:
+    try:
+        limit = float(os.environ.get("GPUTOP_HANG_S", ""))
+    except ValueError:
+        return DEFAULT_LIMIT_S
+    return limit if limit > 0 else DEFAULT_LIMIT_S
