@@ -81,20 +81,21 @@ class _StopRule:
         if self._stopped or now < self._next:
             return
         self._next = now + _CALIBRATE_POLL_S
+        reasons = self._reasons()
         if now >= self._deadline:
-            self._stop("stopped by --timeout before the figures were stable: " + "; ".join(self._reasons()))
-        elif not self._reasons():
+            self._stop("stopped by --timeout before the figures were stable: " + "; ".join(reasons))
+        elif not reasons:
             self._stop("step time, memory and utilisation are stable: stopping the command")
 
     def _reasons(self) -> list[str]:
         """Why the figures are not stable yet; empty when they are."""
         from gputop_analysis.calibrate import stable
-        from gputop_probes.record.reader import RecordError, RunRecord
+        from gputop_probes.record.reader import RunRecord
 
         try:
             stability = stable(RunRecord.open(self._handle.run_dir))
-        except RecordError as error:
-            return [str(error)]
+        except Exception as error:  # whatever is wrong with the judgement, the command runs on to the timeout
+            return [f"{type(error).__name__}: {error}"]
         return [] if stability.stable else list(stability.reasons)
 
     def _stop(self, why: str) -> None:

@@ -101,9 +101,15 @@ def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
 
 
 def _print_end(handle: RunHandle, options: argparse.Namespace) -> None:
-    """The summary for people on stderr, the report for programs on stdout; neither may hide the command's exit code."""
-    from gputop.cli.summary import print_report_json, print_summary
+    """The summary for people on stderr, the report for programs on stdout; a failure here may not hide the exit code."""
+    try:
+        from gputop.cli.summary import print_report_json, print_summary
 
-    print_summary(handle.run_dir)
-    if options.json:
-        print_report_json(handle.run_dir)
+        print_summary(handle.run_dir)
+        if options.json:
+            print_report_json(handle.run_dir)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        print(f"gputop: the summary failed ({type(error).__name__}: {error})", file=sys.stderr)
+        print(f"gputop: the record is {handle.run_dir}", file=sys.stderr)

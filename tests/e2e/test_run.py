@@ -1,0 +1,116 @@
+"""Whole runs of real trainings, from the command line to the report."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from e2e_support import ROOT, gputop, training
+
+from gputop_agent import wire
+from gputop_probes.record.reader import RunRecord
+
+pytestmark = pytest.mark.e2e
+
+REPORT_KEYS = {
+    "command",
+    "exit_code",
+    "world_size",
+    "steps",
+    "step_time_p50_ms",
+    "step_time_p95_ms",
+    "phases_mean_ms",
+    "ranks",
+    "gpus",
+    "findings",
+    "context",
+}
+RANK_KEYS = {
+    "rank",
+    "host",
+    "steps",
+    "step_time_p50_ms",
+    "phases_mean_ms",
+    "wait_mean_ms",
+    "peak_allocated_gib",
+    "peak_reserved_gib",
+    "peak_rss_gib",
+    "dropped_records",
+}
+FINDING_KEYS = {"id", "severity", "rank", "title", "evidence", "fix", "recoverable_ms_per_step"}
+
+
+def test_report_of_a_plain_training(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(training(80, body="sys.exit(5) if i == 79 else None"))
+    done = gputop("run", "--json", sys.executable, str(script), tmp_path=tmp_path)
+    assert done.returncode == 5
+    report = json.loads(done.stdout)
+    assert set(report) >= REPORT_KEYS
+    assert (report["exit_code"], report["world_size"], report["steps"]) == (5, 1, 80)
+    assert set(report["phases_mean_ms"]) == set(wire.PHASES)
+    assert all(set(rank) >= RANK_KEYS for rank in report["ranks"])
+    assert all(set(finding) >= FINDING_KEYS for finding in report["findings"])
+    assert 4 < report["step_time_p50_ms"] < 50
+    assert report["phases_mean_ms"]["other"] >= 4, "the script sleeps 4 ms a step outside every phase"
+    again = gputop("report", "--json", tmp_path=tmp_path)
+    assert json.loads(again.stdout) == report
+
+
+def test_phases_add_up_to_the_wall_time_and_the_times_to_the_run(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(training(200))
+    assert (
+        gputop("run", "--run-dir", str(tmp_path / "run"), sys.executable, str(script), tmp_path=tmp_path).returncode
+        == 0
+    )
+    steps = RunRecord.open(tmp_path / "run").steps(0)
+    assert (sum(steps[f"{phase}_ns"] for phase in wire.PHASES) == steps["wall_ns"]).all()
+    assert all((steps[f"{phase}_ns"] >= 0).all() for phase in wire.PHASES)
+    gaps = steps["t_end_ns"][1:] - steps["wall_ns"][1:] - steps["t_end_ns"][:-1]
+    assert abs(gaps).max() == 0, "steps follow each other without a hole"
+
+
+def test_two_ranks_under_torchrun(tmp_path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [
+        str(ROOT / "examples" / "tiny_gpt.py"),
+        "--steps",
+        "40",
+        "--width",
+        "32",
+        "--layers",
+        "1",
+        "--eval-every",
+        "0",
+    ]
+    done = gputop("run", "--json", sys.executable, *words, *script, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["world_size"] == 2
+    assert [(rank["rank"], rank["steps"]) for rank in report["ranks"]] == [(0, 40), (1, 40)]
+    assert all(rank["wait_mean_ms"] is not None and rank["wait_mean_ms"] >= 0 for rank in report["ranks"])
+
+
+def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(training(100_000))
+    done = gputop("run", "--calibrate", "--timeout", "30", sys.executable, str(script), tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "steps" in done.stderr
+    assert "gputop report" in done.stderr
+
+
+def test_exports(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(training(40))
+    assert gputop("run", sys.executable, str(script), tmp_path=tmp_path).returncode == 0
+    table = gputop("export", "--format", "csv", tmp_path=tmp_path).stdout.splitlines()
+    assert len(table) > 2
+    assert all(len(line.split(",")) == len(table[0].split(",")) for line in table)
+    assert json.loads(gputop("export", "--format", "json", tmp_path=tmp_path).stdout)
+    picture = gputop("export", "--format", "svg", "-o", "run.svg", tmp_path=tmp_path)
+    assert picture.returncode == 0, picture.stderr
+    assert (tmp_path / "run.svg").read_text().startswith("<svg")
+    assert gputop("export", "--format", "csv", "--rank", "7", tmp_path=tmp_path).returncode == 2
