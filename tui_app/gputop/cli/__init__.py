@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, silence_stdout
 
 _EPILOG = "Start here: gputop run python train.py   (everything after the first word that is no option is the command)"
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our stdout went away: not an error
+        silence_stdout()
         return 0
 
 

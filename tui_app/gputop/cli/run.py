@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, silence_stdout
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.terminal import has_terminal
 
@@ -26,7 +26,7 @@ def execute(words: list[str]) -> int:
         raise CliError("no command: say what to run, for example `gputop run python train.py`")
     live = not (options.headless or options.calibrate) and has_terminal()
     handle = _start(command, options, live)
-    code = _watch_live(handle) if live else _watch_headless(handle, options)
+    code = _watch_live(handle, options) if live else _watch_headless(handle, options)
     if code is None:  # left running
         return 0
     _print_end(handle, options)
@@ -83,13 +83,19 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         raise CliError(str(error), error.exit_code) from None
 
 
-def _watch_live(handle: RunHandle) -> int | None:
+def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
     from gputop.app import Source, run_app
     from gputop.control import RunControl
 
-    result = run_app(Source(handle.run_dir, "live", RunControl(handle)))
+    try:
+        result = run_app(Source(handle.run_dir, "live", RunControl(handle)))
+    except Exception as error:
+        print(f"gputop: the live screen failed ({type(error).__name__}: {error}); going on without", file=sys.stderr)
+        return _watch_headless(handle, options)
     if result.still_running:
-        print(f"the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr)
+        print(
+            f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr
+        )
         return None
     return handle.wait(None)
 
@@ -101,7 +107,7 @@ def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
 
 
 def _print_end(handle: RunHandle, options: argparse.Namespace) -> None:
-    """The summary for people on stderr, the report for programs on stdout; a failure here may not hide the exit code."""
+    """The summary on stderr, the report on stdout; a failure here must not hide the command's exit code."""
     try:
         from gputop.cli.summary import print_report_json, print_summary
 
@@ -109,7 +115,7 @@ def _print_end(handle: RunHandle, options: argparse.Namespace) -> None:
         if options.json:
             print_report_json(handle.run_dir)
     except BrokenPipeError:
-        raise
+        silence_stdout()
     except Exception as error:
         print(f"gputop: the summary failed ({type(error).__name__}: {error})", file=sys.stderr)
         print(f"gputop: the record is {handle.run_dir}", file=sys.stderr)
