@@ -1,5 +1,6 @@
 """A few steps under torch.profiler, on command: started and stopped by the training thread, evaluated beside it."""
 
+import os
 import sys
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ from .state import S
 
 _MAX_STEPS = 50
 _ROWS = 40
+_KINETO_LEVEL = "KINETO_LOG_LEVEL"
 
 _active = None
 
@@ -66,7 +68,8 @@ class Burst:
         if torch.cuda.is_initialized():
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
         profile = torch.profiler.profile(activities=kinds)
-        profile.start()
+        with _QuietKineto():
+            profile.start()
         self._profile, self._first = profile, step + 1
 
     def _stop(self):
@@ -91,6 +94,23 @@ class Burst:
             )
         except Exception as error:
             _report_failure(error)
+
+
+class _QuietKineto:
+    """Kineto reads its log level when it is first used, and from torch 2.13 on writes two lines to stderr a profile.
+
+    The variable is put back at once. Where the training has profiled before us, the level stays what it was.
+    """
+
+    def __enter__(self):
+        self._before = os.environ.get(_KINETO_LEVEL)
+        os.environ[_KINETO_LEVEL] = "6"  # above ERROR (4) and USDT (5)
+
+    def __exit__(self, *exception):
+        if self._before is None:
+            os.environ.pop(_KINETO_LEVEL, None)
+        else:
+            os.environ[_KINETO_LEVEL] = self._before
 
 
 def table(averages):

@@ -8,6 +8,7 @@ def describe_loader(loader, site=None):
     batch_sampler = getattr(loader, "batch_sampler", None)
     dataset = getattr(loader, "dataset", None)
     collate = getattr(loader, "collate_fn", None)
+    iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     return {
         "class": type(loader).__name__,
         "batch_size": _batch_size(loader, batch_sampler),
@@ -19,11 +20,11 @@ def describe_loader(loader, site=None):
         "timeout_s": getattr(loader, "timeout", None),
         "start_method": _start_method(loader),
         "dataset": _dataset_name(dataset),
-        "dataset_length": _length(dataset),
-        "iterable": batch_sampler is None and not hasattr(type(dataset), "__getitem__"),
+        "dataset_length": None if iterable else _length(dataset),
+        "iterable": iterable,
         "sampler": type(getattr(loader, "sampler", None)).__name__,
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
-        "length": _length(batch_sampler),
+        "length": None if iterable else _length(batch_sampler),
         "site": site,
     }
 
@@ -51,12 +52,11 @@ def _dataset_name(dataset):
 
 
 def _length(sized):
-    """``len`` of a map-style dataset or of its batch sampler.
+    """``len`` of a map-style dataset or of its batch sampler, None if it has none.
 
-    Never of an IterableDataset: ``len(loader)`` would make torch compare that length with what is fetched, and warn.
+    The loader itself is never asked: with an IterableDataset torch would then compare that length with what is
+    fetched, and warn.
     """
-    if not (hasattr(type(sized), "__getitem__") or hasattr(sized, "sampler") or hasattr(sized, "batch_sampler")):
-        return None
     try:
         return len(sized)
     except Exception:

@@ -6,7 +6,8 @@ Walks ``__dict__["_modules"]`` and ``__dict__["_parameters"]`` only, so that no 
 from time import monotonic_ns
 
 _TOP_KINDS = 20
-_BUDGET_NS = 15_000_000  # the walk stops here and says so; 20,000 modules take about this long
+BUDGET_NS = 15_000_000  # in the training thread the walk stops here and says so: 5,000 modules or more
+PATIENT_NS = 2_000_000_000  # in the agent's thread, which then finishes it
 _MAX_ROOTS = 8
 
 #: wrapper class -> where the wrapped module lies in ``_modules``
@@ -37,12 +38,12 @@ _CONFIG = {
 }
 
 
-def describe_model(roots):
+def describe_model(roots, budget_ns=BUDGET_NS):
     """The ``model`` entry of the hello for the outermost modules that are trained; None without any."""
     if not roots:
         return None
     main = max((unwrap(root) for root in roots[:_MAX_ROOTS]), key=lambda module: len(_children(module)))
-    totals = _Totals(monotonic_ns() + _BUDGET_NS)
+    totals = _Totals(monotonic_ns() + budget_ns)
     for root in roots[:_MAX_ROOTS]:
         totals.add(root)
     found = totals.result()

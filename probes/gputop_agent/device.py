@@ -46,6 +46,8 @@ _clock = None
 def activate(torch, device_index):
     """Start the device clock; the caller knows that CUDA is initialised and that the model lives there."""
     global _clock, mark, late_scalar
+    if _clock is not None:
+        return
     memory.activate(torch, device_index)
     pinned = torch.empty(_SLOTS, dtype=torch.float64, device="cpu", pin_memory=True)
     _clock = DeviceClock(

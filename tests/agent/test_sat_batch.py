@@ -1,0 +1,116 @@
+"""Sizes, descriptions and fingerprints of batches."""
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from gputop_agent import batch  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    batch.reset()
+    batch._plans.clear()
+    yield
+    batch.reset()
+    batch._plans.clear()
+
+
+Pair = namedtuple("Pair", "image label")
+
+
+@dataclass
+class Item:
+    weight: float
+    pixels: object
+
+
+IMAGES = torch.zeros(6, 3, 8, 8)
+TOKENS = torch.zeros(4, 16, dtype=torch.int64)
+MASK = torch.ones(4, 16, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (IMAGES, (6, 0)),
+        ([IMAGES, torch.zeros(6, dtype=torch.int64)], (6, 0)),
+        ((torch.tensor(3.0), IMAGES), (6, 0)),
+        (Pair(IMAGES, torch.zeros(6)), (6, 0)),
+        ({"attention_mask": MASK, "input_ids": TOKENS[:, :8]}, (4, 32)),
+        (UserDict({"input_ids": TOKENS, "labels": TOKENS}), (4, 64)),
+        ((TOKENS, TOKENS), (4, 64)),
+        (Item(1.0, IMAGES), (6, 0)),
+        ({"deep": [{"x": IMAGES}]}, (6, 0)),
+        ("text", (0, 0)),
+        ([], (0, 0)),
+        (None, (0, 0)),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), (0, 0)),
+    ],
+)
+def test_samples_and_tokens(value, expected):
+    assert batch.count(value) == expected
+    assert batch.count(value) == expected  # through the remembered plan
+
+
+def test_another_structure_under_the_same_type_is_seen():
+    assert batch.count([IMAGES]) == (6, 0)
+    assert batch.count([[TOKENS]]) == (4, 64)
+    assert batch.count({"x": IMAGES}) == (6, 0)
+    assert batch.count({"y": TOKENS}) == (4, 64)
+
+
+def test_user_code_is_not_run():
+    class Lazy(dict):
+        def __getitem__(self, key):
+            raise AssertionError("ran user code")
+
+        items = values = keys = __iter__ = __getitem__
+
+    assert batch.count(Lazy(x=IMAGES)) == (6, 0)
+
+
+@given(st.recursive(st.integers(0, 9), lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(max_size=2), t)))
+def test_any_nesting_is_counted_without_an_error(tree):
+    samples, tokens = batch.count({"tree": tree, "last": IMAGES})
+    assert (samples, tokens) == (6, 0)
+
+
+def test_description_names_shapes_dtypes_and_the_line_that_fetched():
+    batch.count({"input_ids": TOKENS, "pixels": [IMAGES.half()]})
+    assert batch.description == {
+        "shapes": {"input_ids": [4, 16], "pixels.0": [6, 3, 8, 8]},
+        "dtypes": {"input_ids": "int64", "pixels.0": "float16"},
+    }
+    assert batch.site is not None and "test_sat_batch.py:" in batch.site
+
+
+def test_fingerprint_tells_data_apart_and_is_given_once():
+    batch.count(torch.arange(100))
+    first = batch.take_crc()
+    batch.count(torch.arange(100))
+    assert first != 0 and batch.take_crc() == first and batch.take_crc() == 0
+    batch.count(torch.arange(1, 101))
+    assert batch.take_crc() not in (0, first)
+
+
+def test_only_sampled_batches_are_fingerprinted():
+    seen = []
+    for _ in range(101):
+        batch.count(IMAGES)
+        seen.append(batch.take_crc() != 0)
+    assert [i for i, there in enumerate(seen) if there] == [*range(8), 50, 100]
+
+
+@pytest.mark.parametrize("value", [torch.zeros(4, 4).t()[1:], torch.zeros(0), torch.eye(3).to_sparse()])
+def test_what_is_not_plain_memory_has_no_fingerprint(value):
+    assert batch.fingerprint(value) == 0
+
+
+def test_a_transposed_view_still_counts():
+    assert batch.count(torch.zeros(4, 9).t()) == (9, 0)

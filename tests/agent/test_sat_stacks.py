@@ -1,0 +1,135 @@
+"""The sampler and the frames' names, on real threads that wait in known lines."""
+
+import sys
+import threading
+
+import pytest
+
+from gputop_agent import dump, frames, stacks, state, transport
+
+PACKAGE = "/x/site-packages/trainer_lib/loop.py"
+SOURCE = "def fetch(started, gate):\n    started.set()\n    gate.wait()\n"
+
+
+def package_function():
+    """A function whose code lies in an installed package."""
+    scope = {}
+    exec(compile(SOURCE, PACKAGE, "exec"), scope)
+    return scope["fetch"]
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """A function that runs ``target(started, gate)`` as the training thread and returns once it waits."""
+    monkeypatch.setattr(state, "S", state.S)
+    threads, gate = [], threading.Event()
+
+    def run(target):
+        started = threading.Event()
+        thread = threading.Thread(target=target, args=(started, gate), name="trainer")
+        thread.start()
+        threads.append(thread)
+        assert started.wait(10)
+        state.S.thread_ident = thread.ident
+        return thread
+
+    yield run
+    gate.set()
+    for thread in threads:
+        thread.join()
+    state.S.reset()
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    found = []
+    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields}))
+    return found
+
+
+def get_batch(started, gate):
+    started.set()
+    gate.wait()
+
+
+def through_package(started, gate):
+    package_function()(started, gate)
+
+
+def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(waiting, sent):
+    waiting(get_batch)
+    state.S.phase = state.DATA
+    sampler = stacks.Sampler(50)
+    for _ in range(10):
+        sampler.sample()
+    sampler.flush()
+    (event,) = sent
+    line = get_batch.__code__.co_firstlineno + 2
+    assert event["phase"] == "data" and event["total"] == 10 and event["period_ms"] == 50
+    (sample,) = event["samples"]
+    assert sample["site"].endswith(f"test_sat_stacks.py:{line}") and sample["function"] == "get_batch"
+    assert sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
+
+
+def test_forward_is_looked_at_less_often_and_scaled(waiting, sent):
+    waiting(get_batch)
+    sampler = stacks.Sampler(50)
+    state.S.phase = state.FORWARD
+    for _ in range(40):
+        sampler.sample()
+    state.S.phase = state.OPTIMIZER
+    for _ in range(40):
+        sampler.sample()
+    sampler.flush()
+    (event,) = sent
+    assert event["phase"] == "forward" and event["total"] == 10 and event["period_ms"] == 200
+
+
+def test_below_the_users_line_the_package_is_named(waiting):
+    thread = waiting(through_package)
+    site, function, _, inside = stacks.describe(sys._current_frames()[thread.ident])
+    assert function == "through_package" and "test_sat_stacks.py" in site
+    assert inside == "trainer_lib/loop.py:3 fetch"
+
+
+def test_without_a_line_of_the_users_the_package_is_the_site(waiting):
+    thread = waiting(package_function())
+    site, function, caller, inside = stacks.describe(sys._current_frames()[thread.ident])
+    assert (site, function) == ("trainer_lib/loop.py:3", "fetch")
+    assert "threading.py" in caller and "threading.py" in inside
+
+
+def test_origins():
+    import torch
+
+    assert frames.origin(torch.nn.Linear.forward.__code__.co_filename) == frames.TORCH
+    assert frames.origin(threading.__file__) == frames.STDLIB
+    assert frames.origin(frames.__file__) == frames.AGENT
+    assert frames.origin("<frozen importlib._bootstrap>") == frames.STDLIB
+    assert frames.origin(pytest.__file__) == frames.LIBRARY
+    assert frames.origin("/home/me/train.py") == frames.USER
+    assert frames.short_name(torch.nn.Linear.forward.__code__.co_filename) == "torch/nn/modules/linear.py"
+
+
+def test_events_become_rarer_as_the_run_gets_long(waiting, sent, monkeypatch):
+    waiting(get_batch)
+    now = [0.0]
+    monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
+    sampler = stacks.Sampler(50)
+    for second in range(3600):
+        now[0] = float(second)
+        sampler.sample()
+        sampler.flush_if_due()
+    assert 120 < len(sent) < 400
+    assert sum(event["total"] for event in sent) > 3500
+
+
+def test_the_dump_shows_the_training_thread_first(waiting, sent):
+    waiting(get_batch)
+    dump.send("test")
+    (event,) = sent
+    first = event["threads"][0]
+    assert event["type"] == "stack_dump" and event["reason"] == "test"
+    assert first["training"] and first["name"] == "trainer"
+    assert any("get_batch" in frame for frame in first["frames"])
+    assert sum(t["training"] for t in event["threads"]) == 1
