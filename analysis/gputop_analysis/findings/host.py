@@ -65,7 +65,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     cause="host",
     trigger="less than 60 % CPU time in forward and backward, more than 1 voluntary switch a step, other threads busy",
     fix="move the work of the other thread into a process",
-    explains=("HO06",),
+    explains=(),
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""

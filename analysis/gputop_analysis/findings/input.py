@@ -131,7 +131,7 @@ def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     cause="host",
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 10 %",
     fix="fewer workers and threads per process, or fewer processes on the machine",
-    explains=("HO04", "HO06", "CR05"),
+    explains=("HO04", "CR05"),
 )
 def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """More is ready to run than there are cores."""
