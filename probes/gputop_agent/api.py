@@ -86,9 +86,11 @@ def flush(now_s):
 
 def reset():
     """Forget the parent's totals (called in a fork's child)."""
-    global _lock, _started_s
+    global _lock, _started_s, _sent_s, _last_log_ns
     _lock = threading.Lock()
     _started_s = None
+    _sent_s = 0.0
+    _last_log_ns = 0
     _totals.clear()
     _unsent.clear()
 

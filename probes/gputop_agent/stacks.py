@@ -1,5 +1,6 @@
 """Names the code behind a phase: samples the training thread's stack and counts the lines it was seen in."""
 
+import os
 import sys
 from time import monotonic
 
@@ -13,6 +14,7 @@ _TOP = 8
 _MIN_INTERVAL_S = 2.0
 _MAX_INTERVAL_S = 30.0
 _MAX_SITES = 512
+_CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
 class Sampler:
@@ -33,6 +35,8 @@ class Sampler:
             frame = sys._current_frames().get(S.thread_ident)
             if frame is not None:
                 self._count(phase, describe(frame))
+                if phase in _SELDOM and not S.checkpointing_seen:
+                    S.checkpointing_seen = _in_checkpoint(frame)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""
@@ -84,6 +88,11 @@ def describe(frame):
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(found[library])
     return frames.site(chosen), chosen.f_code.co_name, caller, inside
+
+
+def _in_checkpoint(frame):
+    """Whether activation checkpointing is on the stack: running a segment, or running it again."""
+    return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in frames.stack(frame))
 
 
 def _first(found, origins):
