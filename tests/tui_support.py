@@ -62,6 +62,7 @@ def write_run(
     total_steps: int | None = None,
     command: tuple[str, ...] = ("python", "train.py", "--batch", "16"),
     recording: str | None = None,
+    start_ns: int = START_NS,
     gpu_note: str = "no NVIDIA driver here: GPU panels are off; `gputop doctor` tells more",
 ) -> Path:
     """A record of a well-behaved run, or of one with a slow rank; every byte follows from the arguments."""
@@ -69,14 +70,14 @@ def write_run(
         "run_id": "test",
         "name": "test",
         "command": list(command),
-        "created_ns": START_NS,
+        "created_ns": start_ns,
         "recording": recording,
     }
     writer = RecordWriter.create(folder, "box", manifest)
-    end_ns = START_NS
+    end_ns = start_ns
     for rank in range(ranks):
-        writer.append_event(hello(rank, ranks, total_steps, gpus))
-        at_ns, rows, comm = START_NS + 2 * 10**9, [], []
+        writer.append_event(hello(rank, ranks, total_steps, gpus, start_ns))
+        at_ns, rows, comm = start_ns + 2 * 10**9, [], []
         for step in range(steps):
             phases = _phases_of(rank, step, ranks, slow_rank)
             at_ns += round(sum(phases.values()) * 1e6)
@@ -93,17 +94,17 @@ def write_run(
         if comm:
             writer.append_rank("comm", rank, b"".join(comm))
         end_ns = max(end_ns, at_ns)
-    _write_samples(writer, end_ns, gpus, ranks)
-    writer.write_state(_state(state, exit_code, end_ns, gpus, gpu_note))
+    _write_samples(writer, start_ns, end_ns, gpus, ranks)
+    writer.write_state(_state(state, exit_code, start_ns, end_ns, gpus, gpu_note))
     (folder / "hosts" / "box" / "output.log").write_bytes(output_bytes())
     writer.close()
     return folder
 
 
-def hello(rank: int, ranks: int, total_steps: int | None, gpus: int) -> dict[str, object]:
+def hello(rank: int, ranks: int, total_steps: int | None, gpus: int, start_ns: int) -> dict[str, object]:
     """What a rank says of itself."""
     return {
-        "t_ns": START_NS + 10**9,
+        "t_ns": start_ns + 10**9,
         "type": "hello",
         "rank": rank,
         "host": "box",
@@ -137,9 +138,9 @@ def _memory(rank: int) -> dict[str, int]:
     }
 
 
-def _write_samples(writer: RecordWriter, end_ns: int, gpus: int, ranks: int) -> None:
-    for second in range(int((end_ns - START_NS) / 1e9) + 1):
-        at_ns = START_NS + second * 10**9
+def _write_samples(writer: RecordWriter, start_ns: int, end_ns: int, gpus: int, ranks: int) -> None:
+    for second in range(int((end_ns - start_ns) / 1e9) + 1):
+        at_ns = start_ns + second * 10**9
         host = {"t_ns": at_ns, "memory_total_bytes": 32 * GIB, "memory_available_bytes": 19 * GIB}
         host |= {"cpu_pct": 62 + 20 * math.sin(second / 3), "cpu_count": 8, "process_count": ranks + 1}
         host |= {"disk_read_bytes_total": second * 4_000_000, "disk_write_bytes_total": second * 900_000}
@@ -152,11 +153,13 @@ def _write_samples(writer: RecordWriter, end_ns: int, gpus: int, ranks: int) -> 
             writer.append_host("gpu", pack(layout.GPU, layout.GPU_FIELDS, gpu))
 
 
-def _state(state: str, exit_code: int | None, end_ns: int, gpus: int, gpu_note: str) -> dict[str, object]:
+def _state(
+    state: str, exit_code: int | None, start_ns: int, end_ns: int, gpus: int, gpu_note: str
+) -> dict[str, object]:
     infos = [{"index": i, "name": "NVIDIA H100 80GB HBM3", "memory_total_bytes": 80 * GIB} for i in range(gpus)]
     ended = {"ended_ns": end_ns, "exit_code": exit_code} if state == "ended" else {}
     note = "" if gpus else gpu_note
-    head = {"host": "box", "state": state, "started_ns": START_NS, "cpu_count": 8, "memory_total_bytes": 32 * GIB}
+    head = {"host": "box", "state": state, "started_ns": start_ns, "cpu_count": 8, "memory_total_bytes": 32 * GIB}
     return {**head, "gpus": infos, "gpu_note": note, **ended}
 
 

@@ -34,16 +34,16 @@ class Mark:
 
 
 PHASES: tuple[PhaseStyle, ...] = (
-    PhaseStyle("data", "d", "#e5a445", "#b3701a", "ansi_yellow"),
-    PhaseStyle("h2d", "h", "#e3d26f", "#8f7f00", "ansi_bright_yellow"),
-    PhaseStyle("forward", "f", "#6cb8e6", "#3f9ad0", "ansi_bright_cyan"),
-    PhaseStyle("backward", "b", "#4a7fc9", "#2c5aa0", "ansi_blue"),
-    PhaseStyle("optimizer", "o", "#55b896", "#1f8a68", "ansi_green"),
-    PhaseStyle("comm", "c", "#d17fae", "#b0488a", "ansi_magenta"),
-    PhaseStyle("eval", "e", "#62c3c9", "#1e8b93", "ansi_cyan"),
-    PhaseStyle("checkpoint", "k", "#c8693f", "#a34a20", "ansi_red"),
-    PhaseStyle("compile", "m", "#a58ad6", "#7650b8", "ansi_bright_magenta"),
-    PhaseStyle("other", "x", "#76808f", "#8a929e", "ansi_bright_black"),
+    PhaseStyle("data", "d", "#e5a445", "#e09a3a", "ansi_yellow"),
+    PhaseStyle("h2d", "h", "#e3d26f", "#d2bb35", "ansi_bright_yellow"),
+    PhaseStyle("forward", "f", "#6cb8e6", "#5fb0e0", "ansi_bright_cyan"),
+    PhaseStyle("backward", "b", "#4a7fc9", "#2f6db5", "ansi_blue"),
+    PhaseStyle("optimizer", "o", "#55b896", "#3aa583", "ansi_green"),
+    PhaseStyle("comm", "c", "#d17fae", "#c8649f", "ansi_magenta"),
+    PhaseStyle("eval", "e", "#62c3c9", "#3fb0b8", "ansi_cyan"),
+    PhaseStyle("checkpoint", "k", "#c8693f", "#b8592a", "ansi_red"),
+    PhaseStyle("compile", "m", "#a58ad6", "#8f70c9", "ansi_bright_magenta"),
+    PhaseStyle("other", "x", "#76808f", "#9aa2ad", "ansi_bright_black"),
 )
 PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
 

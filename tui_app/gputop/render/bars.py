@@ -21,7 +21,7 @@ def bar(share: float, width: int, style: str) -> Row:
 
 
 def layered_bar(parts: Sequence[tuple[float, str, str]], mark: float, total: float, width: int) -> Row:
-    """``(value, style, glyph)`` parts one after another on a light line of ``total``, and an upright mark at ``mark``."""
+    """``(value, style, glyph)`` parts in a row on a light line of ``total``, an upright mark at ``mark``."""
     if width < 3 or not total > 0:
         return [(" " * max(width, 0), "")]
     cells = [("─", "track")] * width
@@ -113,7 +113,7 @@ def _column(
 
 
 def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str], y: int, mono: bool) -> tuple[str, str]:
-    inside = []
+    inside: list[tuple[float, int]] = []
     for index in range(len(styles)):
         low, high = max(edges[index], y), min(edges[index + 1], y + 1)
         if high - low > 1 / 16:

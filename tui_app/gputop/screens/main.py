@@ -13,6 +13,7 @@ from textual.widget import Widget
 from gputop.app.actions import ACTIONS, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
+from gputop.widgets import roles
 from gputop.widgets.body import Body
 from gputop.widgets.breakdown import Breakdown
 from gputop.widgets.findings import Findings
@@ -32,7 +33,8 @@ class MainScreen(Screen[None]):
     """Everything at a glance."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
-    DEFAULT_CSS = """
+    COMPONENT_CLASSES = roles.CLASSES
+    DEFAULT_CSS = roles.css("MainScreen") + """
     MainScreen { layout: vertical; background: $background; color: $role-text; }
     MainScreen #header { dock: top; height: 3; }
     MainScreen #footer { dock: bottom; height: 1; }

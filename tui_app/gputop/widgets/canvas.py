@@ -15,9 +15,6 @@ from gputop.widgets import roles
 class Canvas(Widget):
     """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``."""
 
-    COMPONENT_CLASSES = roles.CLASSES
-    DEFAULT_CSS = roles.css("Canvas")
-
     def __init__(self, *, id: str | None = None):
         super().__init__(id=id)
         self._drawn: list[Row] = []
@@ -67,8 +64,9 @@ class Canvas(Widget):
         if name.startswith("bold "):
             return self._make_style(name.removeprefix("bold ")) + Style(bold=True)
         front, _, back = name.partition("/")
-        style = self.get_component_rich_style(roles.PREFIX + front) if front else self.rich_style
+        owner = self.screen
+        style = owner.get_component_rich_style(roles.PREFIX + front) if front else self.rich_style
         if not back:
             return style
-        ground = self.get_component_rich_style(roles.PREFIX + back).color
-        return style + Style(bgcolor=ground)
+        ground = owner.get_component_rich_style(roles.PREFIX + back).color
+        return style + (Style(reverse=True) if self.mono and back == "cursor" else Style(bgcolor=ground))

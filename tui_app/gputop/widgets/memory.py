@@ -11,7 +11,8 @@ from gputop_analysis.model import GpuSummary, RankSummary
 
 LABEL = 11
 WIDE = 76
-NO_GPU = "no GPU in use here: GPU panels are off; `gputop doctor` tells more"
+NO_GPU = "no GPU in use here"
+DOCTOR = "GPU panels are off; `gputop doctor` tells more"
 
 
 def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Row]:
@@ -26,8 +27,14 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Ro
     shown = [head, *lines[first : first + height - 1]]
     if not run.gpus and len(shown) < height:
         room = height - len(shown)
-        shown += [[(line, "muted")] for line in wrap(snapshot.gpu_note or NO_GPU, width)[:room]]
+        shown += [[(line, "muted")] for line in wrap(why_no_gpu(snapshot), width)[:room]]
     return shown
+
+
+def why_no_gpu(snapshot: Snapshot) -> str:
+    """What is missing and where to learn more."""
+    note = snapshot.gpu_note or NO_GPU
+    return note if "doctor" in note else f"{note}: {DOCTOR}"
 
 
 def gpu_lines(snapshot: Snapshot, width: int) -> list[Row]:

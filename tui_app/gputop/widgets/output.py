@@ -26,8 +26,7 @@ class Output(ScrollView, can_focus=True):
 
     number: ClassVar[str] = "6"
     title: ClassVar[str] = "Output"
-    COMPONENT_CLASSES = roles.CLASSES
-    DEFAULT_CSS = roles.css("Output") + "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
+    DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
     tabbed: reactive[bool] = reactive(False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
 
@@ -83,7 +82,7 @@ class Output(ScrollView, can_focus=True):
         for text, name in fill(row, width):
             bold = name.startswith("bold ")
             role = name.removeprefix("bold ")
-            style = self.get_component_rich_style(roles.PREFIX + role) if role else self.rich_style
+            style = self.screen.get_component_rich_style(roles.PREFIX + role) if role else self.rich_style
             segments.append(Segment(text, style + Style(bold=True) if bold else style))
         return Strip(segments, width)
 
@@ -96,7 +95,7 @@ class Output(ScrollView, can_focus=True):
                 self._cache.clear()
             marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
             edge = (
-                Segment("▌", self.get_component_rich_style("role--accent")) if marked else Segment(" ", self.rich_style)
+                Segment("▌", self.screen.get_component_rich_style("role--accent")) if marked else Segment(" ", self.rich_style)
             )
             strip = self._cache[key] = Strip([edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
         return strip

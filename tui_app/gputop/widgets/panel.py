@@ -22,7 +22,7 @@ def title_row(number: str, title: str, note: Row, width: int, focused: bool) -> 
     note = note if row_width(note) <= room else []
     end: Row = [(" ", ""), *note] if note else []
     line = width - row_width(start) - row_width(end)
-    return [*start, ("─" * max(line, 0), rule), *end]
+    return [*start, (("━" if focused else "─") * max(line, 0), rule), *end]
 
 
 def tabs(number: str, width: int) -> Row:

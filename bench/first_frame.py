@@ -1,0 +1,52 @@
+"""How long until the first frame: from the start of the process to its first panel on the terminal. One JSON line."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pty_probe import start
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+ROUNDS = 5
+MARKER = b"Findings"
+
+
+def _bare_python_s() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.perf_counter() - began
+
+
+def _first_frame_s(command: list[str]) -> float:
+    probe = start(command)
+    try:
+        return probe.wait_for(MARKER)
+    finally:
+        probe.close()
+
+
+def main() -> None:
+    """Interleave opening a record, starting a run and a bare interpreter; print the medians."""
+    from tui_support import write_run
+
+    gputop = [sys.executable, "-c", "import sys; from gputop.cli import main; sys.exit(main())"]
+    with tempfile.TemporaryDirectory() as folder:
+        record = write_run(Path(folder) / "run", ranks=4, steps=500)
+        rows: dict[str, list[float]] = {"open": [], "run": [], "python": []}
+        for attempt in range(ROUNDS):
+            rows["python"].append(_bare_python_s())
+            rows["open"].append(_first_frame_s([*gputop, "open", str(record)]))
+            target = str(Path(folder) / f"live{attempt}")
+            rows["run"].append(_first_frame_s([*gputop, "run", "--run-dir", target, "sleep", "2"]))
+    medians = {f"{name}_ms": round(1000 * statistics.median(values)) for name, values in rows.items()}
+    print(json.dumps({"bench": "first_frame", "budget_ms": 400, **medians}))
+
+
+if __name__ == "__main__":
+    main()
