@@ -12,66 +12,19 @@ from typing import Any
 from gputop_probes import procfs, redact
 
 _GIT_TIMEOUT_S = 1.0
-_ALLOWED_NAMES = frozenset(
-    [
-        "OMP_NUM_THREADS",
-        "OMP_PROC_BIND",
-        "OMP_PLACES",
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "KMP_AFFINITY",
-        "KMP_BLOCKTIME",
-        "MALLOC_ARENA_MAX",
-        "LD_PRELOAD",
-        "PYTHONHASHSEED",
-        "PYTHONOPTIMIZE",
-        "PYTHONFAULTHANDLER",
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "CUDA_MODULE_LOADING",
-        "CUBLAS_WORKSPACE_CONFIG",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_TF32_OVERRIDE",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_JIT",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "MASTER_PORT",
-        "HF_HUB_OFFLINE",
-        "TRANSFORMERS_OFFLINE",
-        "TOKENIZERS_PARALLELISM",
-        "WANDB_MODE",
-        "SLURM_JOB_ID",
-        "SLURM_JOB_NAME",
-        "SLURM_JOB_PARTITION",
-        "SLURM_NNODES",
-        "SLURM_NTASKS",
-        "SLURM_PROCID",
-        "SLURM_NODEID",
-        "SLURM_CPUS_PER_TASK",
-        "SLURM_GPUS_ON_NODE",
-    ]
-)
-_ALLOWED_PREFIXES = (
-    "NCCL_",
-    "GLOO_",
-    "FI_",
-    "UCX_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "TORCHDYNAMO_",
-    "ACCELERATE_",
-    "DEEPSPEED_",
+_ALLOWED = re.compile(
+    r"""^(?:
+    (?: OMP | MKL | OPENBLAS | NUMEXPR ) _NUM_THREADS | OMP_PROC_BIND | OMP_PLACES | KMP_AFFINITY | KMP_BLOCKTIME |
+    MALLOC_ARENA_MAX | LD_PRELOAD | PYTHONHASHSEED | PYTHONOPTIMIZE | PYTHONFAULTHANDLER |
+    CUDA_ (?: VISIBLE_DEVICES | LAUNCH_BLOCKING | DEVICE_ORDER | DEVICE_MAX_CONNECTIONS | MODULE_LOADING ) |
+    CUBLAS_WORKSPACE_CONFIG | NVIDIA_VISIBLE_DEVICES | NVIDIA_TF32_OVERRIDE | (?: HIP | ROCR ) _VISIBLE_DEVICES |
+    PYTORCH_CUDA_ALLOC_CONF | PYTORCH_ALLOC_CONF | PYTORCH_JIT | PYTORCH_NO_CUDA_MEMORY_CACHING |
+    (?: NCCL | GLOO | FI | UCX | TORCH | TORCHINDUCTOR | TORCHDYNAMO | ACCELERATE | DEEPSPEED ) _ [A-Z0-9_]+ |
+    (?: LOCAL_ | GROUP_ )? RANK | (?: LOCAL_ )? WORLD_SIZE | MASTER_PORT |
+    HF_HUB_OFFLINE | TRANSFORMERS_OFFLINE | TOKENIZERS_PARALLELISM | WANDB_MODE |
+    SLURM_ (?: JOB_ID | JOB_NAME | JOB_PARTITION | NNODES | NTASKS | PROCID | NODEID | CPUS_PER_TASK | GPUS_ON_NODE )
+    )$""",
+    re.VERBOSE,
 )
 _MAX_VALUE_CHARS = 500
 
@@ -97,9 +50,7 @@ def matters(environment: dict[str, str]) -> dict[str, str]:
     return {
         name: value[:_MAX_VALUE_CHARS]
         for name, value in sorted(environment.items())
-        if (name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES))
-        and not redact.is_secret_name(name)
-        and not redact.is_secret_value(value)
+        if _ALLOWED.match(name) and not redact.is_secret_name(name) and not redact.is_secret_value(value)
     }
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gputop_probes.handle import RunHandle
 
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 18
+_BLOCKS_A_PUMP = 64
+"""A flood of output must not keep the caller from its other work for long."""
 _STDOUT, _STDERR = 1, 2
 
 
@@ -53,19 +55,27 @@ class _Follower:
         """Nobody reads our stream any more; the training goes on."""
 
     def pump(self) -> int:
-        if self._broken:
-            return 0
-        try:
-            data = self._read()
-        except OSError:
-            return 0
-        self._write(data)
-        return len(data)
+        total = 0
+        for _ in range(_BLOCKS_A_PUMP):
+            data = self._read_safely()
+            if not data:
+                break
+            self._write(data)
+            total += len(data)
+        return total
 
     def close(self) -> None:
         if self._source is not None:
             os.close(self._source)
             self._source = None
+
+    def _read_safely(self) -> bytes:
+        if self._broken:
+            return b""
+        try:
+            return self._read()
+        except OSError:
+            return b""
 
     def _read(self) -> bytes:
         if self._source is None:

@@ -15,11 +15,13 @@ from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
 from gputop_probes.recorder import output, takeover
+from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
 from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.signals import LeaveRequest
 
 if TYPE_CHECKING:
     from gputop_probes.launch import Plan
@@ -35,14 +37,13 @@ def record(plan: Plan, report: int) -> None:
     os.setsid()
     commands.unblock_signals()
     try:
-        recorder = _begin(plan)
+        recorder = _begin(plan, report)
     except StartError as error:
         _say(report, {"error": str(error), "exit_code": error.exit_code})
         return
     except OSError as error:
         _say(report, {"error": f"cannot record in {plan.run.path}: {error}", "exit_code": 2})
         return
-    _say(report, _greeting(recorder))
     _let_go(recorder.journal.writer.host_dir)
     _live(recorder, plan.spec.hang_s, plan.spec.command, os.getcwd(), report)
 
@@ -56,7 +57,7 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     except (StartError, OSError) as error:
         _say(report, {"error": str(error), "exit_code": 2})
         return
-    _say(report, _greeting(recorder))
+    _say(report, _greeting(recorder.command))
     _let_go(recorder.journal.writer.host_dir)
     recorder.journal.event("recorder_start", adopted=True)
     manifest = ending.read_json(run_dir / "run.json")
@@ -64,7 +65,7 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     _live(recorder, hang_s, manifest.get("command", []), manifest.get("cwd", ""), None)
 
 
-def _begin(plan: Plan) -> Recorder:
+def _begin(plan: Plan, report: int) -> Recorder:
     run, spec = plan.run, plan.spec
     host_dir = layout.host_dir(run.path, run.host)
     if lock.acquire(host_dir) is None:
@@ -78,11 +79,14 @@ def _begin(plan: Plan) -> Recorder:
     journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
     environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
     sink = output.open_output(host_dir, plan)
+    leave_request = LeaveRequest()
+    journal.save_state()
     try:
         command = commands.start(spec.command, environment, None, sink.streams)
     except StartError:
         server.close()
         raise
+    _say(report, _greeting(command))
     sink.after_start()
     journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
@@ -93,18 +97,16 @@ def _begin(plan: Plan) -> Recorder:
         command_start_ticks=command.start_ticks,
         started_ns=journal.now_ns(),
     )
-    recorder = Recorder(journal, server, RankTable(), command)
+    recorder = Recorder(journal, server, RankTable(), command, leave_request)
     sink.attach_to(recorder)
     return recorder
 
 
-def _greeting(recorder: Recorder) -> dict[str, Any]:
-    command = recorder.command
+def _greeting(command: Command) -> dict[str, Any]:
     return {
         "command_pid": command.pid,
         "command_pgid": command.pgid,
         "command_start_ticks": command.start_ticks,
-        "socket": str(recorder.server.path),
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,23 +20,25 @@ from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.requests import Requests
 from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.signals import LeaveRequest
 
 TICK_S = 0.05
 QUIET_TICK_S = 0.1
 """While no rank is connected there is nothing to drain."""
 DRAIN_AT_END_S = 1.0
-LINGER_S = 2.0
-"""A recorder told to end waits so long for the command to end too: schedulers signal both at once."""
 
 
 class Recorder:
     """Ties the parts together; every part may fail without ending it."""
 
-    def __init__(self, journal: Journal, server: Server, ranks: RankTable, command: Command):
+    def __init__(
+        self, journal: Journal, server: Server, ranks: RankTable, command: Command, leave_request: LeaveRequest
+    ):
         self.journal = journal
         self.server = server
         self.ranks = ranks
         self.command = command
+        self.leave_request = leave_request
         self.intake = Intake(journal, ranks, self._on_request)
         self.requests = Requests(self)
         self.stopped_by_us = False
@@ -48,18 +49,16 @@ class Recorder:
         """Run on every tick, each guarded."""
         self.farewells: list[tuple[str, Callable[[], None]]] = []
         """Run once at the end, before the last state is written."""
-        self._leave_at: float | None = None
-        self._wakers: tuple[socket.socket, ...] = ()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> bool:
         """Record until the command ends or a signal says to leave. Returns whether the command has ended."""
-        self._watch_signals()
+        self._watch(self.leave_request, self.leave_request.clear)
         self._watch(self.server.listener, self._accept)
         if self.command.pidfd is not None:
             self._watch(self.command.pidfd, lambda: None)
         while not self.command.poll():
-            if self._leave_at is not None and time.monotonic() >= self._leave_at:
+            if self.leave_request.due():
                 self._leave()
                 return False
             self._turn()
@@ -124,24 +123,6 @@ class Recorder:
 
     def _on_request(self, peer: Peer, request: dict[str, Any]) -> None:
         self.requests.answer(peer, request)
-
-    def _watch_signals(self) -> None:
-        """SIGTERM, SIGHUP and SIGINT mean: bring the record to an end, leave the training alone."""
-        awake, wake = socket.socketpair()
-        awake.setblocking(False)
-        wake.setblocking(False)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        self._wakers = (awake, wake)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        self._watch(awake, self._wake_up)
-
-    def _wake_up(self) -> None:
-        self._wakers[0].recv(64)
-
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._leave_at is None:
-            self._leave_at = time.monotonic() + LINGER_S
 
     def _leave(self) -> None:
         self.guard("drain", self.intake.drain)

@@ -17,6 +17,7 @@ from gputop_probes.recorder.loop import Recorder
 from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.reserve import LogReserve
 from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.signals import LeaveRequest
 
 
 def take_over(run_dir: Path, host: str) -> Recorder:
@@ -41,7 +42,9 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     journal.save_state()
     ranks = RankTable()
     restore_ranks(ranks, host_dir)
-    recorder = Recorder(journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False))
+    recorder = Recorder(
+        journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False), LeaveRequest()
+    )
     _tend_logs(recorder, host_dir)
     return recorder
 
