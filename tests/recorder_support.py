@@ -17,9 +17,9 @@ from gputop_probes.record import layout
 
 ROOTS = [str(Path(__file__).parents[1] / name) for name in ("probes", "tests")]
 
-FRONT = """
+FRONT = f"""
 import json, signal, sys
-sys.path[:0] = {roots!r}
+sys.path[:0] = {ROOTS!r}
 from gputop_probes import follow, launch
 try:
     handle = launch.start(launch.RunSpec(**json.loads(sys.argv[1])))
@@ -32,11 +32,11 @@ while (code := handle.wait(0.03)) is None:
     forwarder.pump()
 forwarder.drain()
 sys.exit(code)
-""".format(roots=ROOTS)
+"""
 
-SPEAKER = """
+SPEAKER = f"""
 import json, os, socket, struct, sys, time
-sys.path[:0] = {roots!r}
+sys.path[:0] = {ROOTS!r}
 from gputop_agent import wire
 
 def now():
@@ -62,7 +62,7 @@ def steps(link, count, start=0, pause=0.002):
     for index in range(start, start + count):
         link.send(wire.MSG_STEPS + step(index))
         time.sleep(pause)
-""".format(roots=ROOTS)
+"""
 
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from gputop_probes import procfs
 
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ESCALATION_WINDOW_S = 3.0
+_DYING_S = 0.3
 
 
 class Escalation:
@@ -67,12 +68,18 @@ def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float 
     """SIGTERM to what is left of a run, SIGKILL to what is left of that after ``grace_s``. Returns who was left."""
     known = list(known)
     left = processes(run_id, pgid, known)
+    _wait_for(left, _DYING_S)  # those that the last signal reached are on their way
+    left = [pid for pid in left if procfs.alive(pid)]
     kill_all(left, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and any(procfs.alive(pid) for pid in left):
-        time.sleep(0.05)
+    _wait_for(left, grace_s)
     kill_all(processes(run_id, pgid, known) if left else [], signal.SIGKILL)
     return left
+
+
+def _wait_for(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(procfs.alive(pid) for pid in pids):
+        time.sleep(0.02)
 
 
 def _marked(pid: int, run_id: str) -> bool:

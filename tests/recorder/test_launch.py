@@ -175,7 +175,8 @@ def test_start_imports_nothing_heavy() -> None:
 
 
 def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
-    source = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\nprint('up', flush=True)\ntime.sleep(20)"
+    handler = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
+    source = handler + "print('up', flush=True)\ntime.sleep(20)"
     process = support.front(tmp_path, support.python(source))
     support.until(lambda: "up" in support.output(tmp_path / "run"))
     os.kill(support.state(tmp_path / "run")["command_pid"], signal.SIGTERM)

@@ -1,0 +1,122 @@
+"""When silence is a hang, and when it is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorder_support as support
+
+from gputop_agent import wire
+from gputop_probes.record.writer import RecordWriter
+from gputop_probes.recorder import hang, ranks
+from gputop_probes.recorder.hang import HangWatch
+from gputop_probes.recorder.journal import Journal
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Watched:
+    """Two ranks under a watch whose time is ours."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float | None = 30.0):
+        self.clock = Clock()
+        monkeypatch.setattr(hang, "time", self.clock)
+        monkeypatch.setattr(ranks, "time", self.clock)
+        self.run_dir = tmp_path / "run"
+        host = support.host_dir(self.run_dir).name
+        writer = RecordWriter.create(self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1})
+        self.sent: list[dict[str, Any]] = []
+        self.table = ranks.RankTable()
+        self.ranks = [self.table.claim(pid, rank)[0] for rank, pid in enumerate((os.getpid(), os.getppid()))]
+        self.watch = HangWatch(
+            Journal(writer, 0, {}), self.table, lambda command: self.sent.append(command) or 1, limit_s
+        )
+
+    def train(self, steps: int, only: int | None = None, wall_ns: int = 10**7) -> None:
+        for _ in range(steps):
+            for rank in self.ranks:
+                if only in (None, rank.number):
+                    record = wire.STEP.pack(1, wall_ns, *[0] * 19, 0.0, 0.0, 0.0, 0.0, rank.last_step + 1, 1, *[0] * 7)
+                    rank.saw_steps(record)
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.now += 1
+            self.watch.check()
+
+    def kinds(self) -> list[str]:
+        return [event["type"] for event in support.events(self.run_dir)]
+
+
+def test_a_hang_is_told_once_asked_about_twice_and_ends(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    watched.wait(30)
+    assert watched.kinds() == []
+    watched.wait(2)
+    (event,) = support.events(watched.run_dir)
+    assert (event["type"], event["ranks"], event["limit_s"]) == ("hang_suspected", [0, 1], 30.0)
+    assert [command["cmd"] for command in watched.sent] == ["dump", "flight_recorder"]
+    watched.wait(200)
+    assert [command["cmd"] for command in watched.sent] == ["dump", "flight_recorder"] * 2
+    watched.train(1)
+    watched.wait(1)
+    assert watched.kinds() == ["hang_suspected", "hang_over"]
+
+
+def test_slow_steps_are_no_hang(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10, wall_ns=5 * 10**9)
+    watched.wait(99)
+    assert watched.kinds() == []
+    watched.wait(3)
+    assert watched.kinds() == ["hang_suspected"]
+
+
+@pytest.mark.parametrize("why", ["few steps", "goodbye", "gone", "progress"])
+def test_silence_that_is_no_hang(tmp_path, monkeypatch, why: str) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(3 if why == "few steps" else 10)
+    for rank in watched.ranks:
+        rank.said_goodbye = why == "goodbye"
+        rank.connected = why != "gone"
+    for _ in range(10):
+        watched.wait(10)
+        if why == "progress":
+            for rank in watched.ranks:
+                rank.progress_s = watched.clock.now
+    assert watched.kinds() == []
+
+
+def test_time_in_which_the_recorder_itself_stood_still_does_not_count(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    watched.wait(1)
+    watched.clock.now += 500
+    watched.watch.check()
+    assert watched.kinds() == []
+
+
+def test_a_stopped_process_is_no_hang(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    real = hang.procfs.stat
+    monkeypatch.setattr(hang.procfs, "stat", lambda pid: real(os.getpid())._replace(state="T"))
+    watched.wait(100)
+    assert watched.kinds() == []
+
+
+@pytest.mark.parametrize(("text", "limit"), [("5", 5.0), ("", 30.0), ("-1", 30.0), ("soon", 30.0)])
+def test_limit_from_the_environment(tmp_path, monkeypatch, text: str, limit: float) -> None:
+    monkeypatch.setenv("GPUTOP_HANG_S", text)
+    watched = Watched(tmp_path, monkeypatch, limit_s=None)
+    assert watched.watch.limit_s(watched.ranks[0]) == limit
