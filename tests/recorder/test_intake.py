@@ -97,7 +97,7 @@ def test_steps_before_the_hello_reach_the_rank_that_it_names(tmp_path, monkeypat
         b"E{}",
         b'E{"type": 1, "t_ns": 1}',
         b'E{"type": "x"}',
-        b"E" + b"[" * 50_000,
+        b"E" + b"[" * 9_000,
         b"\xff" * 100,
         b"X[1]",
         b"C" + bytes(wire.COMM.size + 1),
