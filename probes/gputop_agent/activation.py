@@ -3,6 +3,7 @@
 from _thread import get_ident
 from threading import enumerate as living_threads
 from time import monotonic_ns
+from typing import Any
 
 from . import clock, cycle, steps
 from .cycle import C
@@ -15,8 +16,8 @@ class Trail:
     """What happened before we knew that this process trains: the last fetch and the last ``autograd.grad``."""
 
     thread_ident = 0
-    fetch = None  # (began_ns, ended_ns, samples, tokens)
-    grad = None  # (began_ns, ended_ns)
+    fetch: Any = None  # (began_ns, ended_ns, samples, tokens)
+    grad: Any = None  # (began_ns, ended_ns)
 
 
 def before_training():
@@ -87,6 +88,8 @@ def _book_first_step(fetch, now_ns):
     totals[FORWARD] += now_ns - ended - grad_ns
     C.samples, C.tokens, C.unsure = samples, tokens, True
     C.forwards = 1
+    C.grads = 1 if grad_ns else 0
+    C.last_fetch_step = 0
 
 
 def _alive(ident):

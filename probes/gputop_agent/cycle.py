@@ -1,9 +1,11 @@
 """What is known of the step being timed, and what is not known yet.
 
-Two things only show later. A batch's fetch was for training or for evaluation: the next forward tells. A forward without
-gradients in train mode was an evaluation (a fetch follows) or part of training, such as a GAN's detached generator or a
-frozen teacher (a backward follows).
+Two things only show later. A batch's fetch was for training or for evaluation: the next forward tells. A forward
+without gradients in train mode was an evaluation (a fetch follows) or part of training, such as a GAN's detached
+generator or a frozen teacher (a backward follows).
 """
+
+from typing import Any
 
 from . import clock, wire
 from .clock import SAMPLES, TOKENS, totals
@@ -33,7 +35,7 @@ class Cycle:
         self.other_at_forward_end = -1
         # -- input
         self.last_fetch_step = -100
-        self.loader = None  # weakref of the DataLoader of the last fetch, until training confirms it
+        self.loader: Any = None  # weakref of the DataLoader of the last fetch, until training confirms it
         self.begin_step()
 
     def begin_step(self):
@@ -49,7 +51,7 @@ class Cycle:
         self.loss_is_known = False  # GradScaler.scale saw the unscaled loss of the coming backward
         self.grad_norm = NAN
         self.stepped = set()  # ids of the optimizers that stepped
-        self.cut = None  # where the step ends if it turns out that it has ended
+        self.cut: Any = None  # where the step ends if it turns out that it has ended
 
     def belongs_to_training(self):
         """A training forward or a backward began: what was undecided was training."""

@@ -46,13 +46,14 @@ def optimizer_begins(key):
 
 def process_ends():
     """Close the last step if it is complete."""
-    now = clock.book()
     if C.unsure:
         C.belongs_to_evaluation()
-    if C.pending:
-        steps.close(now)
-    elif C.backwards and not S.manual and sentinel.watching() and sentinel.was_updated():
-        _close_inferred()
+    if C.pending:  # it ended with the last thing seen; what the script did after training is no part of it
+        steps.close(S.last_ns)
+    elif C.backwards and not S.manual and sentinel.watching():
+        complete = C.backwards >= sentinel.backwards if sentinel.was_freed() else sentinel.was_updated()
+        if complete:
+            _close_inferred()
 
 
 def all_stepped():
@@ -65,6 +66,7 @@ def all_stepped():
 
 def _close_inferred():
     C.flags |= wire.F_NO_OPT_EVENT
+    sentinel.backwards = C.backwards
     if C.cut is not None:
         steps.close_at_cut()
     else:

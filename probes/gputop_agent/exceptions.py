@@ -1,4 +1,4 @@
-"""An exception that ends the process or a thread of it: one event, and the printed traceback stays as it is without us."""
+"""An exception that ends the process or a thread: one event, and the printed traceback is the one without us."""
 
 import sys
 import threading

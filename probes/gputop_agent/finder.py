@@ -1,10 +1,11 @@
-"""Calls us back after a module was imported, through the finder that ``inject/sitecustomize.py`` put on ``sys.meta_path``."""
+"""Calls us back after a module was imported, through the finder that ``inject/sitecustomize.py`` put in place."""
 
 import sys
+from typing import Any
 
 from . import guard
 
-_finder = None
+_finder: Any = None
 _own_listeners = []
 
 

@@ -52,7 +52,7 @@ def after_fork():
 
 
 def at_exit():
-    """Close the last step and send what waits. Also a finalizer of multiprocessing, whose forked children skip atexit."""
+    """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
     global _ended_pid
     if S.thread_ident <= 0 or _ended_pid == os.getpid() or S.pid != os.getpid():
         return

@@ -4,6 +4,7 @@ An update in place moves its version; a fused one does not, but then its gradien
 """
 
 import weakref
+from typing import Any
 
 MIN_UNSEEN = 4
 
@@ -12,12 +13,13 @@ class Sentinel:
     """The parameter, and whether it has to be looked at: no optimizer event ever, or none for suspiciously long."""
 
     def __init__(self):
-        self.reference = None
+        self.reference: Any = None
         self.version = -1
         self.events = 0  # optimizer steps seen in this process
         self.unseen = 0  # backwards since the last of them
         self.longest = 0  # most backwards between two of them
         self.overdue = False
+        self.backwards = 0  # of the last step that ended by an update unseen
 
     def watch(self, parameters):
         """Choose the first parameter that has a gradient."""
@@ -33,6 +35,7 @@ class Sentinel:
         self.longest = max(self.longest, self.unseen)
         self.unseen = 0
         self.overdue = False
+        self.backwards = 0  # of the last step that ended by an update unseen
 
     def watching(self):
         """Whether boundaries have to be inferred."""
@@ -53,6 +56,10 @@ class Sentinel:
             return False
         version, self.version = self.version, parameter._version
         return version != self.version or parameter.grad is None
+
+    def was_freed(self):
+        """Whether the parameter is gone, as at the end of a script that trained in a function."""
+        return self.reference is not None and self.reference() is None
 
 
 sentinel = Sentinel()

@@ -6,6 +6,7 @@ thread reads; what must not be torn is changed under ``S.lock``.
 
 import os
 import threading
+from typing import Any
 
 from . import wire
 
@@ -19,10 +20,10 @@ class State:
     """Plain attributes; ``reset`` is what a forked child starts from."""
 
     def __init__(self):
-        self.torch = None
+        self.torch: Any = None
         self.errors = 0
-        self.undo = []  # callables that put the originals back
-        self.skip_code = None  # dynamo's, once it is imported
+        self.undo: Any = []  # callables that put the originals back
+        self.skip_code: Any = None  # dynamo's, once it is imported
         self.reset()
 
     def reset(self):
@@ -34,22 +35,22 @@ class State:
         self.native_tid = 0
         self.step = 0  # index of the step being timed
         self.phase = OTHER  # index into wire.PHASES
-        self.phase_at_error = None  # where the exception that is passing through came from
+        self.phase_at_error: Any = None  # where the exception that is passing through came from
         self.last_ns = 0  # when the phase began or was last booked
         self.manual = False  # gputop.step() gives the boundaries
         # -- what the run turned out to be
-        self.roots = []  # weakrefs to the hooked outermost modules
-        self.optimizers = {}  # id -> weakref
-        self.ddp = []  # weakrefs to DistributedDataParallel roots
-        self.loader = None  # weakref to the last DataLoader that fed training
+        self.roots: Any = []  # weakrefs to the hooked outermost modules
+        self.optimizers: Any = {}  # id -> weakref
+        self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
+        self.loader: Any = None  # weakref to the last DataLoader that fed training
         self.want_batch = False  # set: keep the next batch in last_batch
-        self.last_batch = None
+        self.last_batch: Any = None
         self.cuda = False  # CUDA has been initialised by the script
         self.autocast_seen = False
         self.scaler_seen = False
         self.checkpointing_seen = False
         self.compile_seen = False
-        self.total_steps = None
+        self.total_steps: Any = None
         self.world_size = _int_from_env("WORLD_SIZE", 1)
         self.rank = _int_from_env("RANK", 0)
         # -- the connection
@@ -57,7 +58,7 @@ class State:
         self.hello_sent = False
         self.dropped = 0  # step records lost so far
         # -- called as f(step, t_end_ns) at every boundary, on the training thread
-        self.step_listeners = []
+        self.step_listeners: Any = []
 
 
 def _int_from_env(name, default):

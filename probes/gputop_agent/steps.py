@@ -7,11 +7,12 @@ a second, however fast the loop. A step whose flags make it unsteady is never fo
 import math
 from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
+from typing import Any
 
 from . import batch, clock, comm, device, guard, hello, memory, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .cycle import NAN, C
-from .state import S
+from .state import OTHER, S
 
 FOLD_NS = 20_000_000
 STALE_NS = 200_000_000
@@ -37,7 +38,7 @@ class Fold:
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
         self.probing = True
-        self.memory = (-1, -1, -1, -1)
+        self.memory: Any = (-1, -1, -1, -1)
         self.nonfinite_events = 0
         self.hello_ns = 0
 
@@ -131,10 +132,10 @@ def flush_all():
 
 
 def book_agent_time(function, *args):
-    """Run one-off work of ours in the training thread and say so in the step it falls into."""
-    before = clock.book()
+    """Run one-off work of ours in the training thread, as "other", and say so in the step it falls into."""
+    before = clock.enter(OTHER)
     guard.safely(function, *args)
-    totals[AGENT_NS] += clock.book() - before
+    totals[AGENT_NS] += clock.leave() - before
     C.flags |= wire.F_AGENT
 
 

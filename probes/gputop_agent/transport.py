@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections import deque
+from typing import Any
 
 from . import guard, wire
 from .state import S
@@ -61,7 +62,7 @@ class _Link:
     """The socket and what waits for it."""
 
     def __init__(self):
-        self.socket = None
+        self.socket: Any = None
         self.stream = False
         self.tail = b""  # rest of a message that a STREAM socket took only in part
         self.incoming = b""  # the same for reading

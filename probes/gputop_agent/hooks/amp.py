@@ -2,10 +2,11 @@
 
 import sys
 
-from .. import clock, guard, wire
-from ..cycle import C
-from ..state import OPTIMIZER, S
-from ..steps import F
+from gputop_agent import clock, guard, wire
+from gputop_agent.cycle import C
+from gputop_agent.state import OPTIMIZER, S
+from gputop_agent.steps import F
+
 from . import autograd, optimizer
 
 

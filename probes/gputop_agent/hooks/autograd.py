@@ -2,12 +2,13 @@
 
 from time import monotonic_ns, thread_time_ns
 
-from .. import activation, clock, device, events, guard, roots, steps, wire
-from ..clock import COMPUTE_CPU_NS, MICRO_BATCHES, totals
-from ..cycle import C
-from ..sentinel import sentinel
-from ..state import BACKWARD, FORWARD, H2D, OTHER, S
-from ..steps import F
+from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, totals
+from gputop_agent.cycle import C
+from gputop_agent.sentinel import sentinel
+from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
+from gputop_agent.steps import F
+
 from . import optimizer
 
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward

@@ -2,9 +2,9 @@
 
 import sys
 
-from .. import clock, device, guard
-from ..cycle import C
-from ..state import OPTIMIZER, S
+from gputop_agent import clock, device, guard
+from gputop_agent.cycle import C
+from gputop_agent.state import OPTIMIZER, S
 
 
 def install(torch):

@@ -2,8 +2,8 @@
 
 import sys
 
-from .. import clock, finder, guard
-from ..state import COMM
+from gputop_agent import clock, finder, guard
+from gputop_agent.state import COMM
 
 NAMES = (
     "all_reduce",

@@ -4,9 +4,10 @@ import sys
 import weakref
 from time import monotonic_ns
 
-from .. import activation, batch, clock, device, events, guard
-from ..cycle import C
-from ..state import DATA, EVAL, H2D, S
+from gputop_agent import activation, batch, clock, device, events, guard
+from gputop_agent.cycle import C
+from gputop_agent.state import DATA, EVAL, H2D, S
+
 from . import optimizer
 
 _loaders = weakref.WeakKeyDictionary()  # iterator -> weakref of its DataLoader

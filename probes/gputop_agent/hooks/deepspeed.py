@@ -1,7 +1,8 @@
 """DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation boundary."""
 
-from .. import clock, finder, guard
-from ..state import OPTIMIZER
+from gputop_agent import clock, finder, guard
+from gputop_agent.state import OPTIMIZER
+
 from . import optimizer
 
 

@@ -4,9 +4,9 @@ import sys
 import types
 from _thread import get_ident
 
-from .. import clock, finder, guard, transport, wire
-from ..cycle import C
-from ..state import COMPILE, S
+from gputop_agent import clock, finder, guard, transport, wire
+from gputop_agent.cycle import C
+from gputop_agent.state import COMPILE, S
 
 _began_ns = 0
 _depth = -1

@@ -1,18 +1,20 @@
 """Times the forward of the outermost modules, through the call slot that ``nn.Module`` has in each instance.
 
-``Module.__call__`` uses ``_compiled_call_impl`` of the instance where it is set; ``torch.compile`` looks past it when it
-traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched class have both properties.
+``Module.__call__`` uses ``_compiled_call_impl`` of the instance where it is set; ``torch.compile`` looks past it when
+it traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched class have both properties.
 """
 
 import weakref
 from _thread import get_ident
 from time import thread_time_ns
+from typing import Any
 
-from .. import batch, clock, device, events, guard, wire
-from ..clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, totals
-from ..cycle import C
-from ..state import EVAL, FORWARD, H2D, OTHER, S
-from ..steps import F
+from gputop_agent import batch, clock, device, events, guard, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, totals
+from gputop_agent.cycle import C
+from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
+from gputop_agent.steps import F
+
 from . import optimizer
 
 AUTOCAST_LOOKS = 16
@@ -33,7 +35,7 @@ class CallSlot:
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
-        module = self.module()
+        module: Any = self.module()
         call = self.inner or module._call_impl
         token = None
         try:
@@ -90,13 +92,12 @@ def before(slot, module, args, kwargs):
     if not C.in_optimizer:
         if graded:
             events.compute_begins()
-            if training:
-                if C.unsure:
-                    C.belongs_to_training()
-                if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
-                    _count(args, kwargs)
+            if training and not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
+                _count(args, kwargs)
         if S.phase == H2D:
             clock.switch(OTHER)
+    if graded and training and C.unsure:
+        C.belongs_to_training()
     if S.cuda:
         device.mark("forward_begin")
     if _looks < AUTOCAST_LOOKS:

@@ -3,8 +3,8 @@
 import gc
 from time import monotonic_ns
 
-from .. import clock, guard, transport
-from ..state import S
+from gputop_agent import clock, guard, transport
+from gputop_agent.state import S
 
 MIN_EVENT_NS = 10_000_000
 

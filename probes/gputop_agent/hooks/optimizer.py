@@ -3,12 +3,12 @@
 import sys
 from _thread import get_ident
 
-from .. import activation, clock, device, events, guard, roots, steps, wire
-from ..clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
-from ..cycle import C
-from ..sentinel import sentinel
-from ..state import H2D, OPTIMIZER, OTHER, S
-from ..steps import F
+from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
+from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
+from gputop_agent.cycle import C
+from gputop_agent.sentinel import sentinel
+from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
+from gputop_agent.steps import F
 
 _WRAPPER_FILE = "optimizer.py"
 

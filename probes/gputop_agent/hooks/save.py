@@ -3,9 +3,9 @@
 import os
 import sys
 
-from .. import clock, finder, guard, transport, wire
-from ..cycle import C
-from ..state import CHECKPOINT, S
+from gputop_agent import clock, finder, guard, transport, wire
+from gputop_agent.cycle import C
+from gputop_agent.state import CHECKPOINT, S
 
 MIN_EVENT_NS = 1_000_000
 
@@ -22,10 +22,11 @@ def install(torch):
 def _wrap_distributed(module):
     for name in ("save", "async_save"):
         if hasattr(module, name):
-            wrapper = _timed(getattr(module, name), "dcp." + name, path_at=None)
+            original = getattr(module, name)
+            wrapper = _timed(original, "dcp." + name, path_at=None)
             guard.patch(module, name, wrapper)
             package = sys.modules.get("torch.distributed.checkpoint")
-            if getattr(package, name, None) is wrapper.__wrapped__:
+            if getattr(package, name, None) is original:
                 guard.patch(package, name, wrapper)
 
 
@@ -36,17 +37,17 @@ def _wrap_safetensors(module):
 
 def _timed(original, via, path_at):
     def after(token, args, result):
-        clock.unwind(token[0])
-        if token[0] == token[2]:
-            _report(token[1], via, _path(args, path_at))
+        depth, began_ns, outermost = token
+        clock.unwind(depth)
+        if outermost:
+            _report(began_ns, via, _path(args, path_at))
 
     return guard.around(original, before, after)
 
 
 def before(args, kwargs):
     """Begin the phase."""
-    depth = len(clock.stack)
-    outermost = depth if S.phase != CHECKPOINT else -1
+    depth, outermost = len(clock.stack), S.phase != CHECKPOINT
     C.flags |= wire.F_CHECKPOINT
     return depth, clock.enter(CHECKPOINT), outermost
 

@@ -89,7 +89,7 @@ if (
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
 _ours = sys.modules.pop("sitecustomize", None)
 try:
-    import sitecustomize
+    import sitecustomize  # noqa: F401
 except ImportError as _error:
     if getattr(_error, "name", "sitecustomize") not in (None, "sitecustomize"):
         raise
