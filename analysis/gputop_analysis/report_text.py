@@ -34,8 +34,8 @@ def render(
         _verdict(verdict, width, colour),
         _header(record, summary, width),
         _phases(summary, width, colour),
-        _ranks(summary),
-        _gpus(summary),
+        _ranks(summary, width),
+        _gpus(summary, width),
         _findings(findings, width, colour),
         _loss(record, width, colour),
     )
@@ -67,35 +67,45 @@ def _phases(s: RunSummary, width: int, colour: bool) -> Iterator[str]:
     shown = [phase for phase in s.phases if phase.share > 0]
     if not shown:
         return
-    room = max(8, min(40, width - 52))
+    room = max(6, min(40, width - 52))
     yield painted(f"{'phase':<12}{'mean ms':>10}{'p50':>9}{'p95':>9}{'share':>8}", "bold", colour)
     for phase in sorted(shown, key=lambda p: -p.share):
         figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}{phase.share * 100:>6.1f} %"
         yield f"{phase.name:<12}{figures}  {bar(phase.share, room, colour)}".rstrip()
 
 
-def _ranks(s: RunSummary) -> Iterator[str]:
+def _ranks(s: RunSummary, width: int) -> Iterator[str]:
     if not s.ranks:
         return
     on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in s.ranks)
-    memory = "peak GiB" if on_gpu else "RSS GiB"
-    yield f"{'rank':>4}{'steps':>10}{'p50 ms':>9}{'p95 ms':>9}{'wait ms':>9}{memory:>10}{'dropped':>9}  host"
+    wide = width >= 80
+    yield _rank_line(
+        "rank", "steps", "p50 ms", "p95 ms", "wait ms", "peak GiB" if on_gpu else "RSS GiB", "dropped", wide
+    )
     for r in s.ranks[:RANKS_SHOWN]:
-        held = r.peak_allocated_gib if on_gpu else r.peak_rss_gib
-        times = f"{ms(r.step_time_p50_ms):>9}{ms(r.step_time_p95_ms):>9}{ms(r.wait_mean_ms):>9}"
-        yield f"{r.rank:>4}{r.steps:>10,}{times}{gib(held):>10}{r.dropped_records:>9,}  {r.host[:18]}"
+        held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
+        times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
+        yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
     if len(s.ranks) > RANKS_SHOWN:
         yield f"     and {len(s.ranks) - RANKS_SHOWN} more ranks (--json lists them all)"
 
 
-def _gpus(s: RunSummary) -> Iterator[str]:
+def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:
+    """The two least needed columns go where there is no room."""
+    tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")
+    return f"{rank:>4}{steps:>10}{p50:>8}{tail}{wait:>9}{memory:>9}{lost}"
+
+
+def _gpus(s: RunSummary, width: int) -> Iterator[str]:
     ours = [gpu for gpu in s.gpus if gpu.ours]
     if not ours:
         return
-    yield f"{'gpu':>4}  {'name':<28}{'peak GiB':>10}{'total':>9}{'util %':>9}{'power W':>9}"
+    room = max(8, min(30, width - 44))
+    yield f"{'gpu':>4}  {'name':<{room}}{'peak GiB':>10}{'total':>9}{'util %':>9}{'power W':>9}"
     for gpu in ours:
         used = f"{gib(gpu.peak_used_gib):>10}{gib(gpu.memory_total_gib):>9}"
-        yield f"{gpu.index:>4}  {gpu.name[:27]:<28}{used}{_whole(gpu.util_mean_pct):>9}{_whole(gpu.power_mean_w):>9}"
+        rates = f"{_whole(gpu.util_mean_pct):>9}{_whole(gpu.power_mean_w):>9}"
+        yield f"{gpu.index:>4}  {gpu.name[: room - 1]:<{room}}{used}{rates}"
 
 
 def _findings(findings: list[Finding], width: int, colour: bool) -> Iterator[str]:

@@ -44,6 +44,8 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     if summary.state == "lost":
         return f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the run up again"
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
+    if serious and serious[0].id == "HC09":  # its title begins with the exit code
+        return f"ended: {_steps(summary)}, {serious[0].title}"
     said = _problem(serious) if serious else breakdown(summary) or "no training step was seen"
     return f"ended: {_steps(summary)}, {how}; {said}"
 

@@ -86,6 +86,7 @@ class RunView:
         """Communication records of the window's steps."""
         return self._in_window(self.record.comm(rank), rank)
 
+    @cached_property
     def rank_processes(self) -> dict[int, Array]:
         """Samples of each rank's own process in the window, by rank, in time order."""
         found: dict[int, list[Array]] = {}

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from gputop_analysis import stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from gputop_analysis import stats
 
 FLOATS = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 SERIES = arrays.arrays(np.float64, st.integers(2, 60), elements=FLOATS)

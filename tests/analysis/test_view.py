@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from analysis_support import Builder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gputop_agent import wire
 from gputop_analysis.align import align, bucketed
 from gputop_analysis.series import RankSeries, tail_steps, thinned
 from gputop_analysis.summary import steps_done, summarise
 from gputop_analysis.view import RunView
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def test_a_window_holds_at_least_the_steps_asked_for(tmp_path):

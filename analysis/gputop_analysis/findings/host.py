@@ -12,6 +12,7 @@ from gputop_analysis.findings.shares import (
     everybody,
     on_device,
     only_on,
+    run_queue,
     typical,
     whole_share,
     worst,
@@ -63,13 +64,13 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     name="GIL contention",
     family="host",
     cause="host",
+    explains=("HO06",),
     trigger="less than 60 % CPU time in forward and backward, more than 1 voluntary switch a step, other threads busy",
     fix="move the work of the other thread into a process",
-    explains=(),
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""
-    processes = view.rank_processes()
+    processes = view.rank_processes
     found = [_contention(view, rank, rows) for rank, rows in processes.items() if rank in view.per_rank]
     blocked = max((one for one in found if one), key=lambda one: one[0].ms.value, default=None)
     if blocked is None:
@@ -108,7 +109,8 @@ def _contention(view: RunView, rank: int, processes: Array) -> tuple[Share, floa
     switches = _growth(samples, "voluntary_switches_total") * step_ns / passed_ns
     if using >= 0.6 or switches <= 1 or busy <= 0.3:
         return None
-    lost = (computing + rows["optimizer_ns"]) * (1 - using) / 1e6
+    queued = _growth(samples, "run_wait_ns_total") / passed_ns  # that part is IN04's
+    lost = (computing + rows["optimizer_ns"]) * max(0.0, 1 - using - queued) / 1e6
     share = Share(rank, lost, rows["wall_ns"] / 1e6, counts)
     return (share, busy, switches) if share.surely_above(0.05) else None
 
@@ -132,13 +134,13 @@ def _growth(samples: Array, column: str) -> float:
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     """The user's own code in the loop: logging, metrics, preprocessing, sleeping."""
-    shares = [
-        device_share(view, rank, "other") or whole_share(view, rank, lambda rows: rows["other_ns"] - rows["agent_ns"])
-        for rank in view.ranks
-    ]
+    shares = [device_share(view, rank, "other") or whole_share(view, rank, _users_own_ns) for rank in view.ranks]
     other = typical(shares)
-    if other is None or not other.surely_above(0.10) or other.ms.value < 0.5:
+    if other is None or not other.surely_above(0.10) or other.mean_ms < 0.5:
         return None
+    queue = run_queue(view, other.rank)
+    if queue and other.mean_ms > other.wall_ms * (1 - queue.share.value):
+        return None  # more than the thread had: it is the wait for a core, which IN04 reports
     site = top_site(view, "other", rank=other.rank)
     where = f"; most often at {site}" if site else ""
     line = site.site if site else "the code between the optimizer step and the next batch"
@@ -155,6 +157,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=other.ms.value,
         interval_ms_per_step=(other.ms.low, other.ms.high),
     )
+
+
+def _users_own_ns(rows: Array) -> Array:
+    """Time between the phases without the agent's own work and without garbage collection, which HO03 reports."""
+    return np.maximum(rows["other_ns"] - rows["agent_ns"] - rows["gc_ns"], 0)
 
 
 @finding(

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, on_device, steady_share, typical
-from gputop_analysis.hardware import run_wait_share
+from gputop_analysis.findings.shares import Share, everybody, on_device, run_queue, steady_share, typical
 from gputop_analysis.model import Finding, Severity
-from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.view import RunView
 
 WORKER_HANDOVER_MS = 1.0
@@ -131,19 +127,19 @@ def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     cause="host",
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 10 %",
     fix="fewer workers and threads per process, or fewer processes on the machine",
-    explains=("HO04", "CR05"),
+    explains=("CR05",),
 )
 def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """More is ready to run than there are cores."""
-    waits = {rank: wait for rank, rows in view.rank_processes().items() if (wait := _run_queue(view, rank, rows))}
+    waits = {rank: queue for rank in view.ranks if (queue := run_queue(view, rank))}
     if not waits:
         return None
-    rank, (wait, seconds) = max(waits.items(), key=lambda item: item[1][0].value)
+    rank, (wait, seconds) = max(waits.items(), key=lambda item: item[1].share.value)
     if wait.low <= 0.05:
         return None
     series = view.per_rank[rank]
     wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
-    others = [w.value for r, (w, _) in waits.items() if r != rank]
+    others = [queue.share.value for r, queue in waits.items() if r != rank]
     hello, cores = view.hello(rank), view.cores(rank)
     return spec.make(
         "high" if wait.low > 0.40 else "medium" if wait.low > 0.10 else "info",
@@ -156,20 +152,6 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
     )
-
-
-def _run_queue(view: RunView, rank: int, rows: Any) -> tuple[Any, float] | None:
-    """Share of the time between the warm-up and the last step that the training thread waited for a core."""
-    series = view.per_rank.get(rank)
-    if series is None or not series.steady.any():
-        return None
-    ends = series.rows["t_end_ns"][series.steady]
-    rows = rows[(rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)]
-    if len(rows) < 3 or not np.isfinite(run_wait_share(rows)):
-        return None
-    waited, passed = np.diff(rows["run_wait_ns_total"]), np.diff(rows["t_ns"])
-    seconds = float(passed.sum()) / 1e9
-    return (block_bootstrap(waited, passed, block=1), seconds) if seconds >= 1.0 else None
 
 
 def _threads(hello: dict[str, Any]) -> Any:

@@ -9,8 +9,9 @@ from gputop_analysis.model import SEVERITIES, Finding
 
 
 def take_in(found: list[Finding]) -> list[Finding]:
-    """Drop each finding that another one explains; the explaining one keeps the larger recoverable time of both.
+    """Drop each finding that another one explains.
 
+    The explaining one keeps its own estimate of the recoverable time, or takes over the effect's where it has none.
     Causes are looked at in the order hang > crash > NaN > throttle > straggler > input > comm > host > compute, so that
     what is taken in goes to the deepest cause.
     """
@@ -26,9 +27,13 @@ def take_in(found: list[Finding]) -> list[Finding]:
 
 
 def explains(cause: Finding, effect: Finding) -> bool:
-    """Whether ``cause`` says why ``effect`` is seen: its spec names it, and both are about the same rank."""
-    same_rank = cause.rank is None or effect.rank is None or cause.rank == effect.rank
-    return effect.id in CATALOGUE[cause.id].explains and same_rank
+    """Whether ``cause`` says why ``effect`` is seen: its spec names it, and it reaches the rank of ``effect``.
+
+    What one rank does explains what is seen on that rank, but not what all ranks have; a crash explains everything.
+    """
+    spec = CATALOGUE[cause.id]
+    everywhere = cause.rank is None or spec.cause in ("hang", "crash", "nan")
+    return effect.id in spec.explains and (everywhere or cause.rank == effect.rank)
 
 
 def ordered(found: list[Finding]) -> list[Finding]:
@@ -46,7 +51,8 @@ def _with(cause: Finding, taken: list[Finding]) -> Finding:
     if not taken:
         return cause
     ids = tuple(sorted({i for one in taken for i in (one.id, *one.absorbed)}))
-    longest = max((cause, *taken), key=lambda one: one.recoverable_ms_per_step or 0.0)
+    known = cause.recoverable_ms_per_step is not None
+    longest = cause if known else max(taken, key=lambda one: one.recoverable_ms_per_step or 0.0)
     severity = min((cause, *taken), key=lambda one: SEVERITIES.index(one.severity)).severity
     return replace(
         cause,

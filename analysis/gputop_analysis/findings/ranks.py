@@ -103,7 +103,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.p:.3g}); it takes "
         f"{found.excess_ms[found.phase]:.1f} ms longer than the median rank in {name}"
         + (f", most often at {site}" if site else ""),
-        advice.format(rank=found.rank, site=site.site if site else "its code", host=view.host_of(found.rank)),
+        advice.format(rank=found.rank, at=f" ({site.site})" if site else "", host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
@@ -149,7 +149,7 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
     return _straggler_with(
-        view, spec, "look at what rank {rank} does in forward ({site}): longer inputs, host code, a slower device"
+        view, spec, "look at what rank {rank} does in forward{at}: longer inputs, host code, a slower device"
     )
 
 
@@ -165,7 +165,7 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
     return _straggler_with(
-        view, spec, "look at the data of rank {rank} ({site}): its shard, where that is stored, its num_workers"
+        view, spec, "look at the data of rank {rank}{at}: its shard, where that is stored, its num_workers"
     )
 
 
@@ -181,7 +181,7 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""
     return _straggler_with(
-        view, spec, "rank {rank} does work in its loop that the others do not ({site}): do it less often or elsewhere"
+        view, spec, "rank {rank} does work in its loop that the others do not{at}: do it less often or elsewhere"
     )
 
 
@@ -250,7 +250,7 @@ def _correlation(compute: Array, tokens: Array) -> float | None:
 
 
 def _oversubscribed(view: RunView) -> bool:
-    return any(run_wait_share(rows) > 0.05 for rows in view.rank_processes().values())
+    return any(run_wait_share(rows) > 0.05 for rows in view.rank_processes.values())
 
 
 assert set(CAUSE_OF_PHASE.values()) <= set(CATALOGUE)

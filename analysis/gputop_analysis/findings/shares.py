@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,27 @@ def device_share(view: RunView, rank: int, phase: str) -> Share | None:
     if len(rows) < ENOUGH_STEPS:
         return None
     return Share(rank, rows[column].astype(float), rows["total_ms"].astype(float), np.ones(len(rows)), "device")
+
+
+class Queue(NamedTuple):
+    """Waiting for a core although ready to run."""
+
+    share: Interval
+    """Of the time, 0 to 1."""
+    seconds: float
+    """Over so many seconds."""
+
+
+def run_queue(view: RunView, rank: int) -> Queue | None:
+    """The training thread's wait for a core from the warm-up to the last step; None where too little was sampled."""
+    rows, series = view.rank_processes.get(rank), view.per_rank[rank]
+    if rows is None or not series.steady.any():
+        return None
+    ends = series.rows["t_end_ns"][series.steady]
+    rows = rows[(rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)]
+    waited, passed = np.diff(rows["run_wait_ns_total"]), np.diff(rows["t_ns"])
+    seconds = float(passed.sum()) / 1e9
+    return Queue(block_bootstrap(waited, passed, block=1), seconds) if len(rows) >= 3 and seconds >= 1.0 else None
 
 
 def on_device(view: RunView, rank: int) -> bool:

@@ -39,16 +39,20 @@ class SlowItems(Dataset):
         return torch.randn(WIDTH), torch.randn(WIDTH)
 
 
-def batches():
+def make_loader():
     if FAULT == "slow_getitem":
-        yield from DataLoader(SlowItems(0.002), batch_size=4)
-    elif FAULT == "few_workers":
-        yield from DataLoader(SlowItems(0.005), batch_size=4, num_workers=1)
-    elif FAULT == "clean_workers":
-        yield from DataLoader(SlowItems(0), batch_size=4, num_workers=1)
-    else:
-        inputs = torch.randn(STEPS * BATCH, WIDTH)
-        yield from DataLoader(TensorDataset(inputs, inputs.roll(1, 1)), batch_size=BATCH)
+        return DataLoader(SlowItems(0.002), batch_size=4)
+    if FAULT == "few_workers":
+        return DataLoader(SlowItems(0.005), batch_size=4, num_workers=1)
+    if FAULT == "clean_workers":
+        return DataLoader(SlowItems(0), batch_size=4, num_workers=1)
+    inputs = torch.randn(STEPS * BATCH, WIDTH)
+    return DataLoader(TensorDataset(inputs, inputs.roll(1, 1)), batch_size=BATCH)
+
+
+def get_batch(data):
+    begin = int(torch.randint(len(data) - BATCH, ()))
+    return data.tensors[0][begin : begin + BATCH], data.tensors[1][begin : begin + BATCH]
 
 
 def clocked(work):
@@ -60,7 +64,7 @@ def clocked(work):
 
 
 def log_metrics():
-    time.sleep(0.008)
+    time.sleep(0.015)
 
 
 def evaluate(model, inputs):
@@ -82,28 +86,29 @@ def busy_thread(stop):
 
 def main():
     global lost_s
-    model = nn.Sequential(
-        nn.Linear(WIDTH, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, WIDTH)
-    )
+    model = nn.Sequential(nn.Linear(WIDTH, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, WIDTH))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     rubbish = [[i] for i in range(300_000)] if FAULT == "gc" else []
     kept, stop, spinners = [], threading.Event(), []
     folder = tempfile.mkdtemp()
-    source = iter(batches())
+    loader = make_loader()
+    source = iter(loader) if FAULT != "clean_get_batch" else iter(lambda: get_batch(loader.dataset), None)
     walls = []
     waited_s = 0.0
     for step in range(STEPS):
         begin = time.perf_counter()
         batch = clocked(lambda: next(source)) if FAULT in ("slow_getitem", "few_workers") else next(source)
         inputs, targets = batch
-        if FAULT == "spike" and step == 120:
+        if FAULT == "spike" and 120 <= step < 124:
             targets = targets * 8
-        loss = nn.functional.mse_loss(model(inputs), targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=FAULT == "clean_autocast"):
+            loss = nn.functional.mse_loss(model(inputs), targets)
         if FAULT == "nan" and step >= 60:
             loss = loss * float("nan")
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if FAULT != "clean_accumulation" or step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
         walls.append(time.perf_counter() - begin)
         if FAULT == "host_sleep":
             clocked(log_metrics)
@@ -115,6 +120,8 @@ def main():
             clocked(lambda: evaluate(model, inputs))
         elif FAULT == "clean_rare_eval" and step == STEPS // 2:
             evaluate(model, inputs)
+        elif FAULT == "clean_one_checkpoint" and step == STEPS - 1:
+            torch.save(model.state_dict(), f"{folder}/last.pt")
         elif FAULT == "leak":
             kept.append(torch.ones(300_000))
         elif FAULT == "spinners" and step == 10:

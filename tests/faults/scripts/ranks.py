@@ -37,13 +37,14 @@ class Pause(torch.autograd.Function):
 class Net(nn.Module):
     def __init__(self, slow):
         super().__init__()
+        self.words = nn.Embedding(50, 64)
         self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
         self.slow = slow
 
     def forward(self, x):
-        time.sleep(0.004 + (PAUSE_S if self.slow and FAULT == "forward" else 0) + (x.shape[1] - 1) * 2e-4)
+        time.sleep(0.004 + (PAUSE_S if self.slow and FAULT == "forward" else 0) + (x.shape[1] - 2) * 6e-4)
         pause = 0.006 + (PAUSE_S if self.slow and FAULT == "backward" else 0)
-        return self.second(Pause.apply(torch.relu(self.first(x)), pause))
+        return self.second(Pause.apply(torch.relu(self.first(self.words(x))), pause))
 
 
 class SlowAdam(torch.optim.SGD):
@@ -62,8 +63,8 @@ class Items(torch.utils.data.Dataset):
     def __getitem__(self, index):
         if self.slow and FAULT == "data":
             time.sleep(PAUSE_S)
-        length = random.randint(1, 100) if FAULT == "lengths" else 2
-        return torch.randn(length, 64)
+        length = random.randint(2, 100) if FAULT == "lengths" else 2
+        return torch.randint(50, (length,))
 
 
 def train(rank):
@@ -76,7 +77,8 @@ def train(rank):
     kind = SlowAdam if slow and FAULT == "optimizer" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=1e-3)
     lengths = []
-    for step, batch in enumerate(torch.utils.data.DataLoader(Items(slow), batch_size=1)):
+    loader = torch.utils.data.DataLoader(Items(slow), batch_size=1)
+    for step, batch in enumerate(loader):
         lengths.append(batch.shape[1])
         if slow and step == 40 and FAULT == "hang":
             time.sleep(1000)
@@ -93,7 +95,7 @@ def train(rank):
         truth = PAUSE_S * 1e3 if FAULT not in ("none", "lengths") else 0.0
         if FAULT == "lengths":
             steps = [sorted(step) for step in zip(*every)]
-            truth = sum(step[-1] - sum(step) / WORLD for step in steps) / len(steps) * 0.2
+            truth = sum(step[-1] - sum(step) / WORLD for step in steps) / len(steps) * 0.6
         print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
     dist.destroy_process_group()
 

@@ -1,0 +1,423 @@
+"""Each finding fires on a record that shows it, with the right rank and figures, and stays silent otherwise."""
+
+import numpy as np
+import pytest
+from analysis_support import T0, Builder, pack
+
+from gputop_agent import wire
+from gputop_analysis.findings import CATALOGUE, evaluate
+from gputop_analysis.findings.live import LiveFindings
+from gputop_analysis.model import Finding
+from gputop_probes.record.layout import PROCESS_RANK
+
+LOADER = {"num_workers": 0, "site": "train.py:41", "batch_size": 8}
+
+
+def found(build, **options):
+    """Findings of a record by id."""
+    return {one.id: one for one in evaluate(build.open(), **options)}
+
+
+def healthy(tmp_path, ranks=1, steps=120, **given):
+    build = Builder(tmp_path / "r")
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, dataloader=LOADER, total_steps=10_000)
+        build.steps(steps, rank, forward=6.0, backward=12.0, optimizer=2.0, data=0.3, other=0.3, **given)
+    return build
+
+
+def processes(build, rank=0, seconds=5, run_wait=0.0, cpu=1.0, thread_cpu=1.0, switches=0, pid=100):
+    """Twice a second: shares of the wall time, and voluntary switches a second."""
+    for tick in range(2 * seconds + 1):
+        at = tick * 500_000_000
+        build.sample(
+            "process",
+            t_ns=T0 + at,
+            run_wait_ns_total=int(run_wait * at),
+            cpu_ns_total=int(cpu * at),
+            thread_cpu_ns_total=int(thread_cpu * at),
+            voluntary_switches_total=int(switches * at / 1e9),
+            pid=pid,
+            rank=rank,
+            kind=PROCESS_RANK,
+        )
+
+
+def test_a_healthy_run_has_no_finding(tmp_path):
+    build = healthy(tmp_path)
+    processes(build)
+    build.end()
+    assert found(build) == {}
+
+
+def test_too_few_steps_are_not_judged(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader=LOADER)
+    build.steps(25, forward=5.0, data=10.0)
+    assert found(build) == {}
+
+
+def test_a_single_process_loader_takes_in_input_bound(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader=LOADER, total_steps=3_600_200)
+    build.steps(200, forward=6.0, backward=12.0, data=10.0)
+    only = found(build)
+    assert list(only) == ["IN02"]
+    loader = only["IN02"]
+    assert loader.absorbed == ("IN01",)
+    assert (loader.rank, loader.site, loader.severity) == (0, "train.py:41", "high")
+    assert loader.recoverable_ms_per_step == pytest.approx(10, rel=0.05)
+    assert loader.interval_ms_per_step[0] < 10.0 < loader.interval_ms_per_step[1]
+    assert loader.recoverable_hours == pytest.approx(10, rel=0.05)
+    assert "num_workers=2" in loader.fix
+
+
+def test_workers_are_asked_for_up_to_the_cores(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=4)
+    build.hello(dataloader=LOADER)
+    build.steps(200, forward=2.0, data=30.0)
+    loader = found(build)["IN02"]  # 4 workers make a batch in 7.5 ms, the rest of a step takes 2
+    assert "num_workers=4" in loader.fix
+    assert loader.recoverable_ms_per_step == pytest.approx(30 - (30 / 4 - 2), rel=0.1)
+
+
+def test_input_bound_in_spite_of_workers(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader={**LOADER, "num_workers": 2})
+    build.steps(200, forward=6.0, backward=6.0, data=12.0)
+    assert found(build)["IN01"].fix.startswith("raise num_workers from 2 to 4")
+
+
+def test_sub_millisecond_batches_are_not_won_by_workers(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader=LOADER)
+    for _ in range(100):
+        build.step(n_steps=20, forward=0.5, backward=0.4, data=0.4)
+    assert found(build) == {}
+
+
+def test_on_a_device_clock_a_hidden_data_wait_is_no_finding(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(device="cuda:0", dataloader=LOADER)
+    for step in range(100):
+        build.step(forward=3.0, backward=5.0, data=8.0)
+        row = {"data_ms": 0.1, "h2d_ms": 0.1, "forward_ms": 5, "backward_ms": 10, "optimizer_ms": 0.7, "other_ms": 0.1}
+        build.writer.append_rank("device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=16.0, **row))
+    assert found(build) == {}
+
+
+def test_oversubscribed_cores(tmp_path):
+    build = healthy(tmp_path, steps=240)
+    processes(build, run_wait=0.5)
+    queue = found(build)["IN04"]
+    assert queue.severity == "high"
+    assert queue.recoverable_ms_per_step == pytest.approx(0.5 * 20.6, rel=0.05)
+
+
+def test_no_process_samples_no_verdict_on_cores(tmp_path):
+    build = healthy(tmp_path)
+    processes(build, run_wait=-1e-9)
+    assert "IN04" not in found(build)
+
+
+def test_garbage_collection(tmp_path):
+    build = healthy(tmp_path, steps=10)
+    build.event("gc", rank=0, duration_ms=389, generation=2, step=50)
+    for step in range(150):
+        build.step(forward=10.0, backward=10.0, gc_ns=5_000_000 if step % 2 else 0)
+    gc = found(build)["HO03"]
+    assert gc.recoverable_ms_per_step == pytest.approx(2.5, rel=0.1)
+    assert "389 ms" in gc.evidence
+
+
+def test_a_thread_that_holds_the_gil(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for _ in range(150):
+        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000)
+    processes(build, thread_cpu=0.3, cpu=1.0, switches=120)
+    gil = found(build)["HO04"]
+    assert gil.recoverable_ms_per_step == pytest.approx(32 * 0.7, rel=0.02)
+
+
+def test_waiting_for_io_in_forward_is_not_the_gil(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for _ in range(150):
+        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000)
+    processes(build, thread_cpu=0.3, cpu=0.35, switches=120)
+    assert "HO04" not in found(build)
+
+
+def test_host_code_is_named_by_its_line(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(150, forward=6.0, backward=9.0, other=8.0)
+    samples = [{"site": "train.py:88", "function": "log_metrics", "inside": "", "count": 40}]
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=40, samples=samples)
+    host = found(build)["HO06"]
+    assert host.site == "train.py:88 log_metrics"
+    assert host.recoverable_ms_per_step == pytest.approx(8, rel=0.05)
+
+
+def test_the_agents_own_set_up_is_not_host_code(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.step(other=2000.0, forward=1.0)
+    build.step(other=500.0, forward=1.0, flags=wire.F_AGENT, agent_ns=500_000_000)
+    build.steps(100, forward=6.0, backward=9.0)
+    assert found(build) == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "flag", "id"), [("checkpoint", wire.F_CHECKPOINT, "HO07"), ("eval", wire.F_EVAL, "HO08")]
+)
+def test_checkpoints_and_evaluation(tmp_path, phase, flag, id):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(200):
+        often = step % 10 == 9
+        build.step(forward=10.0, flags=flag * often or wire.F_FIRST * (step == 0), **{phase: 50.0 * often})
+    assert list(found(build)) == [id]
+    assert found(build)[id].recoverable_ms_per_step == pytest.approx(5.0 * 0.9, rel=0.05)
+    assert "every 100 steps" in found(build)[id].fix
+
+
+def test_one_long_checkpoint_is_only_mentioned(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(400):
+        build.step(forward=10.0, checkpoint=500.0 * (step == 399), flags=wire.F_CHECKPOINT * (step == 399))
+    assert [one.severity for one in found(build).values()] == ["info"]
+
+
+def ddp(tmp_path, ranks=3, steps=150, culprit=1, noise=0.4, seed=0, **excess):
+    """A synchronous run in which ``culprit`` takes ``excess`` milliseconds longer in some phases."""
+    build = Builder(tmp_path / "r")
+    random = np.random.default_rng(seed)
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks)
+    for _ in range(steps):
+        base = {"data": 0.5, "forward": 5.0, "backward": 10.0, "optimizer": 1.0, "other": 0.5}
+        own = [dict(base, backward=base["backward"] + noise * random.exponential()) for _ in range(ranks)]
+        for phase, ms in excess.items():
+            own[culprit][phase] += ms
+        slowest = max(sum(phases.values()) for phases in own)
+        for rank, phases in enumerate(own):
+            build.step(rank, wait_ms=slowest - sum(phases.values()) + 0.2, **phases)
+    return build
+
+
+@pytest.mark.parametrize(
+    ("phase", "id"),
+    [("backward", "CR01"), ("forward", "CR02"), ("data", "CR03"), ("other", "CR04"), ("optimizer", "CR04")],
+)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_straggler_is_named_with_rank_phase_and_cost(tmp_path, phase, id, ranks):
+    only = found(ddp(tmp_path, ranks, **{phase: 6.0}))
+    assert [f.id for f in only.values() if f.severity != "info"] == [id]
+    assert only[id].rank == 1
+    assert only[id].recoverable_ms_per_step == pytest.approx(6.0, rel=0.2)
+    low, high = only[id].interval_ms_per_step
+    assert low <= only[id].recoverable_ms_per_step <= high
+    if phase == "optimizer":
+        assert "optimizer" in only[id].title
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_straggler_among_equal_ranks_with_autocorrelated_noise(tmp_path, seed):
+    build = Builder(tmp_path / "r")
+    random = np.random.default_rng(seed)
+    drift = np.ones(4)
+    for rank in range(4):
+        build.hello(rank, world_size=4)
+    for _ in range(300):
+        drift = 1 + 0.97 * (drift - 1) + 0.03 * random.standard_normal(4)
+        own = 20 * np.maximum(0.5, drift)
+        for rank in range(4):
+            build.step(rank, backward=own[rank], wait_ms=own.max() - own[rank])
+    assert not {"CR01", "CR02", "CR03", "CR04"} & set(found(build))
+
+
+def test_ranks_without_any_measure_of_waiting_are_not_judged(tmp_path):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        build.steps(150, rank, forward=5.0, backward=10.0 + 10 * rank)
+    assert found(build) == {}
+
+
+def test_a_straggler_from_arrival_times(tmp_path):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        for _ in range(120):
+            build.step(rank, forward=5.0 + 6 * rank, backward=12.0 - 6 * rank)
+        begins = [T0 + step * 17_000_000 for step in range(120)]
+        entries = [
+            {"group": "0", "seq": seq, "op": "all_reduce", "created_ns": at + (5 + 6 * rank) * 1_000_000}
+            for seq, at in enumerate(begins)
+        ]
+        build.event("flight_recorder", rank=rank, entries=entries)
+    slow = found(build)["CR02"]
+    assert (slow.rank, slow.recoverable_ms_per_step) == (1, pytest.approx(6.0, rel=0.05))
+
+
+def test_uneven_batches(tmp_path):
+    build = Builder(tmp_path / "r")
+    random = np.random.default_rng(0)
+    truth = []
+    for rank in range(3):
+        build.hello(rank, world_size=3)
+    for _ in range(200):
+        tokens = random.integers(100, 1000, 3)
+        own = 5 + tokens * 0.02
+        truth.append(own.max() - own.mean())
+        for rank in range(3):
+            build.step(rank, forward=own[rank], wait_ms=own.max() - own[rank], tokens=int(tokens[rank]))
+    uneven = found(build)["CR05"]
+    assert uneven.recoverable_ms_per_step == pytest.approx(np.mean(truth), rel=0.1)
+    assert "correlation 1.00" in uneven.evidence
+
+
+def test_nan_loss_with_step_rank_and_lr(tmp_path):
+    build = healthy(tmp_path, ranks=2, steps=50)
+    for rank in (0, 1):
+        for step in range(20):
+            flags = wire.F_NONFINITE if rank == 1 or step > 3 else 0
+            build.step(rank, forward=20.0, flags=flags, loss=float("nan") if flags else 1.5, lr=3e-4)
+    build.event("nonfinite", rank=1, step=50, value="nan")
+    nan = found(build)["NU01"]
+    assert (nan.rank, nan.severity) == (1, "critical")
+    assert "NaN at step 50 on rank 1" in nan.title
+    assert "lr 0.0003" in nan.evidence
+
+
+def test_loss_spike_and_its_step(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    random = np.random.default_rng(0)
+    for step in range(300):
+        build.step(forward=5.0, loss=2.0 + 0.05 * random.standard_normal() + 6 * (step == 211))
+    spike = found(build)["NU02"]
+    assert (spike.severity, spike.rank) == ("medium", 0)
+    assert "step 211" in spike.title
+
+
+def test_unknown_losses_are_no_spikes(tmp_path):
+    assert "NU02" not in found(healthy(tmp_path, steps=300))
+
+
+def rss(tmp_path, curve):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for size_mb in curve:
+        build.step(forward=20.0, rss_bytes=int(size_mb * 1e6))
+    return found(build)
+
+
+def test_growing_host_memory(tmp_path):
+    leak = rss(tmp_path, 400 + 1.0 * np.arange(300))["ME05"]
+    assert "1.00 MB a step" in leak.evidence
+    assert leak.rank == 0
+
+
+def test_memory_that_fills_up_and_then_stands_still(tmp_path):
+    assert rss(tmp_path, 400 + 300 * (1 - np.exp(-np.arange(400) / 40))) == {}
+
+
+def test_a_saw_tooth_is_no_growth(tmp_path):
+    assert rss(tmp_path, 400 + np.arange(400) % 50 * 4.0) == {}
+
+
+def test_a_hang_names_the_rank_that_is_not_in_the_collective(tmp_path):
+    build = healthy(tmp_path, ranks=3, steps=40)
+    at = build.clock[0] + 31 * 10**9
+    build.event("hang_suspected", t_ns=at, ranks=[0, 1, 2], silent_s=31.0, limit_s=30.0)
+    for rank in range(3):
+        frames = ["torch/autograd/graph.py:9 _engine", "train.py:50 main"]
+        if rank == 2:
+            frames = ["threading.py:300 wait", "train.py:77 sync_files", "train.py:50 main"]
+        threads = [{"name": "MainThread", "training": True, "frames": frames}]
+        state = {
+            "seq": 39 if rank == 2 else 40,
+            "op": "gloo:all_reduce",
+            "state": "completed" if rank == 2 else "started",
+        }
+        build.event("stack_dump", t_ns=at + 10, rank=rank, phase="backward", step=40, threads=threads, collective=state)
+    hang = found(build)["HC01"]
+    assert (hang.rank, hang.severity, hang.site) == (2, "critical", "train.py:77 sync_files")
+    assert "ranks 0, 1 wait in gloo:all_reduce (number 40)" in hang.evidence
+    build.event("hang_over", t_ns=at + 10**9)
+    assert found(build)["HC01"].severity == "high"
+
+
+def test_the_first_exception_is_the_cause(tmp_path):
+    build = healthy(tmp_path, ranks=2, steps=40)
+    build.event("exception", t_ns=T0 + 900, rank=0, **{"class": "RuntimeError"}, message="Connection closed by peer")
+    head = {"class": "ValueError", "message": "a shard is missing\nmore", "site": "train.py:12 load"}
+    build.event("exception", t_ns=T0 + 500, rank=1, phase="data", step=39, **head)
+    build.end(exit_code=1)
+    first = found(build)
+    assert list(first) == ["HC06"]
+    assert (first["HC06"].rank, first["HC06"].absorbed, first["HC06"].site) == (1, ("HC09",), "train.py:12 load")
+
+
+@pytest.mark.parametrize(("code", "said"), [(3, "exit 3"), (137, "SIGKILL"), (139, "SIGSEGV")])
+def test_exit_codes_are_decoded(tmp_path, code, said):
+    build = healthy(tmp_path, steps=40)
+    build.end(exit_code=code)
+    ended = found(build)["HC09"]
+    assert said in ended.title
+    assert ended.severity == "critical"
+
+
+def test_a_run_that_the_user_stopped_needs_no_mending(tmp_path):
+    build = healthy(tmp_path, steps=40)
+    build.event("interrupt", signal=2, by="user")
+    build.end(exit_code=130)
+    assert found(build)["HC09"].severity == "info"
+
+
+def test_live_findings_neither_flicker_nor_linger(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={**LOADER, "num_workers": 4})
+    build.steps(100, forward=5.0, data=10.0)
+    record = build.open()
+    live = LiveFindings(record, window_steps=50)
+    shown = []
+    for tick in range(12):
+        if tick == 5:
+            build.steps(60, forward=5.0)
+        record.refresh()
+        shown.append(bool(live.tick()))
+    assert shown == [False, False, True, True, True, True, True, True, True, False, False, False]
+
+
+def test_facts_are_shown_at_once(tmp_path):
+    build = healthy(tmp_path, steps=40)
+    record = build.open()
+    live = LiveFindings(record)
+    assert live.tick() == []
+    build.event("nonfinite", rank=0, step=39, value="inf")
+    record.refresh()
+    assert [one.id for one in live.tick()] == ["NU01"]
+
+
+def test_the_catalogue_is_complete_and_speaks():
+    expected = "IN01 IN02 IN04 HO03 HO04 HO06 HO07 HO08 CR01 CR02 CR03 CR04 CR05 NU01 NU02 ME05 HC01 HC06 HC09"
+    assert set(expected.split()) <= set(CATALOGUE)
+    for spec in CATALOGUE.values():
+        assert spec.trigger and spec.fix and spec.name
+        assert set(spec.explains) <= set(CATALOGUE)
+
+
+def test_every_finding_of_a_bad_record_is_plain_data(tmp_path):
+    build = ddp(tmp_path, 2, forward=6.0)
+    build.event("nonfinite", rank=0, step=5, value="nan")
+    build.end(exit_code=1)
+    for one in evaluate(build.open()):
+        assert isinstance(one, Finding)
+        assert len(one.title) <= 140
+        assert "{" not in one.fix + one.evidence + one.title
+        assert type(one.confidence) is float
