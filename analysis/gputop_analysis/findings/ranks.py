@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Finding
+from gputop_analysis.series import RankSeries
 from gputop_analysis.stats import Interval, block_bootstrap, block_length, block_permutation
 from gputop_analysis.view import Array, RunView, once_per_view
 from gputop_analysis.waits import Waits, waits
@@ -195,9 +196,10 @@ def slow_host(view: RunView, spec: Spec) -> Finding | None:
 )
 def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """Batches differ in length, so that in each step all ranks wait for another one."""
-    compute, tokens, ranks = _compute_by_step(view)
-    if compute is None or straggler(view) is not None:
+    by_step = _compute_by_step(view)
+    if by_step is None or straggler(view) is not None:
         return None
+    compute, tokens = by_step
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
@@ -210,7 +212,7 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     share = lost.value / float(slowest.mean())
     return spec.make(
         "high" if share > 0.25 else "medium",
-        f"uneven batches: in each step {len(ranks)} ranks wait for the slowest, {lost.value:.1f} ms",
+        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, {lost.value:.1f} ms",
         f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one {middle.mean():.1f} ms "
         f"(ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time"
         f"{told}",
@@ -221,25 +223,32 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _compute_by_step(view: RunView) -> tuple[Array | None, Array, tuple[int, ...]]:
-    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none), of unfolded steps."""
-    common, nothing = view.common, np.zeros((0, 0))
-    if common is None or common.bucket_steps != 1:
-        return None, nothing, ()
-    first = int(common.edges[0])
-    waited = np.full((len(common.keep), len(common.ranks)), np.nan)
-    for column, rank in enumerate(common.ranks):
-        rows = view.comm(rank)
-        at = rows["step"].astype(np.int64) - first
-        inside = (at >= 0) & (at < len(waited))
-        waited[at[inside], column] = rows["wait_ns"][inside] / 1e6
-    waited = waited[common.keep]
-    known = np.isfinite(waited).all(axis=1)
-    if known.sum() < ENOUGH_STEPS:
-        return None, nothing, ()
-    compute = common.per_step_ms("wall_ns")[known] - waited[known]
-    tokens = common.per_step("tokens")[known]
-    return compute, tokens if tokens.any() else common.per_step("samples")[known], common.ranks
+def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
+    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
+
+    Of steps whose wait is known on every rank and that are not folded with others; None for too few of them.
+    """
+    if len(view.ranks) < 2:
+        return None
+    tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
+    shared = tables[0][0]
+    for steps, *_ in tables[1:]:
+        shared = np.intersect1d(shared, steps)
+    if len(shared) < ENOUGH_STEPS:
+        return None
+    at = [np.searchsorted(steps, shared) for steps, *_ in tables]
+    compute, tokens, samples = (
+        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1) for column in (1, 2, 3)
+    )
+    return compute, tokens if tokens.any() else samples
+
+
+def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
+    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
+    rows = series.rows[series.steady & (series.n_steps == 1)]
+    steps, ours, theirs = np.intersect1d(rows["step"], comm["step"], return_indices=True)
+    compute = (rows["wall_ns"][ours] - comm["wait_ns"][theirs]) / 1e6
+    return steps, compute, rows["tokens"][ours].astype(float), rows["samples"][ours].astype(float)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:
