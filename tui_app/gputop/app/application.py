@@ -41,7 +41,7 @@ class GputopApp(App[AppResult]):
         self._ticking = ticking
         self._taking = False
         self._stopping = False
-        self._errors: list[Exception] = []
+        self.errors: list[Exception] = []
         self._seen_notices: int | None = None
         for item in theme.themes():
             self.register_theme(item)
@@ -114,8 +114,8 @@ class GputopApp(App[AppResult]):
 
     def on_feed_failed(self, message: FeedFailed) -> None:
         self._taking = False
-        if not any(repr(error) == repr(message.error) for error in self._errors):
-            self._errors.append(message.error)
+        if not any(repr(error) == repr(message.error) for error in self.errors):
+            self.errors.append(message.error)
             self.notify(
                 f"{type(message.error).__name__}: {message.error}", title="gputop failed here", severity="error"
             )
@@ -129,7 +129,7 @@ class GputopApp(App[AppResult]):
 
     def surface_errors(self) -> None:
         """After the screen is restored: what failed inside, in one line each."""
-        for error in self._errors:
+        for error in self.errors:
             print(f"gputop: the screen had trouble: {type(error).__name__}: {error}", file=sys.stderr)
 
     # ---- what agents sent
@@ -231,8 +231,8 @@ class GputopApp(App[AppResult]):
     def action_seek_forward(self) -> None:
         self._replay("seek", 0.02)
 
-    def action_seek_to(self, share: int) -> None:
-        self._replay("seek_to", float(share))
+    def action_seek_to(self, share: float) -> None:
+        self._replay("seek_to", share)
 
     def action_slower(self) -> None:
         self._replay("change_speed", 0.5)

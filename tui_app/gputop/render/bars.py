@@ -25,13 +25,13 @@ def layered_bar(parts: Sequence[tuple[float, str, str]], mark: float, total: flo
     if width < 3 or not total > 0:
         return [(" " * max(width, 0), "")]
     cells = [("─", "track")] * width
-    start = 0.0
+    start, free = 0.0, 0
     for value, style, glyph in parts:
         end = start + (value if value > 0 else 0.0)
-        low, high = round(start / total * width), round(end / total * width)
-        for x in range(low, min(max(high, low + 1) if end > start else high, width)):
+        high = max(round(end / total * width), free + (end > start))
+        for x in range(free, min(high, width)):
             cells[x] = (glyph, style)
-        start = end
+        start, free = end, high
     if mark > 0:
         cells[min(width - 1, int(mark / total * width))] = ("┃", "accent")
     return merged(cells)

@@ -131,6 +131,11 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
+def say(text: str, width: int) -> list[Row]:
+    """A sentence in muted colour, wrapped at words: what a panel says when it has nothing to draw."""
+    return [[(line, "muted")] for line in wrap(text, width)]
+
+
 def beside(first: list[Row], first_width: int, second: list[Row], gap: int = 2) -> list[Row]:
     """Two blocks of rows side by side."""
     height = max(len(first), len(second))

@@ -34,12 +34,15 @@ class MainScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
     COMPONENT_CLASSES = roles.CLASSES
-    DEFAULT_CSS = roles.css("MainScreen") + """
+    DEFAULT_CSS = (
+        roles.css("MainScreen")
+        + """
     MainScreen { layout: vertical; background: $background; color: $role-text; }
     MainScreen #header { dock: top; height: 3; }
     MainScreen #footer { dock: bottom; height: 1; }
     MainScreen #footer.replay { height: 2; }
     """
+    )
     AUTO_FOCUS = "#breakdown"
 
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)

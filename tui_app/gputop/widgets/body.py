@@ -72,7 +72,7 @@ class Body(Container):
         structure = (max(len(run.ranks), 1), len(run.gpus), max(len(run.hosts), 1), min(len(snapshot.findings), 6))
         if structure != self._structure:
             self._structure = structure
-            self.refresh(layout=True)
+            self._arrange_anew()
 
     def set(
         self, *, zoomed: str | None = None, hidden: frozenset[str] | None = None, switched: str | None = None
@@ -81,4 +81,8 @@ class Body(Container):
         self.zoomed = zoomed
         self.hidden = self.hidden if hidden is None else hidden
         self.switched = switched or self.switched
-        self.refresh(layout=True)
+        self._arrange_anew()
+
+    def _arrange_anew(self) -> None:
+        """Textual forgets a cached arrangement only when a child asks for a layout, so a child asks."""
+        self.children[0].refresh(layout=True)

@@ -6,7 +6,7 @@ from gputop import palette
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar, stacked_bar, stacked_columns
-from gputop.render.rows import Row, beside, left, right
+from gputop.render.rows import Row, beside, left, right, say
 from gputop.widgets.panel import Panel
 
 STYLES = [phase.name for phase in palette.PHASES]
@@ -36,8 +36,8 @@ def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> lis
 
 def _waiting(snapshot: Snapshot, width: int) -> list[Row]:
     if snapshot.ended:
-        return [[("The run ended before its first training step was seen.", "muted")]]
-    return [[("Waiting for the first training step.", "muted")]]
+        return say("The run ended before its first training step was seen.", width)
+    return say("Waiting for the first training step.", width)
 
 
 def _looks(snapshot: Snapshot) -> tuple[list[str], list[str]]:

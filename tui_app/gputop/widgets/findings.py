@@ -7,7 +7,7 @@ from textual.message import Message
 from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
-from gputop.render.rows import Row, left, right, row_width, shorten, spread
+from gputop.render.rows import Row, left, right, row_width, say, shorten, spread
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import Finding
 
@@ -15,7 +15,7 @@ from gputop_analysis.model import Finding
 def draw(snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None) -> list[Row]:
     """The findings as ranked by the analysis, ``first`` of them scrolled away, the one at ``cursor`` marked."""
     if not snapshot.findings:
-        return [[(_nothing(snapshot), "muted")]]
+        return say(_nothing(snapshot), width)
     shown = list(enumerate(snapshot.findings))[first : first + height]
     return [line(finding, width, index == cursor) for index, finding in shown]
 

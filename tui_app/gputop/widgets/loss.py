@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop.feed.snapshot import Curve, Snapshot
 from gputop.render import braille, numbers
-from gputop.render.rows import Row, right
+from gputop.render.rows import Row, right, say
 from gputop.widgets.panel import Panel
 
 AXIS = 8
@@ -13,7 +13,7 @@ AXIS = 8
 def draw(curve: Curve, width: int, height: int) -> list[Row]:
     """A line with its range at the left and its steps below."""
     if len(curve.values) < 2:
-        return [[("The loss is not known: it is read from the tensor that backward is called on.", "muted")]]
+        return say("The loss is not known: it is read from the tensor that backward is called on.", width)
     if height < 3:
         return [[("loss ", "muted"), (numbers.scalar(curve.values[-1]), "text")]]
     ordered = sorted(curve.values)

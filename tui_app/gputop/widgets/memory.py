@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import layered_bar
-from gputop.render.rows import Row, left, right, wrap
+from gputop.render.rows import Row, left, right, say
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import GpuSummary, RankSummary
 
@@ -23,11 +23,11 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Ro
     elif run.ranks:
         head, *lines = rank_lines(snapshot, width)
     else:
-        return [[("Known once a rank has trained its first step.", "muted")]]
+        return say("Known once a rank has trained its first step.", width)
     shown = [head, *lines[first : first + height - 1]]
     if not run.gpus and len(shown) < height:
         room = height - len(shown)
-        shown += [[(line, "muted")] for line in wrap(why_no_gpu(snapshot), width)[:room]]
+        shown += say(why_no_gpu(snapshot), width)[:room]
     return shown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import spark
-from gputop.render.rows import Row, left, right, row_width, shorten
+from gputop.render.rows import Row, left, right, row_width, say, shorten
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import GpuSummary, HostSummary
 
@@ -19,7 +19,7 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Ro
     rows: list[Row] = [_gpu(gpu, snapshot, width) for gpu in run.gpus]
     for host in run.hosts:
         rows += _host(host, snapshot, width, spacious=room >= 3 * len(run.hosts))
-    return rows[first : first + height] if rows else [[("Meters start with the first sample.", "muted")]]
+    return rows[first : first + height] if rows else say("Meters start with the first sample.", width)
 
 
 def _gpu(gpu: GpuSummary, snapshot: Snapshot, width: int) -> Row:

@@ -95,7 +95,9 @@ class Output(ScrollView, can_focus=True):
                 self._cache.clear()
             marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
             edge = (
-                Segment("▌", self.screen.get_component_rich_style("role--accent")) if marked else Segment(" ", self.rich_style)
+                Segment("▌", self.screen.get_component_rich_style("role--accent"))
+                if marked
+                else Segment(" ", self.rich_style)
             )
             strip = self._cache[key] = Strip([edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
         return strip

@@ -8,7 +8,7 @@ from gputop import palette
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.render import numbers
 from gputop.render.bars import LOWER, apportion
-from gputop.render.rows import Row, left, right, row_width
+from gputop.render.rows import Row, left, right, row_width, say
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.model import RankSummary
 
@@ -23,7 +23,7 @@ def draw(
     """The grid, ``first`` ranks scrolled away, the rank at ``cursor`` marked."""
     ranks = snapshot.summary.ranks
     if not ranks:
-        return [[("Ranks appear with their first training step.", "muted")]]
+        return say("Ranks appear with their first training step.", width)
     if len(ranks) == 1:
         return strip_chart(snapshot.recent, width, height, mono)
     marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
@@ -91,7 +91,7 @@ def strip_chart(recent: RecentSteps, width: int, height: int, mono: bool = False
     walls = next(iter(recent.rank_wall_ms.values()), ())[-(width - AXIS) :]
     measured = [w for w in walls if w == w]
     if not measured:
-        return [[("No step in the last minutes.", "muted")]]
+        return say("No step in the last minutes.", width)
     middle = median(measured)
     top = numbers.nice_ceiling(min(max(measured), 3 * middle) * 1.02)
     rows: list[Row] = []

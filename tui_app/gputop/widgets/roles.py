@@ -3,6 +3,7 @@
 They hang on the screen and not on the panels: Textual styles every component of every widget at the start, which for
 nine widgets took longer than all the rest of the first frame.
 """
+
 from __future__ import annotations
 
 from gputop import palette

@@ -1,0 +1,71 @@
+"""The layout as a pure function of the size."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputop.widgets import plan
+
+SIZES = st.tuples(st.integers(20, 300), st.integers(6, 120))
+
+
+def request(width, height, **more):
+    return plan.Request(width=width, height=height, **more)
+
+
+@given(
+    SIZES,
+    st.integers(1, 128),
+    st.integers(0, 16),
+    st.sampled_from(plan.SWITCHED),
+    st.frozensets(st.sampled_from(plan.PANELS), max_size=len(plan.PANELS) - 1),
+)
+def test_panels_lie_inside_and_never_overlap(size, ranks, gpus, switched, hidden):
+    boxes = plan.plan(request(*size, ranks=ranks, gpus=gpus, switched=switched, hidden=hidden, findings=3))
+    taken = set()
+    for name, box in boxes.items():
+        assert name not in hidden
+        assert box.x >= 0 and box.y >= 0
+        cells = {(x, y) for x in (box.x, box.x + box.width - 1) for y in range(box.y, box.y + box.height)}
+        assert box.y + box.height <= size[1] and box.x + box.width <= size[0]
+        assert not cells & taken
+        taken |= cells
+
+
+@pytest.mark.parametrize(("size", "name"), [((80, 20), "compact"), ((120, 36), "normal"), ((200, 46), "wide")])
+def test_the_three_layouts(size, name):
+    assert plan.layout_name(*size) == name
+
+
+def test_compact_shows_three_panels_and_the_one_that_was_switched_to():
+    assert set(plan.plan(request(80, 20, switched="ranks"))) == {"breakdown", "findings", "ranks"}
+
+
+def test_normal_shows_all_but_the_loss_which_takes_the_meters_place():
+    assert set(plan.plan(request(120, 36))) == set(plan.PANELS) - {"loss"}
+    assert set(plan.plan(request(120, 36, switched="loss"))) == set(plan.PANELS) - {"meters"}
+
+
+def test_wide_shows_everything():
+    assert set(plan.plan(request(200, 46))) == set(plan.PANELS)
+
+
+def test_zoom_gives_one_panel_everything():
+    assert plan.plan(request(120, 36, zoomed="ranks")) == {"ranks": plan.Box(1, 0, 118, 36)}
+
+
+def test_what_a_hidden_panel_leaves_goes_to_the_others():
+    before = plan.plan(request(120, 36))
+    after = plan.plan(request(120, 36, hidden=frozenset({"findings", "memory"})))
+    assert after["ranks"].width > before["ranks"].width
+    assert sum(b.height * b.width for b in after.values()) > 0.8 * 118 * 36
+
+
+@given(
+    st.lists(st.builds(plan.Want, st.integers(1, 6), st.integers(6, 20), st.integers(0, 2)), min_size=1, max_size=6),
+    st.integers(6, 100),
+)
+def test_heights_use_every_row(items, rows):
+    result = plan.heights(items, rows)
+    assert sum(result) == rows
+    assert all(height >= 1 for height in result)

@@ -1,0 +1,51 @@
+"""Rows of styled text: widths never lie, words are not cut."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputop.render import rows
+
+TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Mn", "Me", "Cf")), max_size=60)
+
+
+@given(TEXT, st.integers(1, 80))
+def test_left_and_shorten_keep_the_width(text, width):
+    assert rows.text_width(rows.left(text, width)) == width
+    assert rows.text_width(rows.shorten(text, width)) <= width
+
+
+@given(st.lists(st.tuples(TEXT, st.just("text")), max_size=6), st.integers(0, 60))
+def test_fill_is_exact(row, width):
+    assert rows.row_width(rows.fill(row, width)) == width
+
+
+@given(st.text(alphabet="abc def", max_size=80), st.integers(3, 30))
+def test_wrap_loses_no_word(text, width):
+    lines = rows.wrap(text, width)
+    assert all(len(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_shorten_ends_at_a_word():
+    assert rows.shorten("rank 2 is slow in data loading", 20) == "rank 2 is slow in…"
+    assert rows.shorten("rank 2", 20) == "rank 2"
+
+
+def test_wide_characters_count_twice():
+    assert rows.text_width("训练") == 4
+    assert rows.cut("训练", 3) == "训"
+
+
+def test_a_number_too_wide_is_not_a_wrong_number():
+    assert rows.right("12345", 4) == "####"
+    assert rows.right("123", 5) == "  123"
+
+
+def test_a_command_keeps_both_ends():
+    text = rows.shorten_middle("python -m torch.distributed.run --nproc-per-node 8 train.py --lr 0.1", 40)
+    assert text.startswith("python -m") and text.endswith("train.py --lr 0.1") and len(text) == 40
+
+
+def test_spread_gives_way_at_the_right():
+    assert rows.row_text(rows.spread([("ab", "")], [("cd", "")], 6)) == "ab  cd"
+    assert rows.row_text(rows.spread([("abcde", "")], [("cd", "")], 6)) == "abcde "

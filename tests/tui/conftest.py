@@ -1,0 +1,28 @@
+"""One record for all tests of the app, made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tui_support import START_NS, a_finding, write_run
+
+from gputop.feed.build import build
+from gputop_probes.record.reader import RunRecord
+
+
+@pytest.fixture(scope="session")
+def run_dir(tmp_path_factory):
+    """A run of four ranks on four GPUs that has ended."""
+    folder = tmp_path_factory.mktemp("record") / "straggler"
+    return write_run(folder, ranks=4, gpus=4, slow_rank=2, total_steps=400)
+
+
+@pytest.fixture(scope="session")
+def snapshot(run_dir):
+    """The same run while it still went on."""
+    ended = build(RunRecord.open(run_dir), (), 500, None, START_NS + 11 * 10**9)
+    findings = (a_finding(), a_finding("medium", None, id="HO06", title="host work outside PyTorch: 11 % of each step"))
+    summary = replace(ended.summary, state="running", exit_code=None, ended_ns=None, steps=380)
+    verdict = replace(ended.verdict, health="attention", headline=findings[0].title)
+    return replace(ended, summary=summary, findings=findings, verdict=verdict)

@@ -1,0 +1,309 @@
+"""The app as a user drives it: keys, panels, pause, export, leaving."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+from tui_support import FakeControl, FixedClock, StillFeed
+
+from gputop.app import Source
+from gputop.app.actions import ACTIONS, OF_THE_APP, target
+from gputop.app.application import GputopApp
+from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.main import MainScreen
+from gputop.widgets.body import Body
+from gputop.widgets.findings import Findings
+from gputop.widgets.header import Header
+from gputop.widgets.output import Output
+from gputop.widgets.ranks import Ranks
+
+
+@asynccontextmanager
+async def started(snapshot, control=None, size=(120, 40), mode="live"):
+    """The app with a feed that stands still; ``app.step()`` takes one snapshot as a tick would."""
+    app = GputopApp(Source(snapshot.run_dir, mode, control), FixedClock(), StillFeed(snapshot), ticking=False)
+    async with app.run_test(size=size) as pilot:
+        await step(app, pilot)
+        yield app, pilot
+
+
+async def step(app, pilot):
+    app.tick()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def screen_text(app) -> str:
+    return "\n".join("".join(s.text for s in line) for line in app.screen._compositor.render_strips())
+
+
+async def test_a_glance_shows_verdict_step_findings_and_output(snapshot):
+    async with started(snapshot) as (app, _):
+        text = screen_text(app)
+        for words in ("attention", "data wait takes 34 %", "380 / 400", "backward", "GPU and host", "INFO step  380"):
+            assert words in text, words
+        assert "training: 100% |####################| 400/400" in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (60, 16), (300, 80)])
+async def test_every_size_is_filled_and_none_breaks(snapshot, size):
+    async with started(snapshot, size=size) as (app, pilot):
+        assert "Step breakdown" in screen_text(app) and "Findings" in screen_text(app)
+        for name in app.main.query_one(Body).visible_panels():
+            region = app.main.panel(name).region
+            assert region.width > 10 and region.height >= 1, name
+        await pilot.resize_terminal(120, 40)
+        await pilot.resize_terminal(*size)
+        assert app.screen.size == size
+
+
+async def test_numbers_go_to_panels_and_tab_walks_through_them(snapshot):
+    async with started(snapshot) as (app, pilot):
+        for key, name in zip("1234567", ["breakdown", "memory", "ranks", "meters", "findings", "output", "loss"]):
+            await pilot.press(key)
+            assert app.focused.id == name
+        await pilot.press("1", "tab")
+        assert app.focused.id == "memory"
+        await pilot.press("shift+tab", "shift+tab")
+        assert app.focused.id == "loss"
+
+
+async def test_zoom_hide_and_back(snapshot):
+    async with started(snapshot) as (app, pilot):
+        body = app.main.query_one(Body)
+        await pilot.press("r", "z")
+        await pilot.pause()
+        assert body.visible_panels() == ["ranks"] and app.main.panel("ranks").region.height > 30
+        await pilot.press("escape")
+        assert len(body.visible_panels()) == 6
+        await pilot.press("2", "h")
+        assert "memory" not in body.visible_panels() and app.focused.id != "memory"
+        await pilot.press("2")
+        assert "memory" in body.visible_panels() and app.focused.id == "memory"
+
+
+async def test_the_compact_layout_switches_one_place(snapshot):
+    async with started(snapshot, size=(80, 24)) as (app, pilot):
+        body = app.main.query_one(Body)
+        assert body.visible_panels() == ["breakdown", "findings", "output"]
+        await pilot.press("r")
+        await pilot.pause()
+        assert body.visible_panels() == ["breakdown", "ranks", "findings"]
+        assert "2 memory  3 ranks  4 meters  6 output  7 loss" in screen_text(app)
+
+
+async def test_pause_holds_the_picture_and_counts(snapshot):
+    async with started(snapshot) as (app, pilot):
+        await pilot.press("space")
+        app.feed.next = replace(snapshot, summary=replace(snapshot.summary, steps=503), sequence=9)
+        await step(app, pilot)
+        assert app.main.snapshot.summary.steps == 380
+        assert app.main.query_one(Header).paused_steps == 123 and "paused, +123 steps" in screen_text(app)
+        await pilot.press("space")
+        await pilot.pause()
+        assert app.main.snapshot.summary.steps == 503 and "paused" not in screen_text(app)
+
+
+async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(snapshot):
+    async with started(snapshot) as (app, pilot):
+        await pilot.press("f", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, TextDialog)
+        text = screen_text(app)
+        assert "evidence" in text and "num_workers=2" in text and "train.py:41" in text
+        await pilot.press("y")
+        assert app.clipboard.startswith("IN01 high: data wait") and "fix: DataLoader" in app.clipboard
+        await pilot.press("escape")
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_the_cursor_moves_and_y_copies_the_chosen_row(snapshot):
+    async with started(snapshot) as (app, pilot):
+        await pilot.press("r", "down", "down", "y")
+        assert app.main.query_one(Ranks).cursor == 2 and app.clipboard.startswith("rank 2 on box")
+        await pilot.press("f", "down", "y")
+        assert app.main.query_one(Findings).cursor == 1 and app.clipboard.startswith("HO06")
+        await pilot.press("1", "y")
+        assert "backward" in app.clipboard
+
+
+async def test_every_action_of_the_table_exists_and_is_in_the_help(snapshot):
+    async with started(snapshot, FakeControl(), size=(120, 70)) as (app, pilot):
+        for action in ACTIONS:
+            owner = app if action.id in OF_THE_APP else app.main
+            assert callable(getattr(owner, f"action_{action.id}")), action.id
+            assert target(action).endswith("." + action.id)
+        assert {b.id for b in app.main._bindings.key_to_bindings["q"]} == {"quit"}
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = screen_text(app)
+        for action in ACTIONS:
+            assert (action.description in text) == (action.scope != "replay"), action.id
+
+
+async def test_the_palette_lists_the_same_actions(snapshot):
+    async with started(snapshot) as (app, pilot):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert "Export (e)" in titles and "Theme" in titles and not any("Seek" in title for title in titles)
+        command = next(c for c in app.get_system_commands(app.screen) if c.title.startswith("Ranks"))
+        command.callback()
+        await pilot.pause()
+        assert app.focused.id == "ranks"
+
+
+async def test_keys_can_be_remapped_by_id(snapshot):
+    async with started(snapshot) as (app, pilot):
+        app.set_keymap({"zoom": "x"})
+        await pilot.press("r", "x")
+        assert app.main.query_one(Body).zoomed == "ranks"
+
+
+@pytest.mark.parametrize(("key", "suffix"), [("s", "svg"), ("m", "md"), ("j", "json"), ("c", "csv")])
+async def test_export_writes_what_is_seen(snapshot, tmp_path, monkeypatch, key, suffix):
+    monkeypatch.chdir(tmp_path)
+    async with started(snapshot) as (app, pilot):
+        for _ in range(2):
+            await pilot.press("e")
+            await pilot.pause()
+            assert isinstance(app.screen, ChoiceDialog)
+            await pilot.press(key)
+            await pilot.pause()
+    first, second = sorted(tmp_path.iterdir(), key=lambda path: len(path.name))
+    assert first.name == f"gputop-straggler-step380.{suffix}" and second.name == f"gputop-straggler-step380-2.{suffix}"
+    check_export(first.read_text(), suffix)
+
+
+def check_export(text, suffix):
+    if suffix == "svg":
+        assert text.startswith("<svg") and "backward" in text and "Step" in text
+    elif suffix == "md":
+        assert "| backward |" in text and "Fix: DataLoader" in text
+    elif suffix == "json":
+        data = json.loads(text)
+        assert data["summary"]["steps"] == 380 and data["findings"][0]["id"] == "IN01"
+        assert "NaN" not in text
+    else:
+        lines = text.splitlines()
+        assert lines[0].startswith("rank,host,steps,step_time_p50_ms") and len(lines) == 5
+
+
+async def test_export_into_a_folder_that_is_gone_says_so(snapshot, tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    async with started(snapshot) as (app, pilot):
+        monkeypatch.setattr(Path, "cwd", lambda: folder)
+        folder.rmdir()
+        app._export("csv")
+        await pilot.pause()
+        assert any("cannot write" in note.message for note in app._notifications)
+
+
+async def test_q_on_an_ended_run_leaves_at_once(snapshot):
+    ended = replace(snapshot, summary=replace(snapshot.summary, state="ended", exit_code=0))
+    async with started(ended, mode="replay") as (app, pilot):
+        await pilot.press("q")
+    assert app.return_value.action == "quit" and not app.return_value.still_running
+
+
+async def test_q_on_a_live_run_asks_and_can_be_cancelled(snapshot):
+    control = FakeControl()
+    async with started(snapshot, control) as (app, pilot):
+        await pilot.press("q")
+        await pilot.pause()
+        assert isinstance(app.screen, ChoiceDialog) and "still running" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen) and app.is_running and control.asked == []
+
+
+async def test_leaving_it_running_touches_nothing(snapshot):
+    control = FakeControl()
+    async with started(snapshot, control) as (app, pilot):
+        await pilot.press("q")
+        await pilot.pause()
+        await pilot.press("l")
+    assert app.return_value.action == "detached" and app.return_value.still_running and control.asked == []
+
+
+async def test_stopping_waits_for_the_end_and_can_be_made_sterner(snapshot):
+    control = FakeControl()
+    async with started(snapshot, control) as (app, pilot):
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        await pilot.press("s")
+        await step(app, pilot)
+        assert control.asked == ["interrupt"] and app.is_running
+        await pilot.press("q")
+        await pilot.pause()
+        await pilot.press("k")
+        await step(app, pilot)
+    assert control.asked == ["interrupt", "kill"] and app.return_value.action == "stopped"
+
+
+async def test_profile_and_stacks_are_asked_for_and_shown(snapshot):
+    from gputop.feed.snapshot import Notice
+
+    control = FakeControl()
+    async with started(snapshot, control) as (app, pilot):
+        await pilot.press("p", "d")
+        assert control.asked == ["profile 3", "dump"]
+        body = {"steps": 3, "table": [{"op": "aten::mm", "calls": 12, "cpu_ms": 3.5, "device_ms": None}]}
+        app.feed.next = replace(snapshot, notices=(Notice(1, "profile", 0, body),), sequence=5)
+        await step(app, pilot)
+        await pilot.pause()
+        assert isinstance(app.screen, TextDialog) and "aten::mm" in screen_text(app)
+
+
+async def test_output_scrolls_away_follows_again_and_is_searched(snapshot):
+    async with started(snapshot) as (app, pilot):
+        output = app.main.query_one(Output)
+        await pilot.press("o", "home")
+        await pilot.pause()
+        assert not output.follow and "INFO step    0" in screen_text(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert output.follow
+        await pilot.press("slash")
+        await pilot.pause()
+        app.screen.query_one(Input).value = "step  100"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert output.needle == "step  100" and "▌INFO step  100" in screen_text(app)
+        await pilot.press("escape")
+        assert output.needle == ""
+
+
+async def test_a_feed_that_raises_is_shown_and_told_on_leaving(snapshot, capsys):
+    async with started(snapshot) as (app, pilot):
+        app.feed.take = lambda: 1 / 0
+        await step(app, pilot)
+        await pilot.pause()
+        assert app.is_running and any("ZeroDivisionError" in note.message for note in app._notifications)
+    app.surface_errors()
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+async def test_a_record_that_is_gone_leaves_the_last_picture_and_says_so(snapshot):
+    async with started(snapshot) as (app, pilot):
+        app.feed.next = replace(snapshot, problem="the record at X is gone: this is what it last said", sequence=3)
+        await step(app, pilot)
+        assert "the record at X is gone" in screen_text(app) and "380 / 400" in screen_text(app)
+
+
+async def test_no_colour_uses_letters_and_the_terminals_own_colours(snapshot, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with started(snapshot, size=(80, 24)) as (app, _):
+        assert app.theme == "ansi-dark" and "bbbbbb" in screen_text(app)
+
+
+async def test_any_theme_has_the_roles(snapshot):
+    async with started(snapshot) as (app, pilot):
+        for name in ("gputop-light", "nord", "textual-light", "ansi-dark"):
+            app.theme = name
+            await pilot.pause()
+        assert "Step breakdown" in screen_text(app)

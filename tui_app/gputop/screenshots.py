@@ -1,0 +1,53 @@
+"""Makes ``screenshots/*.svg`` anew from a record: ``python -m gputop.screenshots [RUN] [FOLDER]``.
+
+Without a run it takes the bundled recording.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from gputop.app.theme import DARK, LIGHT
+
+SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
+    "overview-200x50": ((200, 50), (), DARK),
+    "overview-120x40": ((120, 40), (), DARK),
+    "overview-80x24": ((80, 24), (), DARK),
+    "light-120x40": ((120, 40), (), LIGHT),
+    "finding": ((120, 40), ("f", "enter"), DARK),
+    "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
+    "help": ((120, 50), ("question_mark",), DARK),
+}
+
+
+def make(run_dir: Path, folder: Path) -> list[Path]:
+    """Write every picture and return the paths."""
+    from gputop.app.export import svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, (size, keys, theme) in SHOTS.items():
+        path = folder / f"{name}.svg"
+        path.write_text(svg(run_dir, size, keys, theme), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def main(words: list[str]) -> int:
+    """Entry point."""
+    folder = Path(words[1]) if len(words) > 1 else Path("screenshots")
+    if words:
+        paths = make(Path(words[0]), folder)
+    else:
+        from gputop.cli.demo import unpack
+
+        with tempfile.TemporaryDirectory() as name:
+            paths = make(unpack(Path(name)), folder)
+    print("\n".join(map(str, paths)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
