@@ -3,6 +3,8 @@
 import os
 import sys
 
+from . import guard
+
 USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
 
 _AGENT_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -67,6 +69,8 @@ def caller_site():
 
 
 def _find_origin(filename):
+    if filename == guard.HIDDEN_FILE:
+        return AGENT
     if filename.startswith("<"):
         return USER if filename.startswith(("<stdin>", "<string>", "<ipython")) else STDLIB
     path = os.path.abspath(filename)

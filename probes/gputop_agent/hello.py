@@ -16,6 +16,7 @@ from . import (
     thread,
     transport,
 )
+from .cycle import C
 from .state import S
 
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
@@ -96,7 +97,7 @@ def reset():
 
 def _late_fields():
     """What often becomes known only after the first step; cheap, and free of CUDA calls."""
-    loader = S.loader() if S.loader is not None else None
+    loader = _loader()
     optimizers = _alive(list(S.optimizers.values()))
     fields = {
         "optimizer": describe_optimizer.describe_optimizer(optimizers),
@@ -111,6 +112,14 @@ def _late_fields():
     if S.total_steps is not None:
         fields["total_steps"] = S.total_steps
     return fields
+
+
+def _loader():
+    """The DataLoader that feeds training. Until the hooks are sure of it, the one of the last fetch if that trained."""
+    reference = S.loader
+    if reference is None and "dataloader" not in _sent and not C.evaluated:
+        reference = C.loader
+    return reference() if reference is not None else None
 
 
 def _model(roots, budget_ns=describe_model.BUDGET_NS):

@@ -14,17 +14,17 @@ _TOP = 8
 _MIN_INTERVAL_S = 2.0
 _MAX_INTERVAL_S = 30.0
 _MAX_SITES = 512
+_MAX_INSIDE = 32
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
 class Sampler:
     """Counts by phase and place; ``flush`` sends them and starts anew."""
 
-    def __init__(self, tick_ms):
-        """``tick_ms``: the mean time between two calls of ``sample``."""
-        self._tick_ms = tick_ms
+    def __init__(self):
         self._ticks = 0
-        self._counts = {}  # phase index -> {(site, function, caller, inside): count}
+        self._ticks_at_flush = 0
+        self._counts = {}  # phase index -> {(site, function, caller): {inside: count}}
         self._started = self._flushed = monotonic()
 
     def sample(self):
@@ -43,37 +43,60 @@ class Sampler:
         now = monotonic()
         interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60))
         if now - self._flushed >= interval and self._counts:
-            self._flushed = now
             self.flush()
 
     def flush(self):
         """Send what was counted."""
         counted, self._counts = self._counts, {}
+        period_ms = self._end_window()
         for phase, places in counted.items():
-            top = sorted(places.items(), key=lambda item: -item[1])[:_TOP]
+            samples = sorted((_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"])
             transport.send_event(
                 "stacks",
                 phase=wire.PHASES[phase],
-                period_ms=self._tick_ms * (_SELDOM_EVERY if phase in _SELDOM else 1),
-                total=sum(places.values()),
-                samples=[
-                    {"site": site, "function": function, "caller": caller, "inside": inside, "count": count}
-                    for (site, function, caller, inside), count in top
-                ],
+                period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
+                total=sum(sample["count"] for sample in samples),
+                samples=samples[:_TOP],
             )
 
-    def _count(self, phase, place):
+    def _end_window(self):
+        """Mean milliseconds between two looks since the last flush; above a tick where the GIL is held."""
+        now = monotonic()
+        elapsed_ms = (now - self._flushed) * 1e3
+        ticks = self._ticks - self._ticks_at_flush
+        self._flushed, self._ticks_at_flush = now, self._ticks
+        return elapsed_ms / max(1, ticks)
+
+    def _count(self, phase, found):
+        place, inside = found[:3], found[3]
         places = self._counts.setdefault(phase, {})
-        if place in places or len(places) < _MAX_SITES:
-            places[place] = places.get(place, 0) + 1
+        counts = places.get(place)
+        if counts is None:
+            if len(places) >= _MAX_SITES:
+                return
+            counts = places[place] = {}
+        if inside in counts or len(counts) < _MAX_INSIDE:
+            counts[inside] = counts.get(inside, 0) + 1
+
+
+def _sample(place, inside):
+    """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
+    site, function, caller = place
+    return {
+        "site": site,
+        "function": function,
+        "caller": caller,
+        "inside": max(inside, key=lambda name: inside[name]),
+        "count": sum(inside.values()),
+    }
 
 
 def describe(frame):
     """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
 
     ``site`` and ``function`` are the innermost line of user code, or of a package where there is none; ``caller`` is
-    the frame that called it, and ``inside`` the innermost frame of a package, torch or the standard library that it
-    was waiting in (empty if none).
+    the next line of user code further out (of anything, if there is none), and ``inside`` the innermost frame of a
+    package, torch or the standard library that it was waiting in (empty if none).
     """
     found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
     if not found:
@@ -81,8 +104,8 @@ def describe(frame):
     index = _first(found, (frames.USER,))
     if index is None:
         index = _first(found, (frames.LIBRARY,)) or 0
-    chosen = found[index]
-    caller = frames.label(found[index + 1]) if index + 1 < len(found) else ""
+    chosen, outer = found[index], found[index + 1 :]
+    caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
     inside = frames.label(found[0]) if index else ""
     library = _first(found[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls

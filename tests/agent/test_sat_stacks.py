@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gputop_agent import dump, frames, stacks, state, transport
+from gputop_agent import dump, frames, guard, stacks, state, transport
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
 SOURCE = "def fetch(started, gate):\n    started.set()\n    gate.wait()\n"
@@ -56,12 +56,15 @@ def through_package(started, gate):
     package_function()(started, gate)
 
 
-def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(waiting, sent):
+def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(waiting, sent, monkeypatch):
     waiting(get_batch)
+    now = [0.0]
+    monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
     state.S.phase = state.DATA
-    sampler = stacks.Sampler(50)
+    sampler = stacks.Sampler()
     for _ in range(10):
         sampler.sample()
+    now[0] = 0.5
     sampler.flush()
     (event,) = sent
     line = get_batch.__code__.co_firstlineno + 2
@@ -71,15 +74,18 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(wai
     assert sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
 
 
-def test_forward_is_looked_at_less_often_and_scaled(waiting, sent):
+def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
     waiting(get_batch)
-    sampler = stacks.Sampler(50)
+    now = [0.0]
+    monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
+    sampler = stacks.Sampler()
     state.S.phase = state.FORWARD
     for _ in range(40):
         sampler.sample()
     state.S.phase = state.OPTIMIZER
     for _ in range(40):
         sampler.sample()
+    now[0] = 4.0
     sampler.flush()
     (event,) = sent
     assert event["phase"] == "forward" and event["total"] == 10 and event["period_ms"] == 200
@@ -87,7 +93,8 @@ def test_forward_is_looked_at_less_often_and_scaled(waiting, sent):
 
 def test_below_the_users_line_the_package_is_named(waiting):
     thread = waiting(through_package)
-    site, function, _, inside = stacks.describe(sys._current_frames()[thread.ident])
+    site, function, caller, inside = stacks.describe(sys._current_frames()[thread.ident])
+    assert "threading.py" in caller
     assert function == "through_package" and "test_sat_stacks.py" in site
     assert inside == "trainer_lib/loop.py:3 fetch"
 
@@ -108,6 +115,7 @@ def test_origins():
     assert frames.origin("<frozen importlib._bootstrap>") == frames.STDLIB
     assert frames.origin(pytest.__file__) == frames.LIBRARY
     assert frames.origin("/home/me/train.py") == frames.USER
+    assert frames.origin(guard.HIDDEN_FILE) == frames.AGENT
     assert frames.short_name(torch.nn.Linear.forward.__code__.co_filename) == "torch/nn/modules/linear.py"
 
 
@@ -115,7 +123,7 @@ def test_events_become_rarer_as_the_run_gets_long(waiting, sent, monkeypatch):
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
-    sampler = stacks.Sampler(50)
+    sampler = stacks.Sampler()
     for second in range(3600):
         now[0] = float(second)
         sampler.sample()
