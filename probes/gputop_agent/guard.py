@@ -34,7 +34,7 @@ def failed(where):
 
         transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
     except Exception:
-        switch_off()
+        S.thread_ident = SWITCHED_OFF
 
 
 def switch_off():

@@ -1,0 +1,173 @@
+"""Makes one function of the guest raise and trains. ``faulty_guest.py OUT_DIR``; a script, not a test module.
+
+For every function of the package a child is forked that breaks it, installs the guest, trains, and leaves what it printed
+and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and without the guest.
+"""
+
+import atexit
+import contextlib
+import copy
+import gc
+import importlib
+import io
+import os
+import pkgutil
+import sys
+import traceback
+import types
+from pathlib import Path
+
+import torch
+import torch._dynamo
+import torch.utils.data
+from torch import nn
+
+import gputop_agent
+
+#: They hold nothing but a ``try`` around the rest, or are what an ``except`` block calls; see test_never_harm.
+THIN = {
+    "guard.failed",
+    "guard.around.wrapper",
+    "hooks.forward.CallSlot.__call__",
+    "hooks.optimizer.before_step",
+    "hooks.optimizer.after_step",
+    "hooks.gc_pauses.on_gc",
+    "hooks.dynamo.compile_begins",
+    "hooks.dynamo.compile_ended",
+    "exceptions._chain.excepthook",
+}
+
+
+def modules():
+    found = [gputop_agent]
+    for info in pkgutil.walk_packages(gputop_agent.__path__, "gputop_agent."):
+        if ".inject" not in info.name:
+            found.append(importlib.import_module(info.name))
+    return found
+
+
+def functions():
+    """``{dotted name: (function to change, path of nested code names)}``."""
+    found = {}
+    for module in modules():
+        short = module.__name__.partition(".")[2]
+        for owner, value in list(vars(module).items()):
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            members = vars(value).items() if isinstance(value, type) else [(None, value)]
+            for name, member in members:
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if isinstance(function, types.FunctionType):
+                    dotted = ".".join(filter(None, (short, owner, name)))
+                    found[dotted] = (function, ())
+                    for nested in function.__code__.co_consts:
+                        if isinstance(nested, types.CodeType) and not nested.co_name.startswith("<"):
+                            found[f"{dotted}.{nested.co_name}"] = (function, (nested.co_name,))
+    return {name: value for name, value in found.items() if name not in THIN}
+
+
+def raising(code):
+    """Code with the same free variables that raises when it is called."""
+    names = code.co_freevars
+    lines = ["def outer():"]
+    lines += [f"    {name} = None" for name in names]
+    lines += ["    def inner(*args, **kwargs):"]
+    lines += [f"        if args is None: {name}" for name in names]
+    lines += ["        raise RuntimeError('fault')", "    return inner"]
+    space = {}
+    exec("\n".join(lines), space)
+    return space["outer"]().__code__
+
+
+def break_it(function, path):
+    code = function.__code__
+    if not path:
+        function.__code__ = raising(code)
+        return
+    constants = [
+        raising(part) if isinstance(part, types.CodeType) and part.co_name == path[0] else part
+        for part in code.co_consts
+    ]
+    function.__code__ = code.replace(co_consts=tuple(constants))
+
+
+class Finder:
+    def __init__(self):
+        self.targets = {}
+
+
+def train():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    loader = torch.utils.data.DataLoader(torch.randn(24, 4), 4)
+    for x in loader:
+        loss = net(x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        print(repr(loss.item()), repr(norm.item()))
+    net.eval()
+    with torch.no_grad():
+        print(repr(net(next(iter(loader))).sum().item()))
+    net.train()
+    torch.save(net.state_dict(), io.BytesIO())
+    twin = copy.deepcopy(net)
+    print(repr(twin(torch.ones(1, 4)).sum().item()))
+    print(torch.autograd.grad(net(torch.ones(1, 4)).sum(), list(net.parameters()))[0].sum().item())
+    with contextlib.suppress(RuntimeError):
+        net(torch.ones(1, 5))
+    gc.collect()
+
+
+def child(folder, name, fault):
+    for descriptor, suffix in ((1, "out"), (2, "err")):
+        target = os.open(folder / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(target, descriptor)
+    status = 0
+    try:
+        if fault is not None:
+            break_it(*fault)
+        if name != "reference":
+            from gputop_agent import core
+
+            with contextlib.suppress(Exception):  # as the injected finder does
+                core.install(torch, Finder())
+        train()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main():
+    folder = Path(sys.argv[1])
+    wanted = functions()
+    jobs = [("reference", None), ("no_fault", None), *wanted.items()]
+    running = {}
+    for name, fault in jobs:
+        pid = os.fork()
+        if pid == 0:
+            child(folder, name, fault)
+        running[pid] = name
+        if len(running) >= 2:
+            wait_one(folder, running)
+    while running:
+        wait_one(folder, running)
+
+
+def wait_one(folder, running):
+    pid, status = os.wait()
+    (folder / f"{running.pop(pid)}.status").write_text(str(status))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
