@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gputop_probes import client, ending, lock, procfs, stop
+from gputop_probes import ending, lock, procfs, stop
 from gputop_probes.record import layout
 
 UNKNOWN_EXIT = 1
@@ -98,6 +98,8 @@ class RunHandle:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if self.wait(0) is not None:
             return
+        from gputop_probes import client
+
         self.stopped_by_us = True
         state = ending.read_state(self.host_dir)
         note = {"cmd": "stopping", "signal": int(number), "by": "user"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -202,5 +201,7 @@ def _terminal(spec: RunSpec) -> tuple[int, int] | None:
     shown = not spec.headless or (_is_terminal(1) and _is_terminal(2))
     if not shown:
         return None
+    import shutil
+
     size = shutil.get_terminal_size()
     return size.columns, size.lines

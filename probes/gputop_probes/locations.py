@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 MAX_SOCKET_PATH = 107
@@ -27,7 +26,8 @@ def runs_root() -> Path:
 
 def fallback_roots() -> list[Path]:
     """Where records go when the disk of the chosen place is full, best first."""
-    places = [f"/dev/shm/gputop-{os.getuid()}", os.path.join(tempfile.gettempdir(), f"gputop-{os.getuid()}")]
+    temporary = os.environ.get("TMPDIR") or "/tmp"
+    places = [os.path.join(folder, f"gputop-{os.getuid()}") for folder in ("/dev/shm", temporary)]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         places.insert(0, os.path.join(runtime, "gputop"))

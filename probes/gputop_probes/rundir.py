@@ -7,8 +7,6 @@ import itertools
 import json
 import os
 import re
-import secrets
-import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +52,7 @@ def prepare(run_dir: Path | None, command: list[str], manifest: dict[str, Any]) 
 def discard(run: RunDir) -> None:
     """Remove a record that never came to be, because the command did not start."""
     if run.created:
-        shutil.rmtree(run.path, ignore_errors=True)
+        _remove(run.path)
 
 
 def script_stem(command: list[str]) -> str:
@@ -66,7 +64,7 @@ def script_stem(command: list[str]) -> str:
 
 
 def _new_id(command: list[str]) -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{script_stem(command)}-{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{script_stem(command)}-{os.urandom(2).hex()}"
 
 
 def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDir:
@@ -87,7 +85,7 @@ def _create_new(root: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
             (root / run_id).mkdir()
             break
         except FileExistsError:
-            run_id = f"{run_id[:-4]}{secrets.token_hex(2)}"
+            run_id = f"{run_id[:-4]}{os.urandom(2).hex()}"
     return _fill(root / run_id, run_id, manifest)
 
 
@@ -102,7 +100,7 @@ def _fill(path: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
         RecordWriter.create(path, host, {"run_id": run_id, **manifest}).close()
     except OSError:
         if not existed or not any(path.iterdir()) or (path / "run.json").exists():
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         raise
     return RunDir(path, run_id, host, "", True)
 
@@ -155,6 +153,12 @@ def _create_elsewhere(wanted: Path, run_id: str, manifest: dict[str, Any]) -> Ru
             continue
         return run._replace(note=f"the disk of {wanted} is full: this run is recorded in {run.path}")
     raise StartError(f"no space to record in {wanted}, nor in memory: free some, or give --run-dir another disk")
+
+
+def _remove(path: Path) -> None:
+    import shutil  # brings the compression modules along; seldom needed
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _refusal(wanted: Path, error: OSError) -> str:

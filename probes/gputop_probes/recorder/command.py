@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
-import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from gputop_probes import procfs
 from gputop_probes.errors import StartError
@@ -50,30 +50,43 @@ class Command:
         return True
 
 
-def start(words: list[str], environment: dict[str, str], cwd: str | None, streams: Streams) -> Command:
+def start(words: list[str], environment: dict[str, str], streams: Streams) -> Command:
     """Start the command; it leads a new session and process group.
 
     Raises:
         StartError: with the exit code that a shell would give, 127 or 126.
     """
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=streams.stdin,
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise start_error(words[0], error) from None
-    except ValueError as error:  # a zero byte in an argument
-        raise StartError(f"cannot start {words[0]!r}: {error}") from None
-    pid = process.pid
-    process.returncode = 0  # reaped by Command; keeps Popen's destructor from doing it
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(words, environment, streams, writing)
+    os.close(writing)
+    failure = os.read(reading, 16)  # its end without a word: the program has taken the process over
+    os.close(reading)
+    if failure:
+        os.waitpid(pid, 0)
+        number = int(failure)
+        raise start_error(words[0], OSError(number, os.strerror(number)))
     found = procfs.stat(pid)
     return Command(pid, pid, found.start_ticks if found else 0)
+
+
+def _become(words: list[str], environment: dict[str, str], streams: Streams, failure: int) -> NoReturn:
+    """Turn this forked process into the command. Python's own descriptors close by themselves."""
+    try:
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python for itself
+            signal.signal(number, signal.SIG_DFL)
+        above = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 3) for stream in streams]
+        for number, stream in enumerate(above):
+            os.dup2(stream, number)
+        os.execvpe(words[0], words, environment)
+    except OSError as error:
+        os.write(failure, str(error.errno or errno.EINVAL).encode())
+    except ValueError:  # a zero byte in an argument
+        os.write(failure, str(errno.EINVAL).encode())
+    finally:
+        os._exit(127)
 
 
 def start_error(word: str, error: OSError) -> StartError:

@@ -14,17 +14,16 @@ from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
-from gputop_probes.recorder import output, takeover
+from gputop_probes.recorder import output
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
-from gputop_probes.recorder.loop import Recorder
-from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.server import Server
 from gputop_probes.recorder.signals import LeaveRequest
 
 if TYPE_CHECKING:
     from gputop_probes.launch import Plan
+    from gputop_probes.recorder.loop import Recorder
 
 
 def record(plan: Plan, report: int) -> None:
@@ -50,6 +49,8 @@ def record(plan: Plan, report: int) -> None:
 
 def adopt(run_dir: Path, host: str, report: int) -> None:
     """Take up a run whose command lives and whose recorder is gone."""
+    from gputop_probes.recorder import takeover
+
     os.setsid()
     commands.unblock_signals()
     try:
@@ -82,10 +83,11 @@ def _begin(plan: Plan, report: int) -> Recorder:
     leave_request = LeaveRequest()
     journal.save_state()
     try:
-        command = commands.start(spec.command, environment, None, sink.streams)
+        command = commands.start(spec.command, environment, sink.streams)
     except StartError:
         server.close()
         raise
+    # from here on the command runs, and what takes time may be loaded
     _say(report, _greeting(command))
     sink.after_start()
     journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
@@ -97,6 +99,9 @@ def _begin(plan: Plan, report: int) -> Recorder:
         command_start_ticks=command.start_ticks,
         started_ns=journal.now_ns(),
     )
+    from gputop_probes.recorder.loop import Recorder
+    from gputop_probes.recorder.ranks import RankTable
+
     recorder = Recorder(journal, server, RankTable(), command, leave_request)
     sink.attach_to(recorder)
     return recorder

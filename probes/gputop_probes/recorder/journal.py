@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from typing import Any
 
 from gputop_probes import procfs
@@ -40,6 +39,8 @@ class Journal:
         self.inner_errors += 1
         if self.inner_errors > _LOGGED_ERRORS:
             return
+        import traceback
+
         text = f"{time.strftime('%H:%M:%S')} {where}\n{traceback.format_exc()}"
         try:
             os.write(2, text.encode(errors="replace"))

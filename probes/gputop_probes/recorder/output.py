@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop_probes.recorder.command import Streams
-from gputop_probes.recorder.reserve import LogReserve
 
 if TYPE_CHECKING:
     from gputop_probes.launch import Plan
@@ -40,6 +39,8 @@ class Output:
 
     def attach_to(self, recorder: Recorder) -> None:
         """Keep the reserve filled, and copy from the pseudo-terminal if there is one."""
+        from gputop_probes.recorder.reserve import LogReserve
+
         for log in self._logs:
             recorder.chores.append(("log reserve", LogReserve(log).tend))
         if self._pty is not None:

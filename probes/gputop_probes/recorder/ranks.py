@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 
@@ -46,7 +45,8 @@ class Rank:
 
     def median_step_s(self) -> float:
         """Median step time over the last records; 0 before the first."""
-        return statistics.median(self._recent_ns) / 1e9 if self._recent_ns else 0.0
+        ordered = sorted(self._recent_ns)
+        return ordered[len(ordered) // 2] / 1e9 if ordered else 0.0
 
 
 class RankTable:
