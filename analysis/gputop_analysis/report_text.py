@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator
 
 import numpy as np
 
 from gputop_analysis.model import Finding, RunSummary, Verdict
 from gputop_analysis.series import thinned
-from gputop_analysis.text import bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
+from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
 from gputop_probes.record.reader import RunRecord
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
@@ -44,8 +45,8 @@ def render(
 
 
 def _verdict(verdict: Verdict, width: int, colour: bool) -> Iterator[str]:
-    for line in wrapped("", verdict.headline, width, indent=-9):
-        yield painted(line.strip(), _HEALTH_STYLE[verdict.health], colour)
+    for line in textwrap.wrap(verdict.headline, width):
+        yield painted(line, _HEALTH_STYLE[verdict.health], colour)
 
 
 def _header(record: RunRecord, s: RunSummary, width: int) -> Iterator[str]:
@@ -79,9 +80,8 @@ def _ranks(s: RunSummary, width: int) -> Iterator[str]:
         return
     on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in s.ranks)
     wide = width >= 80
-    yield _rank_line(
-        "rank", "steps", "p50 ms", "p95 ms", "wait ms", "peak GiB" if on_gpu else "RSS GiB", "dropped", wide
-    )
+    memory = "peak GiB" if on_gpu else "RSS GiB"
+    yield _rank_line("rank", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped", wide) + "  host"
     for r in s.ranks[:RANKS_SHOWN]:
         held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
         times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
@@ -120,7 +120,7 @@ def _findings(findings: list[Finding], width: int, colour: bool) -> Iterator[str
 def _finding(one: Finding, width: int, colour: bool) -> Iterator[str]:
     glyph = (_GLYPHS if colour else _ASCII_GLYPHS)[one.severity]
     head = f"{glyph} {one.severity:<8} {one.id}  "
-    first, *rest = wrapped("", one.title, width, indent=len(head) - 9)
+    first, *rest = wrapped("", one.title, width, indent=len(head) - LABEL)
     yield painted(head, one.severity, colour) + first[len(head) :]
     yield from rest
     yield from wrapped("evidence", one.evidence, width)

@@ -7,6 +7,9 @@ import textwrap
 from collections.abc import Sequence
 
 SGR = {"critical": "1;31", "high": "31", "medium": "33", "info": "36", "good": "32", "bold": "1", "dim": "2"}
+LABEL = 10
+"""Columns of a label before wrapped text."""
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
@@ -65,7 +68,7 @@ def plain_ascii(text: str) -> str:
 
 def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:
     """``label  text`` wrapped to ``width``, continuation lines below the text's first column."""
-    head = " " * indent + f"{label:<9}"
+    head = " " * indent + f"{label:<{LABEL}}"
     return textwrap.wrap(text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, Health, RunSummary, Verdict
 
 NAMED_PHASES = 3
 ENOUGH_STEPS = 20
+_SPEAKING = ("hang", "crash", "nan", "straggler")
+"""Causes whose titles need no name before them."""
 
 
 def verdict(summary: RunSummary, findings: list[Finding]) -> Verdict:
@@ -31,7 +34,9 @@ def breakdown(summary: RunSummary) -> str:
 
 def _problem(serious: list[Finding]) -> str:
     more = f" (+{len(serious) - 1} more)" if len(serious) > 1 else ""
-    return f"{serious[0].name}: {serious[0].title}{more}"
+    first = serious[0]
+    speaks = first.id in CATALOGUE and CATALOGUE[first.id].cause in _SPEAKING
+    return f"{first.title}{more}" if speaks else f"{first.name}: {first.title}{more}"
 
 
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
