@@ -13,38 +13,46 @@ from collections import deque
 from . import transport, wire
 from .state import S
 
-_PERIOD_NS = 50_000_000  # at most 20 reads a second, 10-30 us each
-_MAX_RATE = 100  # DDP's own default
-_KEPT_STEPS = 512
+_PERIOD_NS = 50_000_000  # at most 20 reads a second or one a step, 10-30 us each
+_OWN_RATE = 100  # DDP measures one iteration in so many
+_MAX_STRIDE = 1024
+_RECENT_STEPS = 16
+_KEPT_STEPS = 2 * _MAX_STRIDE
 
 _watched = {}  # id of a DDP root -> Watch
 _steps = deque(maxlen=_KEPT_STEPS)  # (step, t_end_ns) of the last steps
-_last_read_ns = 0
-_last_rate_ns = 0
+_stride = 1  # every how many steps we read: a power of two, so that all ranks read the same steps
 
 
 def on_step_closed(step, t_end_ns):
     """Remember when the step ended; now and then read what DDP has measured. Costs nothing without DDP."""
-    global _last_read_ns
+    global _stride
     if not S.ddp:
         return
     _steps.append((step, t_end_ns))
-    if t_end_ns - _last_read_ns < _PERIOD_NS:
+    if step % _stride:
         return
-    step_ns = _mean_step_ns()
-    _last_read_ns = t_end_ns
+    _stride = stride(_mean_step_ns())
     for reference in S.ddp:
         root = reference()
         if root is not None:
-            _watch(root).read(root, step_ns)
+            _watch(root).read(root, max(1, _stride // 2))
 
 
 def reset():
     """Forget the parent's roots (called in a fork's child)."""
-    global _last_read_ns
+    global _stride
     _watched.clear()
     _steps.clear()
-    _last_read_ns = 0
+    _stride = 1
+
+
+def stride(step_ns):
+    """The smallest power of two of steps that takes 50 ms; ranks that disagree by one power still share every other."""
+    steps = 1
+    while steps * step_ns < _PERIOD_NS and steps < _MAX_STRIDE:
+        steps *= 2
+    return steps
 
 
 def describe_ddp(root):
@@ -83,7 +91,7 @@ def _on_cpu(root):
 def _mean_step_ns():
     if len(_steps) < 2:
         return _PERIOD_NS
-    (first, t0), (last, t1) = _steps[0], _steps[-1]
+    (first, t0), (last, t1) = _steps[-min(len(_steps), _RECENT_STEPS)], _steps[-1]
     return max(1, (t1 - t0) // max(1, last - first))
 
 
@@ -93,27 +101,21 @@ class Watch:
     def __init__(self, on_cpu):
         """``on_cpu``: its timer costs nothing, so the rate may be set."""
         self.on_cpu = on_cpu
-        self.rate = _MAX_RATE
+        self.rate = _OWN_RATE
         self.last_iteration = -1
         self.announced = 0
 
-    def read(self, root, step_ns):
-        """Send the newest measurement, if there is one that was not sent yet."""
-        if self.on_cpu:
-            self._set_rate(root, step_ns)
+    def read(self, root, rate):
+        """Send the newest measurement, if there is one that was not sent yet; on CPU measure every ``rate``-th."""
+        if self.on_cpu and rate != self.rate:
+            root._set_ddp_runtime_logging_sample_rate(rate)
+            self.rate = rate
         data = root.logger._get_ddp_logging_data().ints_map
         iteration = data.get("iteration", 0)
         if iteration > 0 and iteration != self.last_iteration:
             self.last_iteration = iteration
             self._send(data)
         self._announce(root, data)
-
-    def _set_rate(self, root, step_ns):
-        """Measure every n-th iteration, so that a fresh one is there at each read, and on slow steps every one."""
-        wanted = max(1, min(_MAX_RATE, _PERIOD_NS // (2 * step_ns)))
-        if wanted != self.rate and not 0.5 < wanted / self.rate < 2:
-            root._set_ddp_runtime_logging_sample_rate(int(wanted))
-            self.rate = wanted
 
     def _send(self, data):
         comm = data.get("backward_comm_time", 0)

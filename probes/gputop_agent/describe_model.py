@@ -33,7 +33,7 @@ _CONFIG = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok",),
     "tied_embeddings": ("tie_word_embeddings",),
-    "attention": ("_attn_implementation",),
+    "attention": ("_attn_implementation_internal", "_attn_implementation"),
     "model_type": ("model_type",),
 }
 
@@ -107,7 +107,8 @@ def describe_config(config):
     text = getattr(fields.get("text_config"), "__dict__", None)
     if isinstance(text, dict):
         fields = dict(fields, **{key: value for key, value in text.items() if key != "model_type"})
-    found = {}
+    kind = getattr(type(config), "model_type", None)  # an attribute of the class in transformers
+    found = {"model_type": kind} if isinstance(kind, str) and kind else {}
     for name, aliases in _CONFIG.items():
         value = next((fields[alias] for alias in aliases if isinstance(fields.get(alias), (int, str))), None)
         if value is not None:

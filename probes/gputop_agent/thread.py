@@ -23,6 +23,7 @@ _IDLE_S = 0.5  # between ticks while no recorder listens
 
 _running_pid = 0
 _wake = None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
+_loop = None
 _registered = False
 
 
@@ -42,10 +43,12 @@ def start():
 
 
 def stop():
-    """Ask the thread to end; does not wait for it."""
+    """Ask the thread to end, without waiting for it, and send what the sampler has counted."""
     global _running_pid
     if _running_pid == os.getpid() and _wake is not None and _wake.locked():
         _wake.release()
+        if _loop is not None and S.connected:
+            _loop.sampler.flush()
     _running_pid = 0
 
 
@@ -56,7 +59,8 @@ def reset():
 
 
 def _run(wake, pid):
-    loop = Loop()
+    global _loop
+    loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
     while not wake.acquire(True, pause):
@@ -77,7 +81,7 @@ class Loop:
     """What one tick does."""
 
     def __init__(self):
-        self._sampler = stacks.Sampler()
+        self.sampler = stacks.Sampler()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
@@ -90,11 +94,11 @@ class Loop:
             return False
         if not S.hello_sent:
             hello.send_again()
-        self._sampler.sample()
+        self.sampler.sample()
         now = monotonic()
         if now - self._second >= 1.0:
             self._second = now
-            self._sampler.flush_if_due()
+            self.sampler.flush_if_due()
             api.flush(now)
             hello.send_updates(now)
         return True
