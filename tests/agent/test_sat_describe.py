@@ -9,7 +9,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset  # noqa: E402
 
-from gputop_agent import describe_loader, describe_model, describe_optimizer, describe_process, horizon  # noqa: E402
+from gputop_agent import (  # noqa: E402
+    describe_loader,
+    describe_model,
+    describe_optimizer,
+    describe_parallel,
+    describe_process,
+    horizon,
+)
 
 
 class Config:
@@ -182,3 +189,40 @@ def test_total_steps_come_from_the_trainer_on_the_stack_without_keeping_its_loca
     assert scope["Trainer"]().train(seen) == 400
     assert alive[0]() is None
     assert horizon.total_steps() is None
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_sharded_models_are_known_by_version_and_settings(one_rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    fully_shard(model[0], mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    found = describe_parallel.describe_parallel([model], [])
+    assert found["backend"] == "gloo" and found["mesh"] == {"names": ["dp"], "shape": [1]}
+    assert found["fsdp"]["version"] == 2 and found["fsdp"]["units"] == 2
+    assert found["fsdp"]["mixed_precision"] == {"param_dtype": "bfloat16"}
+    assert found["fsdp"]["reshard_after_forward"] is False and found["fsdp"]["cpu_offload"] is False
+    assert describe_model.describe_model([model])["sharded"]
+
+    first = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+    found = describe_parallel.describe_parallel([first], [])["fsdp"]
+    assert found["version"] == 1 and found["units"] == 1 and found["sharding"] == "NO_SHARD"
+    assert describe_model.describe_model([first])["class"] == "Linear"
+    assert describe_parallel.rank_and_world() == (0, 1)
+
+
+def test_one_process_has_no_parallelism():
+    assert describe_parallel.describe_parallel([nn.Linear(1, 1)], []) == {}
+    assert describe_parallel.rank_and_world() is None
