@@ -24,6 +24,8 @@ class Probe:
     started: float
     seen: bytearray
     total: int = 0
+    frames: int = 0
+    """Synchronised updates (DEC mode 2026) that were begun."""
 
     def wait_for(self, marker: bytes, timeout_s: float = 20.0) -> float:
         """Seconds from the start until ``marker`` has been written; the time-out if it never is."""
@@ -46,18 +48,20 @@ class Probe:
         if b"\x1b[?2026$p" in data:  # the terminal says that it can draw a frame at once
             os.write(self.fd, b"\x1b[?2026;2$y")
         self.seen += data
+        self.frames += data.count(b"\x1b[?2026h")
         self.total += len(data)
         return bool(data)
 
     def measure(self, seconds: float) -> dict[str, float]:
         """CPU in percent of a core, kB/s to the terminal and resident memory over some seconds."""
         process = psutil.Process(self.pid)
-        cpu, written, began = _cpu_s(process), self.total, time.perf_counter()
+        cpu, written, frames, began = _cpu_s(process), self.total, self.frames, time.perf_counter()
         while time.perf_counter() - began < seconds and self.read(0.05):
             pass
         elapsed = time.perf_counter() - began
         return {
             "cpu_pct": round(100 * (_cpu_s(process) - cpu) / elapsed, 2),
+            "frames_per_s": round((self.frames - frames) / elapsed, 2),
             "kb_per_s": round((self.total - written) / elapsed / 1000, 1),
             "rss_mb": round(process.memory_info().rss / 1e6, 1),
         }

@@ -30,6 +30,9 @@ class FixedClock:
     def monotonic(self) -> float:
         return self.at_ns / 1e9
 
+    def cpu_s(self) -> float:
+        return 0.0
+
     def advance(self, seconds: float) -> None:
         self.at_ns += int(seconds * 1e9)
 

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from gputop.app import AppResult, Source, theme
 from gputop.app.actions import ACTIONS, applies, target
 from gputop.app.messages import FeedFailed, SnapshotArrived
-from gputop.app.rhythm import Rhythm
+from gputop.app.rhythm import SLOW, Rhythm
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
@@ -94,23 +94,21 @@ class GputopApp(App[AppResult]):
 
     def take(self) -> None:
         """In a worker thread: look at the record and the output, then tell the app."""
-        started = self.clock.monotonic()
         try:
             snapshot = self.feed.take()
             output = self.tail.view() if self.tail.poll() else None
         except Exception as error:
             self.post_message(FeedFailed(error))
             return
-        self.post_message(SnapshotArrived(snapshot, output, self.clock.monotonic() - started))
+        self.post_message(SnapshotArrived(snapshot, output))
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        painting = self.clock.monotonic()
         self._taking = False
         if message.snapshot is not self.main.snapshot or message.output is not None:
             self.main.receive(message.snapshot, message.output)
         self._announce(message.snapshot)
         self._leave_if_stopped()
-        self.call_after_refresh(self._schedule, message, painting)
+        self.call_after_refresh(self._schedule, message.snapshot)
 
     def on_feed_failed(self, message: FeedFailed) -> None:
         self._taking = False
@@ -120,10 +118,10 @@ class GputopApp(App[AppResult]):
                 f"{type(message.error).__name__}: {message.error}", title="gputop failed here", severity="error"
             )
         if self._ticking:
-            self.set_timer(self.rhythm.slow, self.tick)
+            self.set_timer(SLOW, self.tick)
 
-    def _schedule(self, message: SnapshotArrived, painting: float) -> None:
-        self.rhythm.measured(message.took_s, self.clock.monotonic() - painting, message.snapshot)
+    def _schedule(self, snapshot: Snapshot) -> None:
+        self.rhythm.measure(snapshot)
         if self._ticking:
             self.set_timer(self.rhythm.period, self.tick)
 

@@ -11,12 +11,11 @@ from gputop.output.tail import OutputView
 class SnapshotArrived(Message):
     """The feed has looked at the record."""
 
-    def __init__(self, snapshot: Snapshot, output: OutputView | None, took_s: float):
+    def __init__(self, snapshot: Snapshot, output: OutputView | None):
         super().__init__()
         self.snapshot = snapshot
         self.output = output
         """None: nothing was written since the last time."""
-        self.took_s = took_s
 
 
 class FeedFailed(Message):

@@ -1,4 +1,8 @@
-"""How often the screen changes: twice a second, less often when the feed or the terminal is late, or nothing moves."""
+"""How often the screen changes: twice a second, less often when that costs too much CPU, or when nothing moves.
+
+What counts is CPU time and not how long it took: on a machine that is busy training, a snapshot that waited for a core
+cost no more than another. A feed or a terminal that is late slows the screen by itself, since a tick follows the last.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,28 @@ from gputop.feed.snapshot import Snapshot
 
 FAST = 0.5
 SLOW = 1.0
-LATEST = 4.0
-_SHARE = 0.12
-"""The feed and the painting together may take this share of the time."""
+SLOWEST = 2.0
+_SHARE = 0.06
+"""Of a core, for all that the app does."""
 _QUEUE = 4
 """Frames that may wait for the terminal before a tick is skipped."""
 
 
 class Rhythm:
-    """Keeps the period between two snapshots."""
-
-    fast = FAST
-    slow = SLOW
+    """Keeps the period between two snapshots, in seconds."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
+        self._cpu_s = clock.cpu_s()
         self.period = FAST
 
-    def measured(self, feed_s: float, paint_s: float, snapshot: Snapshot) -> None:
-        """Take in what the last snapshot cost; the period follows at once upwards and gently downwards."""
-        base = SLOW if snapshot.ended and snapshot.position is None else FAST
-        wanted = min(LATEST, max(base, (feed_s + paint_s) / _SHARE))
-        self.period = wanted if wanted > self.period else max(wanted, self.period * 0.8)
+    def measure(self, snapshot: Snapshot) -> None:
+        """Take in what has been used since the last call; the period follows gently."""
+        cpu_s = self._clock.cpu_s()
+        used, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        least = SLOW if snapshot.ended and snapshot.position is None else FAST
+        wanted = min(SLOWEST, max(least, used / _SHARE))
+        self.period = 0.7 * self.period + 0.3 * wanted
 
     @staticmethod
     def backlogged(driver: Any) -> bool:

@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Seconds that never run backwards."""
         ...
 
+    def cpu_s(self) -> float:
+        """Seconds of CPU that this process has used."""
+        ...
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -26,3 +30,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def cpu_s(self) -> float:
+        return time.process_time()

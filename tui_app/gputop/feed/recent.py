@@ -57,7 +57,7 @@ def recent_steps(record: RunRecord, previous: RecentSteps | None = None) -> Rece
 
 def _tail(steps: Table) -> Table:
     """The last attempt's records within the horizon."""
-    tail = steps[-MAX_RECORDS:]
+    tail = np.asarray(steps[-MAX_RECORDS:])
     if not len(tail):
         return tail
     tail = tail[int(np.searchsorted(tail["t_end_ns"], tail["t_end_ns"][-1] - HORIZON_NS)) :]

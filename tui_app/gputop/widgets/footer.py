@@ -16,9 +16,10 @@ def draw(mode: str, control: bool, width: int) -> Row:
     row: Row = [(" ", "")]
     chosen = [a for a in ACTIONS if a.footer and applies(a, mode, control)]
     for action in sorted(chosen, key=lambda a: a.footer):
+        label = action.label_in_replay if mode != "live" and action.label_in_replay else action.label
         item: Row = [
             (action.shown.split(" ")[-1] if action.group == "Panels" else action.shown, "bold accent"),
-            (f" {action.label}", "muted"),
+            (f" {label}", "muted"),
             ("   ", ""),
         ]
         if row_width(row) + row_width(item[:2]) <= width:

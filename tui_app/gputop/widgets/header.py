@@ -100,7 +100,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
     row: Row = [("step ", "muted")]
     if not run.total_steps:
-        return [*row, (left(numbers.count(run.steps), 9), "bold text")]
+        return [*row, (left(numbers.count(run.steps), 7), "bold text")]
     share = min(1.0, run.steps / run.total_steps)
     text = f"{run.steps:,}"
     row += [(text, "bold text"), (f" / {run.total_steps:,}", "muted")]
