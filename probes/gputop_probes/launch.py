@@ -21,6 +21,15 @@ from gputop_probes.record import layout
 __all__ = ["RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
 
 
+_ADOPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from gputop_probes.recorder import entry
+entry.adopt(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+"""
+
+
 class RunSpec(NamedTuple):
     """What to run and how to record it."""
 
@@ -104,9 +113,10 @@ def adopt(run_dir: Path) -> bool:
     runs.require_living_command(run_dir, state)
 
     def record(report: int) -> None:
-        from gputop_probes.recorder import entry
-
-        entry.adopt(run_dir, host, report)
+        """In a fresh interpreter: the caller may have loaded far more than a recorder should hold."""
+        os.set_inheritable(report, True)
+        root = str(Path(__file__).parents[1])
+        os.execv(sys.executable, [sys.executable, "-c", _ADOPT, root, str(run_dir.absolute()), host, str(report)])
 
     _, report = _fork(record)
     try:
@@ -139,7 +149,10 @@ def _fork(work: Callable[[int], None]) -> tuple[int, int]:
                 stream.flush()
             except (OSError, ValueError):
                 pass
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise StartError(f"cannot start another process: {error.strerror}", 1) from None
     if pid:
         os.close(ours)
         return pid, report

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 MAX_SOCKET_PATH = 107
 """Bytes of ``sockaddr_un.sun_path``, less its final zero."""
+_SHORTEST_ID = 24
+"""A run id cut to its last so many characters still tells runs apart."""
 
 
 def host_name() -> str:
@@ -34,18 +37,15 @@ def fallback_roots() -> list[Path]:
     return [Path(place, "runs") for place in places]
 
 
-def socket_path(run_id: str) -> Path:
-    """Path of a run's socket in a directory that only this user can enter."""
+def socket_paths(run_id: str) -> Iterator[Path]:
+    """Where a run's socket may lie, best first: always in a directory that only this user can enter."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    name = f"{run_id}.sock"
-    if runtime and len(os.fsencode(os.path.join(runtime, "gputop", name))) <= MAX_SOCKET_PATH:
-        try:
-            return private_directory(Path(runtime, "gputop")) / name
-        except OSError:
-            pass
-    folder = private_directory(Path(f"/tmp/gputop-{os.getuid()}"))
-    room = MAX_SOCKET_PATH - len(os.fsencode(f"{folder}/.sock"))
-    return folder / f"{run_id[-room:]}.sock"
+    own = f"gputop-{os.getuid()}"
+    folders = [*([Path(runtime, "gputop")] if runtime else []), Path("/tmp", own), Path("/dev/shm", own)]
+    for folder in folders:
+        room = MAX_SOCKET_PATH - len(os.fsencode(f"{folder}/.sock"))
+        if room >= _SHORTEST_ID:
+            yield folder / f"{run_id[-room:]}.sock"
 
 
 def private_directory(path: Path) -> Path:

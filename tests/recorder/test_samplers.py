@@ -271,3 +271,31 @@ def test_no_driver_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(inbox.state) == [{"gpu_note": "no NVIDIA driver here"}]
     assert stopped == [True]
     assert not inbox.records
+
+
+def test_a_process_that_trains_unseen_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(strangers, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(strangers, "_runs_torch", lambda pid: True)
+    monkeypatch.setattr(strangers.procfs, "environment", lambda pid: {"PYTHONPATH": ""} if pid == 1 else None)
+    member = SimpleNamespace(command_line=["python", "train.py"])
+    tree = SimpleNamespace(
+        stats={pid: SimpleNamespace(cpu_ticks=0) for pid in (1, 2, 3)},
+        members=dict.fromkeys((1, 2, 3), member),
+        ancestors=lambda pid: [2] if pid == 3 else [],
+    )
+    told: list[tuple[str, dict]] = []
+    watch = strangers.StrangerWatch(
+        SimpleNamespace(state={"host": "h"}),  # type: ignore[arg-type]
+        tree,  # type: ignore[arg-type]
+        lambda: {2},
+        lambda kind, fields: told.append((kind, fields)),
+    )
+    for _ in range(40):
+        clock.now += 1
+        for stat in tree.stats.values():
+            stat.cpu_ticks += 90
+        watch.check()
+        assert not told or clock.now > 115
+    reason = "PYTHONPATH was overwritten or the environment was cleared"
+    assert told == [("no_agent", {"pid": 1, "host": "h", "reason": reason})]

@@ -61,7 +61,7 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
     strangers = StrangerWatch(
         journal,
         system.tree,
-        lambda: {peer.connection.pid for peer in list(recorder.intake.peers)},
+        lambda: {peer.connection.pid for peer in list(recorder.intake.peers)} | rank_pids(recorder.ranks).keys(),
         lambda kind, fields: inbox.events.append((kind, fields)),
     )
 
@@ -83,8 +83,8 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
 
 
 def rank_pids(ranks: RankTable) -> RankPids:
-    """Pid -> rank and training thread, of the ranks that are connected."""
-    return {rank.pid: (rank.number, rank.tid) for rank in ranks.connected()}
+    """Pid -> rank and training thread."""
+    return {rank.pid: (rank.number, rank.tid) for rank in list(ranks.by_number.values())}
 
 
 def empty(inbox: Inbox, journal: Journal) -> None:

@@ -72,7 +72,7 @@ def _begin(plan: Plan, report: int) -> Recorder:
     if lock.acquire(host_dir) is None:
         raise StartError(f"{run.path} is being recorded by another gputop: give --run-dir a new directory")
     clock_offset_ns = time.time_ns() - time.monotonic_ns()
-    server = Server(locations.socket_path(run.run_id))
+    server = _open_server(run.run_id)
     state = first_state(run.host, run.run_id, clock_offset_ns)
     state.update(
         socket=str(server.path), transport="stream" if server.stream else "seqpacket", pty=spec.pty, hang_s=spec.hang_s
@@ -105,6 +105,22 @@ def _begin(plan: Plan, report: int) -> Recorder:
     recorder = Recorder(journal, server, RankTable(), command, leave_request)
     sink.attach_to(recorder)
     return recorder
+
+
+def _open_server(run_id: str) -> Server:
+    """Listen at the first place that works; even a full disk leaves one of them.
+
+    Raises:
+        OSError: none does.
+    """
+    problem = OSError("no place for a socket")
+    for path in locations.socket_paths(run_id):
+        try:
+            locations.private_directory(path.parent)
+            return Server(path)
+        except OSError as error:
+            problem = error
+    raise problem
 
 
 def _greeting(command: Command) -> dict[str, Any]:
