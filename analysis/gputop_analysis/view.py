@@ -31,6 +31,7 @@ class RunView:
         self.record = record
         self.live = live
         self.known: dict[str, Any] = {}
+        self._comm: dict[int, Array] = {}
         self.windowed = window_steps is not None or window_s is not None
         self.per_rank: dict[int, RankSeries] = {
             rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s)) for rank in record.ranks()
@@ -84,7 +85,9 @@ class RunView:
 
     def comm(self, rank: int) -> Array:
         """Communication records of the window's steps."""
-        return self._in_window(self.record.comm(rank), rank)
+        if rank not in self._comm:
+            self._comm[rank] = self._in_window(self.record.comm(rank), rank)
+        return self._comm[rank]
 
     @cached_property
     def rank_processes(self) -> dict[int, Array]:

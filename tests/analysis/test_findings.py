@@ -421,3 +421,12 @@ def test_every_finding_of_a_bad_record_is_plain_data(tmp_path):
         assert len(one.title) <= 140
         assert "{" not in one.fix + one.evidence + one.title
         assert type(one.confidence) is float
+
+
+def test_a_loss_function_between_forward_and_backward_is_no_host_code(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(150, forward=6.0, backward=9.0, other=4.0)
+    inside = {"site": "train.py:30", "function": "main", "inside": "torch/nn/functional.py:3500 cross_entropy", "count": 30}
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=30, samples=[inside])
+    assert found(build) == {}

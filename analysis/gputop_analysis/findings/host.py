@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
@@ -142,15 +144,18 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if queue and other.mean_ms > other.wall_ms * (1 - queue.share.value):
         return None  # more than the thread had: it is the wait for a core, which IN04 reports
     site = top_site(view, "other", rank=other.rank)
-    where = f"; most often at {site}" if site else ""
-    line = site.site if site else "the code between the optimizer step and the next batch"
+    if site:
+        other = replace(other, values_ms=other.values_ms * (1 - site.torch_share))
+    if not other.surely_above(0.10):
+        return None
     return spec.make(
         "high" if other.share.low > 0.25 else "medium",
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
         + (f": {site.site}" if site else ""),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
-        f"{other.percent}, {other.clock} clock{where}",
-        f"look at {line}: do it every N steps, in a background process, or not at all",
+        f"{other.percent}, {other.clock} clock" + (f"; most often at {site}" if site else ""),
+        f"look at {site.site if site else 'the code between the optimizer step and the next batch'}: do it every N "
+        "steps, in a background process, or not at all",
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9 if site else 0.7,

@@ -74,6 +74,9 @@ def steady_growth(t_ns: Array, sizes: Array) -> Growth | None:
     """Judge a series of memory readings; None where they do not rise steadily, or are too few to tell."""
     if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
         return None
+    quarter = len(sizes) // 4
+    if sizes[-quarter:].min() - sizes[:quarter].min() < MIN_GROWTH_BYTES // 2:
+        return None
     seconds = (t_ns - t_ns[0]) / 1e9
     span = float(seconds[-1])
     if span < MIN_SPAN_S:

@@ -128,14 +128,14 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
 
 def _mean_loss(view: RunView) -> tuple[Array, Array]:
     """Steps, and the loss averaged over the ranks that have one; only the newest ones while a run is live."""
-    by_step: dict[int, list[float]] = {}
-    keep = LIVE_STEPS if view.live else None
+    steps, losses = [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank, series in view.per_rank.items():
         device = view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
-        rows = rows[-keep:] if keep else rows
+        rows = rows[-LIVE_STEPS:] if view.live else rows
         known = np.isfinite(rows["loss"])
-        for step, loss in zip(rows["step"][known].tolist(), rows["loss"][known].tolist(), strict=True):
-            by_step.setdefault(step, []).append(loss)
-    steps = sorted(by_step)
-    return np.array(steps, np.int64), np.array([sum(by_step[s]) / len(by_step[s]) for s in steps])
+        steps.append(rows["step"][known].astype(np.int64))
+        losses.append(rows["loss"][known])
+    every, position = np.unique(np.concatenate(steps), return_inverse=True)
+    total = np.bincount(position, weights=np.concatenate(losses), minlength=len(every))
+    return every, total / np.maximum(np.bincount(position, minlength=len(every)), 1)

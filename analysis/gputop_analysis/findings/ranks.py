@@ -196,8 +196,8 @@ def slow_host(view: RunView, spec: Spec) -> Finding | None:
 )
 def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """Batches differ in length, so that in each step all ranks wait for another one."""
-    by_step = _compute_by_step(view)
-    if by_step is None or straggler(view) is not None:
+    by_step = _compute_by_step(view) if straggler(view) is None else None
+    if by_step is None:
         return None
     compute, tokens = by_step
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)

@@ -18,6 +18,8 @@ class Site:
     share: float
     """Of the phase's samples, 0 to 1."""
     samples: int
+    torch_share: float = 0.0
+    """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and no overhead."""
     detail: str = ""
     """Library line that it was waiting in, if it was in one."""
 
@@ -30,19 +32,21 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """Most sampled line of a phase, on one rank or on all; None with fewer than 5 samples."""
     seen: Counter[str] = Counter()
     details: dict[str, str] = {}
+    in_torch = 0
     for event in view.events("stacks", rank=rank):
         if event.get("phase") != phase:
             continue
         for sample in event.get("samples", ()):
             site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
             if site:
-                seen[site] += int(sample.get("count", 1))
-                details[site] = str(sample.get("inside") or "")
+                count, details[site] = int(sample.get("count", 1)), str(sample.get("inside") or "")
+                seen[site] += count
+                in_torch += count * details[site].startswith("torch/")
     total = sum(seen.values())
     if total < 5:
         return None
     site, count = seen.most_common(1)[0]
-    return Site(site, count / total, total, details[site])
+    return Site(site, count / total, total, in_torch / total, details[site])
 
 
 def user_line(frames: list[str]) -> str | None:
