@@ -118,7 +118,7 @@ class RunHandle:
         assert self._report is not None
         while b"\n" not in self._unread:
             if not select.select([self._report], [], [], 0)[0]:
-                return None
+                return self._look_past_recorder()
             part = os.read(self._report, 4096)
             if not part:
                 self._forget_recorder()
@@ -128,6 +128,16 @@ class RunHandle:
         self._forget_recorder()
         code = json.loads(line).get("exit_code")
         return UNKNOWN_EXIT if code is None else code
+
+    def _look_past_recorder(self) -> int | None:
+        """A recorder that is stopped, or hangs on a dead disk, must not keep us waiting for a command that ended."""
+        status = procfs.zombie_wait_status(self.pid)
+        now = time.monotonic()
+        if status is None:
+            self._gone_since = None
+            return None
+        self._gone_since = self._gone_since or now
+        return _exit_code(status) if now - self._gone_since > _GRACE_S else None
 
     def _forget_recorder(self) -> None:
         assert self._report is not None
@@ -150,8 +160,7 @@ class RunHandle:
 
     def _conclude(self, wait_status: int) -> int:
         """We alone know the exit code: write it into the record."""
-        code = os.waitstatus_to_exitcode(wait_status)
-        code = 128 - code if code < 0 else code
+        code = _exit_code(wait_status)
         if self.stopped_by_us:
             stop.terminate(self.run_id, self.pgid)
         ending.record_exit(self.run_dir, code, host_dir=self.host_dir)
@@ -168,6 +177,11 @@ class RunHandle:
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return UNKNOWN_EXIT if now - self._gone_since > _GRACE_S else None
+
+
+def _exit_code(wait_status: int) -> int:
+    code = os.waitstatus_to_exitcode(wait_status)
+    return 128 - code if code < 0 else code
 
 
 def _become_subreaper() -> None:

@@ -65,6 +65,13 @@ def stat(pid: int) -> Stat | None:
     )
 
 
+def zombie_wait_status(pid: int) -> int | None:
+    """How a process ended that nobody has waited for yet; None if it is none, or the kernel hides it."""
+    head, _, tail = (read_bytes(f"/proc/{pid}/stat") or b"").rpartition(b")")
+    fields = tail.split()
+    return int(fields[49]) if head and len(fields) > 49 and fields[0] == b"Z" else None
+
+
 def alive(pid: int, start_ticks: int | None = None) -> bool:
     """Whether the process runs (a zombie does not); with ``start_ticks``, that very one and no later namesake."""
     found = stat(pid)

@@ -184,6 +184,22 @@ steps(link, 10, start=320)
     assert not support.events(run_dir, "hang_suspected")
 
 
+def test_recorder_stopped_for_good(tmp_path: Path) -> None:
+    process = support.front(tmp_path, ["sh", "-c", "echo begun; while [ ! -e finish ]; do sleep 0.05; done; exit 8"])
+    run_dir = tmp_path / "run"
+    support.until(lambda: "begun" in support.output(run_dir) and support.state(run_dir)["state"] == "running")
+    recorder = support.state(run_dir)["recorder_pid"]
+    os.kill(recorder, signal.SIGSTOP)
+    try:
+        (tmp_path / "finish").touch()
+        out, _ = process.communicate(timeout=15)
+        assert (process.returncode, out) == (8, b"begun\n")
+    finally:
+        os.kill(recorder, signal.SIGCONT)
+    support.until(lambda: support.state(run_dir)["state"] == "ended")
+    assert support.state(run_dir)["exit_code"] == 8
+
+
 def test_recorder_told_to_end_leaves_the_training_alone(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = support.front(tmp_path, ["sh", "-c", "while [ ! -e finish ]; do sleep 0.05; done; exit 5"])

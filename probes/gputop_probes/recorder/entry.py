@@ -43,7 +43,6 @@ def record(plan: Plan, report: int) -> None:
     except OSError as error:
         _say(report, {"error": f"cannot record in {plan.run.path}: {error}", "exit_code": 2})
         return
-    _let_go(recorder.journal.writer.host_dir)
     _live(recorder, plan.spec.hang_s, plan.spec.command, os.getcwd(), report)
 
 
@@ -89,6 +88,7 @@ def _begin(plan: Plan, report: int) -> Recorder:
         raise
     # from here on the command runs, and what takes time may be loaded
     _say(report, _greeting(command))
+    _let_go(host_dir)
     sink.after_start()
     journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
