@@ -121,6 +121,11 @@ def test_the_header_says_verdict_pace_and_progress(four):
     assert "8 %" in lines[2] and "steps/s" in lines[2]
 
 
+def test_a_recording_says_so_and_where_it_was_made(one):
+    lines = texts(header.draw(replace(one, recording="made on 2 CPU cores"), 118))
+    assert "recording: made on 2 CPU cores" in lines[1] and "1 rank" in lines[1]
+
+
 def test_the_header_drops_whole_figures_when_it_is_narrow(one):
     line = texts(header.draw(one, 60))[2]
     assert "steps/s" in line and "grad norm" not in line and row_width([(line, "")]) <= 60

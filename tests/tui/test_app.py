@@ -24,9 +24,9 @@ from gputop.widgets.ranks import Ranks
 
 
 @asynccontextmanager
-async def started(snapshot, control=None, size=(120, 40), mode="live"):
+async def started(running, control=None, size=(120, 40), mode="live"):
     """The app with a feed that stands still; ``app.step()`` takes one snapshot as a tick would."""
-    app = GputopApp(Source(snapshot.run_dir, mode, control), FixedClock(), StillFeed(snapshot), ticking=False)
+    app = GputopApp(Source(running.run_dir, mode, control), FixedClock(), StillFeed(running), ticking=False)
     async with app.run_test(size=size) as pilot:
         await step(app, pilot)
         yield app, pilot
@@ -42,8 +42,8 @@ def screen_text(app) -> str:
     return "\n".join("".join(s.text for s in line) for line in app.screen._compositor.render_strips())
 
 
-async def test_a_glance_shows_verdict_step_findings_and_output(snapshot):
-    async with started(snapshot) as (app, _):
+async def test_a_glance_shows_verdict_step_findings_and_output(running):
+    async with started(running) as (app, _):
         text = screen_text(app)
         for words in ("attention", "data wait takes 34 %", "380 / 400", "backward", "GPU and host", "INFO step  380"):
             assert words in text, words
@@ -51,8 +51,8 @@ async def test_a_glance_shows_verdict_step_findings_and_output(snapshot):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (60, 16), (300, 80)])
-async def test_every_size_is_filled_and_none_breaks(snapshot, size):
-    async with started(snapshot, size=size) as (app, pilot):
+async def test_every_size_is_filled_and_none_breaks(running, size):
+    async with started(running, size=size) as (app, pilot):
         assert "Step breakdown" in screen_text(app) and "Findings" in screen_text(app)
         for name in app.main.query_one(Body).visible_panels():
             region = app.main.panel(name).region
@@ -62,8 +62,8 @@ async def test_every_size_is_filled_and_none_breaks(snapshot, size):
         assert app.screen.size == size
 
 
-async def test_numbers_go_to_panels_and_tab_walks_through_them(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_numbers_go_to_panels_and_tab_walks_through_them(running):
+    async with started(running) as (app, pilot):
         for key, name in zip("1234567", ["breakdown", "memory", "ranks", "meters", "findings", "output", "loss"]):
             await pilot.press(key)
             assert app.focused.id == name
@@ -73,8 +73,8 @@ async def test_numbers_go_to_panels_and_tab_walks_through_them(snapshot):
         assert app.focused.id == "loss"
 
 
-async def test_zoom_hide_and_back(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_zoom_hide_and_back(running):
+    async with started(running) as (app, pilot):
         body = app.main.query_one(Body)
         await pilot.press("r", "z")
         await pilot.pause()
@@ -87,8 +87,8 @@ async def test_zoom_hide_and_back(snapshot):
         assert "memory" in body.visible_panels() and app.focused.id == "memory"
 
 
-async def test_the_compact_layout_switches_one_place(snapshot):
-    async with started(snapshot, size=(80, 24)) as (app, pilot):
+async def test_the_compact_layout_switches_one_place(running):
+    async with started(running, size=(80, 24)) as (app, pilot):
         body = app.main.query_one(Body)
         assert body.visible_panels() == ["breakdown", "findings", "output"]
         await pilot.press("r")
@@ -97,10 +97,10 @@ async def test_the_compact_layout_switches_one_place(snapshot):
         assert "2 memory  3 ranks  4 meters  6 output  7 loss" in screen_text(app)
 
 
-async def test_pause_holds_the_picture_and_counts(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_pause_holds_the_picture_and_counts(running):
+    async with started(running) as (app, pilot):
         await pilot.press("space")
-        app.feed.next = replace(snapshot, summary=replace(snapshot.summary, steps=503), sequence=9)
+        app.feed.next = replace(running, summary=replace(running.summary, steps=503), sequence=9)
         await step(app, pilot)
         assert app.main.snapshot.summary.steps == 380
         assert app.main.query_one(Header).paused_steps == 123 and "paused, +123 steps" in screen_text(app)
@@ -109,8 +109,8 @@ async def test_pause_holds_the_picture_and_counts(snapshot):
         assert app.main.snapshot.summary.steps == 503 and "paused" not in screen_text(app)
 
 
-async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(running):
+    async with started(running) as (app, pilot):
         await pilot.press("f", "enter")
         await pilot.pause()
         assert isinstance(app.screen, TextDialog)
@@ -122,8 +122,8 @@ async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(snapshot):
         assert isinstance(app.screen, MainScreen)
 
 
-async def test_the_cursor_moves_and_y_copies_the_chosen_row(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_the_cursor_moves_and_y_copies_the_chosen_row(running):
+    async with started(running) as (app, pilot):
         await pilot.press("r", "down", "down", "y")
         assert app.main.query_one(Ranks).cursor == 2 and app.clipboard.startswith("rank 2 on box")
         await pilot.press("f", "down", "y")
@@ -132,8 +132,8 @@ async def test_the_cursor_moves_and_y_copies_the_chosen_row(snapshot):
         assert "backward" in app.clipboard
 
 
-async def test_every_action_of_the_table_exists_and_is_in_the_help(snapshot):
-    async with started(snapshot, FakeControl(), size=(120, 70)) as (app, pilot):
+async def test_every_action_of_the_table_exists_and_is_in_the_help(running):
+    async with started(running, FakeControl(), size=(120, 70)) as (app, pilot):
         for action in ACTIONS:
             owner = app if action.id in OF_THE_APP else app.main
             assert callable(getattr(owner, f"action_{action.id}")), action.id
@@ -146,8 +146,8 @@ async def test_every_action_of_the_table_exists_and_is_in_the_help(snapshot):
             assert (action.description in text) == (action.scope != "replay"), action.id
 
 
-async def test_the_palette_lists_the_same_actions(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_the_palette_lists_the_same_actions(running):
+    async with started(running) as (app, pilot):
         titles = [command.title for command in app.get_system_commands(app.screen)]
         assert "Export (e)" in titles and "Theme" in titles and not any("Seek" in title for title in titles)
         command = next(c for c in app.get_system_commands(app.screen) if c.title.startswith("Ranks"))
@@ -156,17 +156,17 @@ async def test_the_palette_lists_the_same_actions(snapshot):
         assert app.focused.id == "ranks"
 
 
-async def test_keys_can_be_remapped_by_id(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_keys_can_be_remapped_by_id(running):
+    async with started(running) as (app, pilot):
         app.set_keymap({"zoom": "x"})
         await pilot.press("r", "x")
         assert app.main.query_one(Body).zoomed == "ranks"
 
 
 @pytest.mark.parametrize(("key", "suffix"), [("s", "svg"), ("m", "md"), ("j", "json"), ("c", "csv")])
-async def test_export_writes_what_is_seen(snapshot, tmp_path, monkeypatch, key, suffix):
+async def test_export_writes_what_is_seen(running, tmp_path, monkeypatch, key, suffix):
     monkeypatch.chdir(tmp_path)
-    async with started(snapshot) as (app, pilot):
+    async with started(running) as (app, pilot):
         for _ in range(2):
             await pilot.press("e")
             await pilot.pause()
@@ -192,10 +192,10 @@ def check_export(text, suffix):
         assert lines[0].startswith("rank,host,steps,step_time_p50_ms") and len(lines) == 5
 
 
-async def test_export_into_a_folder_that_is_gone_says_so(snapshot, tmp_path, monkeypatch):
+async def test_export_into_a_folder_that_is_gone_says_so(running, tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
-    async with started(snapshot) as (app, pilot):
+    async with started(running) as (app, pilot):
         monkeypatch.setattr(Path, "cwd", lambda: folder)
         folder.rmdir()
         app._export("csv")
@@ -203,16 +203,16 @@ async def test_export_into_a_folder_that_is_gone_says_so(snapshot, tmp_path, mon
         assert any("cannot write" in note.message for note in app._notifications)
 
 
-async def test_q_on_an_ended_run_leaves_at_once(snapshot):
-    ended = replace(snapshot, summary=replace(snapshot.summary, state="ended", exit_code=0))
+async def test_q_on_an_ended_run_leaves_at_once(running):
+    ended = replace(running, summary=replace(running.summary, state="ended", exit_code=0))
     async with started(ended, mode="replay") as (app, pilot):
         await pilot.press("q")
     assert app.return_value.action == "quit" and not app.return_value.still_running
 
 
-async def test_q_on_a_live_run_asks_and_can_be_cancelled(snapshot):
+async def test_q_on_a_live_run_asks_and_can_be_cancelled(running):
     control = FakeControl()
-    async with started(snapshot, control) as (app, pilot):
+    async with started(running, control) as (app, pilot):
         await pilot.press("q")
         await pilot.pause()
         assert isinstance(app.screen, ChoiceDialog) and "still running" in screen_text(app)
@@ -221,18 +221,18 @@ async def test_q_on_a_live_run_asks_and_can_be_cancelled(snapshot):
         assert isinstance(app.screen, MainScreen) and app.is_running and control.asked == []
 
 
-async def test_leaving_it_running_touches_nothing(snapshot):
+async def test_leaving_it_running_touches_nothing(running):
     control = FakeControl()
-    async with started(snapshot, control) as (app, pilot):
+    async with started(running, control) as (app, pilot):
         await pilot.press("q")
         await pilot.pause()
         await pilot.press("l")
     assert app.return_value.action == "detached" and app.return_value.still_running and control.asked == []
 
 
-async def test_stopping_waits_for_the_end_and_can_be_made_sterner(snapshot):
+async def test_stopping_waits_for_the_end_and_can_be_made_sterner(running):
     control = FakeControl()
-    async with started(snapshot, control) as (app, pilot):
+    async with started(running, control) as (app, pilot):
         await pilot.press("ctrl+c")
         await pilot.pause()
         await pilot.press("s")
@@ -245,22 +245,22 @@ async def test_stopping_waits_for_the_end_and_can_be_made_sterner(snapshot):
     assert control.asked == ["interrupt", "kill"] and app.return_value.action == "stopped"
 
 
-async def test_profile_and_stacks_are_asked_for_and_shown(snapshot):
+async def test_profile_and_stacks_are_asked_for_and_shown(running):
     from gputop.feed.snapshot import Notice
 
     control = FakeControl()
-    async with started(snapshot, control) as (app, pilot):
+    async with started(running, control) as (app, pilot):
         await pilot.press("p", "d")
         assert control.asked == ["profile 3", "dump"]
         body = {"steps": 3, "table": [{"op": "aten::mm", "calls": 12, "cpu_ms": 3.5, "device_ms": None}]}
-        app.feed.next = replace(snapshot, notices=(Notice(1, "profile", 0, body),), sequence=5)
+        app.feed.next = replace(running, notices=(Notice(1, "profile", 0, body),), sequence=5)
         await step(app, pilot)
         await pilot.pause()
         assert isinstance(app.screen, TextDialog) and "aten::mm" in screen_text(app)
 
 
-async def test_output_scrolls_away_follows_again_and_is_searched(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_output_scrolls_away_follows_again_and_is_searched(running):
+    async with started(running) as (app, pilot):
         output = app.main.query_one(Output)
         await pilot.press("o", "home")
         await pilot.pause()
@@ -278,8 +278,8 @@ async def test_output_scrolls_away_follows_again_and_is_searched(snapshot):
         assert output.needle == ""
 
 
-async def test_a_feed_that_raises_is_shown_and_told_on_leaving(snapshot, capsys):
-    async with started(snapshot) as (app, pilot):
+async def test_a_feed_that_raises_is_shown_and_told_on_leaving(running, capsys):
+    async with started(running) as (app, pilot):
         app.feed.take = lambda: 1 / 0
         await step(app, pilot)
         await pilot.pause()
@@ -288,21 +288,21 @@ async def test_a_feed_that_raises_is_shown_and_told_on_leaving(snapshot, capsys)
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-async def test_a_record_that_is_gone_leaves_the_last_picture_and_says_so(snapshot):
-    async with started(snapshot) as (app, pilot):
-        app.feed.next = replace(snapshot, problem="the record at X is gone: this is what it last said", sequence=3)
+async def test_a_record_that_is_gone_leaves_the_last_picture_and_says_so(running):
+    async with started(running) as (app, pilot):
+        app.feed.next = replace(running, problem="the record at X is gone: this is what it last said", sequence=3)
         await step(app, pilot)
         assert "the record at X is gone" in screen_text(app) and "380 / 400" in screen_text(app)
 
 
-async def test_no_colour_uses_letters_and_the_terminals_own_colours(snapshot, monkeypatch):
+async def test_no_colour_uses_letters_and_the_terminals_own_colours(running, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with started(snapshot, size=(80, 24)) as (app, _):
+    async with started(running, size=(80, 24)) as (app, _):
         assert app.theme == "ansi-dark" and "bbbbbb" in screen_text(app)
 
 
-async def test_any_theme_has_the_roles(snapshot):
-    async with started(snapshot) as (app, pilot):
+async def test_any_theme_has_the_roles(running):
+    async with started(running) as (app, pilot):
         for name in ("gputop-light", "nord", "textual-light", "ansi-dark"):
             app.theme = name
             await pilot.pause()

@@ -70,4 +70,4 @@ def run_app(source: Source) -> AppResult:
     app = GputopApp(source)
     result = app.run()
     app.surface_errors()
-    return result if result is not None else AppResult("detached", app.still_running())
+    return result if result is not None else AppResult("quit", app.still_running())

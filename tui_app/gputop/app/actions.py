@@ -33,7 +33,15 @@ class Action:
 ACTIONS: tuple[Action, ...] = (
     Action("quit", "q,ctrl+c", "q", "quit", "Leave; asks first while the training runs.", footer=1),
     Action("help", "question_mark,f1", "?", "help", "Show this list.", footer=2),
-    Action("pause", "space", "space", "pause", "Hold the picture, or go on; in a replay, play or pause.", footer=3, label_in_replay="play"),
+    Action(
+        "pause",
+        "space",
+        "space",
+        "pause",
+        "Hold the picture, or go on; in a replay, play or pause.",
+        footer=3,
+        label_in_replay="play",
+    ),
     Action("export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=7),
     Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=9),
     Action("profile", "p", "p", "profile", "Profile the next three steps on every rank.", "control", group="Training"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from gputop.app import AppResult, Source, theme
+from gputop.app import AppResult, Source, keymap, theme
 from gputop.app.actions import ACTIONS, applies, target
 from gputop.app.messages import FeedFailed, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
@@ -66,7 +66,15 @@ class GputopApp(App[AppResult]):
     def on_mount(self) -> None:
         self._install_signal_handlers()
         if self._ticking:
+            self._load_keymap()
             self.call_after_refresh(self.tick)
+
+    def _load_keymap(self) -> None:
+        keys, trouble = keymap.load(keymap.path())
+        if keys:
+            self.set_keymap(keys)
+        if trouble:
+            self.notify(trouble, severity="warning")
 
     def _install_signal_handlers(self) -> None:
         """Textual leaves the alternate screen on after these signals; a handler in the loop lets it clean up."""
@@ -78,7 +86,8 @@ class GputopApp(App[AppResult]):
                 return
 
     def _leave_on_signal(self, number: int) -> None:
-        self.exit(AppResult("detached", self.still_running(), number), return_code=128 + number)
+        running = self.still_running()
+        self.exit(AppResult("detached" if running else "quit", running, number), return_code=128 + number)
 
     # ---- the rhythm of the feed
 

@@ -79,6 +79,8 @@ def _command(snapshot: Snapshot, width: int) -> Row:
         parts.append("1 GPU" if len(run.gpus) == 1 else f"{len(run.gpus)} GPUs")
     parts.append(run.hosts[0].host if len(run.hosts) == 1 else f"{len(run.hosts)} hosts" if run.hosts else "")
     end: Row = [(" · ".join(p for p in parts if p), "muted")]
+    if snapshot.recording:
+        end = [(shorten(f"recording: {snapshot.recording}", width // 2), "accent"), ("   ", ""), *end]
     command = " ".join(run.command) or snapshot.name or str(snapshot.run_dir)
     return spread([(shorten_middle(command, width - row_width(end) - 3), "muted")], end, width)
 

@@ -1,0 +1,142 @@
+"""Feeds: a record that grows, one that disappears, one that is replayed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
+
+from gputop.feed.cut import cut, span
+from gputop.feed.live import LiveFeed
+from gputop.feed.recent import MAX_COLUMNS, recent_steps
+from gputop.feed.replay import ReplayFeed
+from gputop.feed.snapshot import first_snapshot
+from gputop_agent.wire import PHASES
+from gputop_probes.record.reader import RunRecord
+from gputop_probes.record.writer import RecordWriter
+
+
+def append(folder, first, count, at_ns, rank=0):
+    writer = RecordWriter(folder, "box")
+    rows = [step_row(rank, first + i, at_ns + i * 16_000_000, STEP_MS) for i in range(count)]
+    writer.append_rank("steps", rank, b"".join(rows))
+    writer.close()
+
+
+def test_the_live_feed_follows_and_counts(tmp_path):
+    clock = FixedClock(START_NS + 9 * 10**9)
+    feed = LiveFeed(write_run(tmp_path / "r", steps=100, state="running"), clock)
+    assert feed.first().summary.command == ("python", "train.py", "--batch", "16")
+    first = feed.take()
+    assert first.summary.steps == 100 and first.summary.state == "running" and first.verdict.headline
+    append(tmp_path / "r", 100, 25, clock.now_ns())
+    clock.advance(1)
+    second = feed.take()
+    assert second.summary.steps == 125 and second.sequence == first.sequence + 1
+    assert second.recent.first_step + len(second.recent.phases_ms) * second.recent.steps_per_column >= 125
+
+
+def test_an_ended_run_that_does_not_change_costs_nothing_more(tmp_path):
+    feed = LiveFeed(write_run(tmp_path / "r", steps=60), FixedClock())
+    first = feed.take()
+    assert first.ended and feed.take() is first
+
+
+def test_a_record_that_disappears_leaves_the_last_picture(tmp_path):
+    feed = LiveFeed(write_run(tmp_path / "r", steps=60, state="running"), FixedClock(START_NS + 5 * 10**9))
+    before = feed.take()
+    shutil.rmtree(tmp_path / "r")
+    after = feed.take()
+    assert "is gone" in after.problem and after.summary == before.summary
+    assert feed.take() is after
+
+
+def test_a_folder_that_is_no_record_is_a_problem_in_words(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    snapshot = LiveFeed(tmp_path, FixedClock()).take()
+    assert "was not written by gputop" in snapshot.problem
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"command": 3}', "\x00"])
+def test_the_first_snapshot_never_raises(tmp_path, content):
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    snapshot = first_snapshot(tmp_path, 5)
+    assert snapshot.summary.command == () and snapshot.verdict.health == "waiting"
+
+
+def test_columns_hold_the_mean_of_their_steps(tmp_path):
+    folder = write_run(tmp_path / "r", ranks=2, steps=450)
+    recent = recent_steps(RunRecord.open(folder))
+    assert recent.steps_per_column == 5 and len(recent.phases_ms) == 90 <= MAX_COLUMNS
+    assert set(recent.rank_wall_ms) == {0, 1}
+    rows = RunRecord.open(folder).steps(1)[10:15]
+    assert recent.rank_wall_ms[1][2] == pytest.approx(rows["wall_ns"].mean() / 1e6)
+    data = PHASES.index("data")
+    both = [RunRecord.open(folder).steps(r)["data_ns"][10:15].mean() / 1e6 for r in (0, 1)]
+    assert recent.phases_ms[2][data] == pytest.approx(sum(both) / 2)
+
+
+def test_columns_stay_as_they_are_while_the_run_grows(tmp_path):
+    folder = write_run(tmp_path / "r", steps=450, state="running")
+    first = recent_steps(RunRecord.open(folder))
+    append(folder, 450, 50, START_NS + 20 * 10**9)
+    second = recent_steps(RunRecord.open(folder), first)
+    assert second.steps_per_column == first.steps_per_column
+    assert second.phases_ms[: len(first.phases_ms)] == first.phases_ms
+
+
+def test_a_restarted_rank_shows_its_last_attempt(tmp_path):
+    folder = write_run(tmp_path / "r", steps=100, state="running")
+    append(folder, 0, 30, START_NS + 20 * 10**9)
+    recent = recent_steps(RunRecord.open(folder))
+    assert len(recent.phases_ms) == 30 and recent.first_step == 0
+
+
+def test_a_cut_holds_nothing_from_later(tmp_path):
+    record = RunRecord.open(write_run(tmp_path / "r", ranks=2, steps=200))
+    start, end = span(record)
+    middle = (start + end) // 2
+    part = cut(record, middle)
+    for rank in (0, 1):
+        steps = part.steps(rank)
+        assert 0 < len(steps) < 200 and steps["t_end_ns"][-1] <= middle < record.steps(rank)["t_end_ns"][len(steps)]
+    assert part.hosts["box"].state.state == "running" and part.hosts["box"].state.exit_code is None
+    assert all(event["t_ns"] <= middle for event in part.events())
+    assert cut(record, end).hosts["box"].state.state == "ended"
+    assert part.ranks() and cut(record, start).ranks() == []
+
+
+def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
+    clock = FixedClock()
+    feed = ReplayFeed(write_run(tmp_path / "r", steps=300), clock, play=True)
+    assert feed.take().summary.steps == 0
+    clock.advance(4)
+    playing = feed.take()
+    assert 0 < playing.summary.steps < 300 and playing.position.playing and playing.summary.state == "running"
+    feed.change_speed(2.0)
+    before = playing.position.at_ns
+    clock.advance(1)
+    assert feed.take().position.at_ns - before == pytest.approx(2e9, rel=1e-6)
+    clock.advance(1000)
+    at_end = feed.take()
+    assert not at_end.position.playing and at_end.summary.steps == 300 and at_end.ended
+    feed.seek(-0.5)
+    back = feed.take()
+    assert back.position.share == pytest.approx(0.5, abs=0.01) and back.summary.steps < 300 and not back.ended
+    assert feed.take() is back
+    feed.toggle()
+    clock.advance(0.5)
+    assert feed.take().position.at_ns > back.position.at_ns
+    feed.seek_to(1.0)
+    feed.toggle()
+    feed.toggle()
+    assert feed.take().position.at_ns == feed.take().position.start_ns
+
+
+def test_replay_of_a_missing_record_says_so(tmp_path):
+    snapshot = ReplayFeed(tmp_path / "none", FixedClock()).take()
+    assert "no run record" in snapshot.problem
+    assert replace(snapshot, problem="").summary.steps == 0

@@ -1,0 +1,45 @@
+"""The three designed sizes, the light theme and no colour, as pictures. ``pytest --running-update`` re-makes them."""
+
+from __future__ import annotations
+
+import pytest
+from tui_support import FixedClock, StillFeed
+
+from gputop.app import Source
+from gputop.app.application import GputopApp
+
+
+def still(running, theme="gputop-dark"):
+    app = GputopApp(Source(running.run_dir, "live"), FixedClock(), StillFeed(running), ticking=False)
+    app.theme = theme
+    return app
+
+
+def after(*keys):
+    async def run(pilot):
+        pilot.app.tick()
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await pilot.pause()
+
+    return run
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"])
+def test_overview(snap_compare, running, size):
+    assert snap_compare(still(running), terminal_size=size, run_before=after())
+
+
+def test_light(snap_compare, running):
+    assert snap_compare(still(running, "gputop-light"), terminal_size=(120, 40), run_before=after())
+
+
+def test_finding(snap_compare, running):
+    assert snap_compare(still(running), terminal_size=(80, 24), run_before=after("f", "enter"))
+
+
+def test_zoomed_ranks(snap_compare, running):
+    assert snap_compare(still(running), terminal_size=(80, 24), run_before=after("r", "z"))

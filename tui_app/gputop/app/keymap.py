@@ -1,0 +1,30 @@
+"""The user's own keys: ``keys.json`` in the configuration folder, ``{"zoom": "x", "quit": "ctrl+q"}`` by action id."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from gputop.app.actions import BY_ID
+
+
+def path() -> Path:
+    """``$XDG_CONFIG_HOME/gputop/keys.json``, below ``~/.config`` where that is not set."""
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "gputop" / "keys.json"
+
+
+def load(file: Path) -> tuple[dict[str, str], str]:
+    """The keys by action id, and in one line what is wrong with the file; no file is no trouble."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, ValueError) as error:
+        return {}, f"{file} is not used: {error}"
+    if not isinstance(found, dict):
+        return {}, f'{file} is not used: it must hold an object, for example {{"zoom": "x"}}'
+    good = {name: key for name, key in found.items() if name in BY_ID and isinstance(key, str)}
+    bad = [name for name in found if name not in good]
+    return good, f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are" if bad else ""
