@@ -6,7 +6,10 @@ import json
 import os
 from pathlib import Path
 
-from gputop.app.actions import BY_ID
+from gputop.app.actions import ACTIONS
+
+
+NAMES = frozenset(action.id for action in ACTIONS)
 
 
 def path() -> Path:
@@ -25,6 +28,6 @@ def load(file: Path) -> tuple[dict[str, str], str]:
         return {}, f"{file} is not used: {error}"
     if not isinstance(found, dict):
         return {}, f'{file} is not used: it must hold an object, for example {{"zoom": "x"}}'
-    good = {name: key for name, key in found.items() if name in BY_ID and isinstance(key, str)}
+    good = {name: key for name, key in found.items() if name in NAMES and isinstance(key, str)}
     bad = [name for name in found if name not in good]
     return good, f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are" if bad else ""
