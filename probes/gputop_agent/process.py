@@ -54,10 +54,12 @@ def after_fork():
 def at_exit():
     """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
     global _ended_pid
-    if S.thread_ident <= 0 or _ended_pid == os.getpid() or S.pid != os.getpid():
-        return
-    _ended_pid = os.getpid()
-    guard.safely(_end)
+    try:
+        if S.thread_ident > 0 and S.pid == os.getpid() != _ended_pid:
+            _ended_pid = os.getpid()
+            _end()
+    except Exception:
+        guard.failed("at_exit")
 
 
 def _end():

@@ -35,6 +35,8 @@ THIN = {
     "hooks.dynamo.compile_begins",
     "hooks.dynamo.compile_ended",
     "exceptions._chain.excepthook",
+    "process.at_exit",
+    "process.after_fork",
 }
 
 
