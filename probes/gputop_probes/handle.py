@@ -61,6 +61,8 @@ class RunHandle:
             if self._exit_code is None:
                 self._exit_code = self._hear() if self._report is not None else self._look()
             left = deadline - time.monotonic()
+            if self._exit_code is not None:
+                self._reap_recorder()
             if self._exit_code is not None or left <= 0:
                 return self._exit_code
             self._sleep(min(left, _POLL_S))
@@ -143,10 +145,14 @@ class RunHandle:
         assert self._report is not None
         os.close(self._report)
         self._report = None
-        try:
-            os.waitpid(self.recorder_pid, os.WNOHANG)
-        except ChildProcessError:
-            pass
+
+    def _reap_recorder(self) -> None:
+        """Our own recorder must not stay a zombie while a screen still shows the ended run."""
+        if self._ours:
+            try:
+                os.waitpid(self.recorder_pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
 
     def _look(self) -> int | None:
         """Without our recorder: the command is our own child now, or another recorder's, or nobody's."""

@@ -135,6 +135,7 @@ def test_cgroup_1_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     limits = Cgroup(1, tmp_path).read()
     assert limits[:4] == (-1, -1, -1, -1)
     assert math.isnan(limits.cpu_limit_cores)
+    make(tmp_path / "unified", cgroup__controllers="hugetlb")  # a hybrid set-up
     make(tmp_path / "memory", memory__usage_in_bytes="5", memory__limit_in_bytes="9223372036854771712")
     make(tmp_path / "memory", memory__oom_control="oom_kill_disable 0\noom_kill 1\n")
     make(tmp_path / "cpu", cpu__stat="throttled_time 9000\n", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")

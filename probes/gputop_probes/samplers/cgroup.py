@@ -28,7 +28,7 @@ class Cgroup:
     def __init__(self, pid: int, root: Path = Path("/sys/fs/cgroup")):
         paths = _group_paths(pid)
         unified = root if (root / "cgroup.controllers").exists() else root / "unified"
-        self._v2 = _chain(unified, paths.get("", "/")) if _has_controllers(unified) else []
+        self._v2 = _chain(unified, paths.get("", "/")) if _governs(unified) else []
         self._memory = _chain(root / "memory", paths.get("memory", "/"))
         self._cpu = _chain(root / "cpu", paths.get("cpu", "/"))
 
@@ -80,8 +80,10 @@ def _chain(mount: Path, path: str) -> list[Path]:
     return [own, *[folder for folder in own.parents if folder == mount or mount in folder.parents]]
 
 
-def _has_controllers(mount: Path) -> bool:
-    return bool((procfs.read_bytes(str(mount / "cgroup.controllers")) or b"").split())
+def _governs(mount: Path) -> bool:
+    """Whether version 2 holds memory or CPU; in a hybrid set-up it may hold others only."""
+    controllers = (procfs.read_bytes(str(mount / "cgroup.controllers")) or b"").split()
+    return b"memory" in controllers or b"cpu" in controllers
 
 
 def _integer(path: Path) -> int:
