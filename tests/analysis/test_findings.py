@@ -134,7 +134,7 @@ def test_a_thread_that_holds_the_gil(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()
     for _ in range(150):
-        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000)
+        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000, cpu_ns=9_600_000)
     processes(build, thread_cpu=0.3, cpu=1.0, switches=120)
     gil = found(build)["HO04"]
     assert gil.recoverable_ms_per_step == pytest.approx(32 * 0.7, rel=0.02)
@@ -427,6 +427,11 @@ def test_a_loss_function_between_forward_and_backward_is_no_host_code(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()
     build.steps(150, forward=6.0, backward=9.0, other=4.0)
-    inside = {"site": "train.py:30", "function": "main", "inside": "torch/nn/functional.py:3500 cross_entropy", "count": 30}
+    inside = {
+        "site": "train.py:30",
+        "function": "main",
+        "inside": "torch/nn/functional.py:3500 cross_entropy",
+        "count": 30,
+    }
     build.event("stacks", rank=0, phase="other", period_ms=50, total=30, samples=[inside])
     assert found(build) == {}

@@ -24,6 +24,12 @@ def check(outcome, id, rank, absorbed=()):
     return finding
 
 
+def skip_if_overloaded(outcome):
+    """For faults that cannot be told from a lack of cores when other programs take the cores away."""
+    if any(one.id == "IN04" and one.severity != "info" for one in outcome.findings):
+        pytest.skip("other programs keep the cores busy: " + outcome.told())
+
+
 def test_slow_items_in_the_training_process(tmp_path):
     finding = check(run(tmp_path, "one.py", FAULT="slow_getitem"), "IN02", 0, absorbed=["IN01"])
     assert finding.site and "one.py" in finding.site
@@ -31,7 +37,9 @@ def test_slow_items_in_the_training_process(tmp_path):
 
 
 def test_too_few_workers(tmp_path):
-    check(run(tmp_path, "one.py", FAULT="few_workers"), "IN01", 0)
+    outcome = run(tmp_path, "one.py", FAULT="few_workers")
+    skip_if_overloaded(outcome)
+    check(outcome, "IN01", 0)
 
 
 def test_spinning_processes(tmp_path):
@@ -45,6 +53,7 @@ def test_garbage_collection(tmp_path):
 
 def test_a_thread_that_holds_the_gil(tmp_path):
     outcome = run(tmp_path, "one.py", FAULT="gil", STEPS=300)
+    skip_if_overloaded(outcome)
     assert list(outcome.serious) == ["HO04"], outcome.told()
     assert outcome.serious["HO04"].rank == 0
 

@@ -81,7 +81,7 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if lost.share.low > 0.25 else "medium",
         f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step",
-        f"forward, backward and optimizer wait {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
+        f"the training thread waits {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
         f"the CPU ({switches:.1f} voluntary switches a step), while other threads of the process "
         f"use {busy * 100:.0f} % of a core",
         "move the work of that thread into a process (multiprocessing), or into code that releases the GIL; "
@@ -107,14 +107,22 @@ def _contention(view: RunView, rank: int, processes: Array) -> tuple[Share, floa
     using = rows["compute_cpu_ns"].sum() / computing.sum()
     passed_ns = float(samples["t_ns"][-1] - samples["t_ns"][0])
     step_ns = float(rows["wall_ns"].sum() / counts.sum())
-    busy = (_growth(samples, "cpu_ns_total") - _growth(samples, "thread_cpu_ns_total")) / passed_ns
+    own = _growth(samples, "thread_cpu_ns_total") / passed_ns
+    busy = _growth(samples, "cpu_ns_total") / passed_ns - own
     switches = _growth(samples, "voluntary_switches_total") * step_ns / passed_ns
-    if using >= 0.6 or switches <= 1 or busy <= 0.3:
+    if using >= 0.6 or switches <= 1 or busy <= 0.5 * own:
         return None
     queued = _growth(samples, "run_wait_ns_total") / passed_ns  # that part is IN04's
-    lost = (computing + rows["optimizer_ns"]) * max(0.0, 1 - using - queued) / 1e6
-    share = Share(rank, lost, rows["wall_ns"] / 1e6, counts)
+    lost = (computing * (1 - using) + _blocked_elsewhere(rows, 1 - using) - queued * rows["wall_ns"]) / 1e6
+    share = Share(rank, np.maximum(lost, 0), rows["wall_ns"] / 1e6, counts)
     return (share, busy, switches) if share.surely_above(0.05) else None
+
+
+def _blocked_elsewhere(rows: Array, lost_share: float) -> Array:
+    """Time lost to the lock outside forward and backward: as large a part as in them, if so much was idle at all."""
+    elsewhere = rows["data_ns"] + rows["optimizer_ns"] + rows["other_ns"]
+    busy = np.maximum(rows["cpu_ns"] - rows["compute_cpu_ns"], 0)
+    return np.where(rows["cpu_ns"] >= 0, np.minimum(lost_share * elsewhere, np.maximum(elsewhere - busy, 0)), 0)
 
 
 def _wait_per_step_ns(view: RunView, rank: int) -> float:

@@ -14,6 +14,10 @@ WORKER_HANDOVER_MS = 1.0
 """A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
 
 
+STARVED = 0.25
+"""Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
+
+
 def data_wait(view: RunView) -> Share | None:
     """Waiting for batches on the typical rank; on a device's clock it is the gap in which the device idles."""
     return typical(steady_share(view, rank, "data") for rank in view.ranks)
@@ -34,6 +38,9 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     workers = loader.get("num_workers")
+    queue = run_queue(view, wait.rank)
+    if workers and queue and queue.share.low > STARVED:
+        return None
     return spec.make(
         _severity(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",

@@ -30,23 +30,21 @@ class Site:
 
 def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """Most sampled line of a phase, on one rank or on all; None with fewer than 5 samples."""
-    seen: Counter[str] = Counter()
+    ours: Counter[str] = Counter()
+    in_torch: Counter[str] = Counter()
     details: dict[str, str] = {}
-    in_torch = 0
     for event in view.events("stacks", rank=rank):
-        if event.get("phase") != phase:
-            continue
-        for sample in event.get("samples", ()):
+        for sample in event.get("samples", ()) if event.get("phase") == phase else ():
             site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+            inside = str(sample.get("inside") or "")
             if site:
-                count, details[site] = int(sample.get("count", 1)), str(sample.get("inside") or "")
-                seen[site] += count
-                in_torch += count * details[site].startswith("torch/")
-    total = sum(seen.values())
+                (in_torch if inside.startswith("torch/") else ours)[site] += int(sample.get("count", 1))
+                details.setdefault(site, inside)
+    total = ours.total() + in_torch.total()
     if total < 5:
         return None
-    site, count = seen.most_common(1)[0]
-    return Site(site, count / total, total, in_torch / total, details[site])
+    site, count = (ours or in_torch).most_common(1)[0]
+    return Site(site, count / total, total, in_torch.total() / total, details[site])
 
 
 def user_line(frames: list[str]) -> str | None:

@@ -45,7 +45,8 @@ def make_loader():
     if FAULT == "few_workers":
         return DataLoader(SlowItems(0.005), batch_size=4, num_workers=1)
     if FAULT == "clean_workers":
-        return DataLoader(SlowItems(0), batch_size=4, num_workers=1)
+        inputs = torch.randn(STEPS * BATCH, WIDTH)
+        return DataLoader(TensorDataset(inputs, inputs), batch_size=BATCH, num_workers=1)
     inputs = torch.randn(STEPS * BATCH, WIDTH)
     return DataLoader(TensorDataset(inputs, inputs.roll(1, 1)), batch_size=BATCH)
 
