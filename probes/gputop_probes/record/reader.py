@@ -135,6 +135,8 @@ class RunRecord:
     manifest: Manifest
     hosts: dict[str, HostFiles] = field(default_factory=dict)
     _rank_tables: dict[tuple[str, int], GrowingTable] = field(default_factory=dict)
+    _hellos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _hellos_read: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunRecord:
@@ -180,15 +182,21 @@ class RunRecord:
 
     def hello(self, rank: int) -> dict[str, Any] | None:
         """The last hello of a rank with what it learnt later merged in; None before it said any."""
-        merged: dict[str, Any] | None = None
-        for event in self.events("hello", "hello_update"):
-            if event.get("rank") != rank:
-                continue
-            if event["type"] == "hello":
-                merged = dict(event)
-            elif merged is not None:
-                merged.update({k: v for k, v in event.items() if k not in ("type", "t_ns")})
-        return merged
+        for host in self.hosts.values():
+            self._merge_hellos(host)
+        found = self._hellos.get(rank)
+        return dict(found) if found is not None else None
+
+    def _merge_hellos(self, host: HostFiles) -> None:
+        """Take in what a host's ranks said since the last call: a live view asks often, and events are many."""
+        items = host.events.items
+        for event in items[self._hellos_read.get(host.name, 0) :]:
+            rank = event.get("rank")
+            if event["type"] == "hello" and rank is not None:
+                self._hellos[rank] = dict(event)
+            elif event["type"] == "hello_update" and rank in self._hellos:
+                self._hellos[rank].update({k: v for k, v in event.items() if k not in ("type", "t_ns")})
+        self._hellos_read[host.name] = len(items)
 
     def _rows(self, table: str, rank: int) -> Table:
         found = self._rank_tables.get((table, rank))
