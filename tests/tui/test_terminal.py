@@ -98,7 +98,7 @@ def test_importing_the_app_package_loads_no_textual():
 
 
 def test_the_first_frame_needs_no_numpy_and_no_pydantic():
-    assert loaded("gputop.app.application", ("numpy", "pydantic", "plotext", "textual.widgets._static")) == "[]"
+    assert loaded("gputop.app.application", ("numpy", "pydantic", "plotext")) == "[]"
 
 
 def loaded(imports: str, names: tuple[str, ...]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gputop.app.actions import ACTIONS
 
-
 NAMES = frozenset(action.id for action in ACTIONS)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-import numpy as np
-
 from gputop_agent.wire import F_FIRST
 from gputop_probes.record.reader import GrowingLines, GrowingTable, HostFiles, RunRecord, Table
 
@@ -46,8 +44,8 @@ def _cut_table(table: GrowingTable, column: str, at_ns: int) -> GrowingTable:
 
 
 def _count_until(rows: Table, column: str, at_ns: int) -> int:
-    """Rows up to ``at_ns``, by bisection over the mapped file."""
-    return int(np.searchsorted(rows[column], at_ns, side="right")) if len(rows) else 0
+    """Rows up to ``at_ns``, by bisection over the mapped file; NumPy's own would copy the whole column first."""
+    return bisect_right(rows[column], at_ns) if len(rows) else 0
 
 
 def _cut_host(host: HostFiles, at_ns: int) -> HostFiles:
