@@ -33,7 +33,7 @@ def execute(words: list[str]) -> int:
 
 def unpack(folder: Path) -> Path:
     """Unpack the bundled record below ``folder`` and return its directory."""
-    archive = resources.files("gputop").joinpath("recordings", _ARCHIVE)
+    archive = resources.files("gputop") / "recordings" / _ARCHIVE
     with archive.open("rb") as file, zipfile.ZipFile(file) as packed:
         packed.extractall(folder)
     return next(folder.iterdir())
