@@ -121,6 +121,12 @@ def test_the_header_says_verdict_pace_and_progress(four):
     assert "8 %" in lines[2] and "steps/s" in lines[2]
 
 
+@pytest.mark.parametrize("steps", [7, 1_234, 12_345_678])
+def test_a_step_count_is_never_shortened(one, steps):
+    line = texts(header.draw(replace(one, summary=replace(one.summary, steps=steps)), 80))[2]
+    assert line.startswith(f" step {steps:,} ")
+
+
 def test_a_recording_says_so_and_where_it_was_made(one):
     lines = texts(header.draw(replace(one, recording="made on 2 CPU cores"), 118))
     assert "recording: made on 2 CPU cores" in lines[1] and "1 rank" in lines[1]

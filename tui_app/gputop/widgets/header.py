@@ -8,7 +8,7 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, left, right, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import Row, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
 
 HEIGHT = 3
@@ -102,7 +102,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
     row: Row = [("step ", "muted")]
     if not run.total_steps:
-        return [*row, (left(numbers.count(run.steps), 7), "bold text")]
+        return [*row, (numbers.count(run.steps).ljust(9), "bold text")]
     share = min(1.0, run.steps / run.total_steps)
     text = f"{run.steps:,}"
     row += [(text, "bold text"), (f" / {run.total_steps:,}", "muted")]
@@ -113,7 +113,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     row += [(f"{share * 100:3.0f} %", "text")]
     if run.state == "running" and run.steps_per_s > 0:
         eta = numbers.clock((run.total_steps - run.steps) / run.steps_per_s)
-        row += [("  eta ", "muted"), (left(eta, 7), "text")]
+        row += [("  eta ", "muted"), (eta.ljust(7), "text")]
     return row
 
 
@@ -138,7 +138,7 @@ def _rate(value: float, unit: str) -> Row:
 
 def _scalar(name: str, value: float | None) -> Row:
     return (
-        [("   ", ""), (name + " ", "muted"), (left(numbers.scalar(value), 7), "text")] if numbers.known(value) else []
+        [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")] if numbers.known(value) else []
     )
 
 
