@@ -66,8 +66,8 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
     )
 
     def sample() -> None:
-        system.sample()
-        strangers.check()
+        if system.sample():
+            strangers.check()
 
     from gputop_probes.samplers.gpu import GpuSampler
 

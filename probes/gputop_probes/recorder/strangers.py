@@ -15,9 +15,10 @@ from gputop_probes.recorder.journal import Journal
 from gputop_probes.samplers.tree import ProcessTree
 
 _FIRST_LOOK_S = 10.0
-_BUSY_SHARE = 0.5
-_BUSY_S = 30.0
-_BUSY_KNOWN_REASON_S = 5.0
+_BUSY = (0.5, 30.0)
+"""Share of a core, and for how many seconds: what counts as training when nothing else speaks for it."""
+_BUSY_WITH_REASON = (0.2, 5.0)
+"""The same where it is plain why the guest is not there."""
 _INJECT_DIR = str(Path(gputop_agent.__file__).parent / "inject")
 _ISOLATING_FLAG = re.compile(r"-[a-zA-Z]*[EIS][a-zA-Z]*$")
 _FLAGS_WITH_VALUE = ("-c", "-m", "-W", "-X")
@@ -34,7 +35,7 @@ class StrangerWatch:
         self._known = known_pids
         self._emit = emit
         self._started = time.monotonic()
-        self._busy_since: dict[int, float] = {}
+        self._busy_since: dict[tuple[int, float], float] = {}
         self._before: dict[int, tuple[float, int]] = {}
         self._told: set[int] = set()
 
@@ -47,25 +48,29 @@ class StrangerWatch:
         for pid, found in list(self._tree.stats.items()):
             if pid in known or pid in self._told or known.intersection(self._tree.ancestors(pid)):
                 continue
-            busy_s = self._busy_seconds(pid, found.cpu_ticks, now)
-            if busy_s < _BUSY_KNOWN_REASON_S or not _runs_torch(pid):
-                continue
-            reason = why_silent(self._tree.members[pid].command_line, procfs.environment(pid))
-            if reason or busy_s >= _BUSY_S:
-                self._told.add(pid)
-                self._emit("no_agent", {"pid": pid, "host": self._host, "reason": reason or "unknown"})
+            share = self._cpu_share(pid, found.cpu_ticks, now)
+            certain = self._lasts(pid, share, now, *_BUSY)
+            if (self._lasts(pid, share, now, *_BUSY_WITH_REASON) or certain) and _runs_torch(pid):
+                self._judge(pid, certain)
 
-    def _busy_seconds(self, pid: int, cpu_ticks: int, now: float) -> float:
-        """For how long the process has used more than half a core without a break."""
+    def _judge(self, pid: int, certain: bool) -> None:
+        reason = why_silent(self._tree.members[pid].command_line, procfs.environment(pid))
+        if reason or certain:
+            self._told.add(pid)
+            self._emit("no_agent", {"pid": pid, "host": self._host, "reason": reason or "unknown"})
+
+    def _cpu_share(self, pid: int, cpu_ticks: int, now: float) -> float:
+        """Cores used since the last look."""
         before_s, before_ticks = self._before.get(pid, (now, cpu_ticks))
         self._before[pid] = (now, cpu_ticks)
-        elapsed = now - before_s
-        if elapsed <= 0:
-            return 0.0
-        share = (cpu_ticks - before_ticks) / procfs.TICKS_PER_S / elapsed
-        since = self._busy_since.setdefault(pid, now) if share > _BUSY_SHARE else now
-        self._busy_since[pid] = since
-        return now - since
+        return (cpu_ticks - before_ticks) / procfs.TICKS_PER_S / (now - before_s) if now > before_s else 0.0
+
+    def _lasts(self, pid: int, share: float, now: float, limit: float, seconds: float) -> bool:
+        """Whether the share has been above a limit for so long without a break."""
+        since = self._busy_since.setdefault((pid, limit), now)
+        if share <= limit:
+            since = self._busy_since[pid, limit] = now
+        return now - since >= seconds
 
 
 def why_silent(command_line: list[str], environment: dict[str, str] | None) -> str:

@@ -35,8 +35,8 @@ class SystemSampler:
         self._next_full = 0.0
         self._seen: set[int] = set()
 
-    def sample(self) -> None:
-        """One tick."""
+    def sample(self) -> bool:
+        """One tick. Returns whether it was a full one, at which the tree was looked at anew."""
         now = time.monotonic()
         full = now >= self._next_full
         if full:
@@ -50,6 +50,7 @@ class SystemSampler:
                 ("host", self._host.sample(tree.tree_rss_bytes, tree.tree_pss_bytes, len(self.tree.members)))
             )
             self._reap_adopted()
+        return full
 
     def known_pids(self) -> list[int]:
         """Pids of the run's processes at the last full tick."""
