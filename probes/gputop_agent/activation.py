@@ -7,7 +7,7 @@ from typing import Any
 
 from . import clock, cycle, steps
 from .cycle import C
-from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, SWITCHED_OFF, S
+from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
 
 IDLE_NS = 2_000_000_000
 
@@ -36,7 +36,7 @@ def grad_ended(began_ns):
     Trail.grad = (began_ns, monotonic_ns())
 
 
-def start(now_ns):
+def start(now_ns, by_backward=True):
     """Make this thread the training thread. Its first step began with the fetch that led here, if there was one."""
     S.native_tid = _native_tid()
     S.thread_ident = get_ident()
@@ -46,7 +46,7 @@ def start(now_ns):
     S.last_ns = fetch[0] if fetch else now_ns
     steps.reset()
     if fetch:
-        _book_first_step(fetch, now_ns)
+        _book_first_step(fetch, now_ns, by_backward)
     S.last_ns = now_ns
     Trail.fetch = Trail.grad = None
     from . import exceptions, process
@@ -55,11 +55,11 @@ def start(now_ns):
     process.finalize_forked_child()
 
 
-def adopt():
+def adopt(by_backward=True):
     """A backward or an optimizer step on a thread that is not the training thread: should it become that?"""
     now = monotonic_ns()
     if S.thread_ident == NOT_ACTIVE:
-        start(now)
+        start(now, by_backward)
         return True
     if S.thread_ident == SWITCHED_OFF or now - S.last_ns < IDLE_NS or _alive(S.thread_ident):
         return False
@@ -78,17 +78,20 @@ def _take_over(now_ns):
         steps.close(clock.book())
 
 
-def _book_first_step(fetch, now_ns):
-    """The first step's forward ran before any module was known: what lies between fetch and backward was that."""
+def _book_first_step(fetch, now_ns, by_backward):
+    """The first step's forward ran before any module was known: what lies between fetch and backward was that.
+
+    An optimizer that steps before any backward runs forward and backward in its closure, and nothing lay before.
+    """
     began, ended, samples, tokens = fetch
     totals = clock.totals
     totals[DATA] += ended - began
     grad_ns = Trail.grad[1] - Trail.grad[0] if Trail.grad and Trail.grad[0] >= ended else 0
-    totals[BACKWARD] += grad_ns
-    totals[FORWARD] += now_ns - ended - grad_ns
-    C.samples, C.tokens, C.unsure = samples, tokens, True
-    C.forwards = 1
     C.grads = 1 if grad_ns else 0
+    C.forwards = 1 if grad_ns or by_backward else 0
+    totals[BACKWARD] += grad_ns
+    totals[FORWARD if C.forwards else OTHER] += now_ns - ended - grad_ns
+    C.samples, C.tokens, C.unsure = samples, tokens, True
     C.last_fetch_step = 0
 
 

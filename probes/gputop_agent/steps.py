@@ -57,15 +57,18 @@ def close(now_ns, upto=None):
     flags = C.flags if C.forwards else C.flags | wire.F_NO_FORWARD
     if S.step == 0:
         flags |= wire.F_FIRST
-    loss = C.loss_sum / C.loss_count if C.loss_count else NAN
-    if not loss - loss == 0 and C.loss_count:
-        flags |= wire.F_NONFINITE
-        _report_nonfinite(loss)
+    loss = NAN
+    if C.loss_count:
+        loss = C.loss_sum / C.loss_count
+        if loss - loss != 0:
+            flags |= wire.F_NONFINITE
+            _report_nonfinite(loss)
     with S.lock:
         alone = flags & wire.F_UNSTEADY
         if alone and F.n_steps:
             _emit()
-        F.wall_max_ns = max(F.wall_max_ns, now_ns - F.end_ns)
+        if now_ns - F.end_ns > F.wall_max_ns:
+            F.wall_max_ns = now_ns - F.end_ns
         F.upto, F.end_ns, F.last_step = upto, now_ns, S.step
         F.n_steps += 1
         F.flags |= flags
@@ -77,7 +80,11 @@ def close(now_ns, upto=None):
                 _say_hello()
             _emit()
     C.begin_step()
-    _tell(S.step, transport.unix_ns(now_ns), flags)
+    if S.step == 0:
+        totals[AGENT_NS] += F.hello_ns
+        C.flags |= wire.F_AGENT
+    if S.ddp or S.cuda or S.step_listeners:
+        _tell(S.step, transport.unix_ns(now_ns), flags)
     S.step += 1
 
 
@@ -147,9 +154,6 @@ def _say_hello():
 
 
 def _tell(step, t_end_ns, flags):
-    if step == 0:
-        totals[AGENT_NS] += F.hello_ns
-        C.flags |= wire.F_AGENT
     comm.on_step_closed(step, t_end_ns)
     if S.cuda:
         device.on_step_closed(step, t_end_ns, flags)

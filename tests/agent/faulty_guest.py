@@ -1,7 +1,7 @@
 """Makes one function of the guest raise and trains. ``faulty_guest.py OUT_DIR``; a script, not a test module.
 
-For every function of the package a child is forked that breaks it, installs the guest, trains, and leaves what it printed
-and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and without the guest.
+For every function of the package a child is forked that breaks it, installs the guest, trains, and leaves what it
+printed and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and without the guest.
 """
 
 import atexit

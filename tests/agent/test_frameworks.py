@@ -142,5 +142,5 @@ def test_trainers(trainers, name):
     assert sum(record["micro_batches"] for record in guest.steps) == micro_batches
     assert 4 * (micro_batches - 4) <= guest.phase_ms("forward") <= 12 * micro_batches
     assert bool(guest.flags & wire.F_EVAL) == (name != "accelerate")
-    if name == "transformers":
-        assert guest.of_type("checkpoint") and guest.phase_ms("eval") >= 16
+    if name == "transformers":  # the evaluation after the last step belongs to none
+        assert guest.of_type("checkpoint") and guest.phase_ms("eval") >= 8

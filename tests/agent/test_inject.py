@@ -2,7 +2,6 @@
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ def test_the_guest_is_python_38():
 
 def test_the_way_in_parses_on_old_pythons():
     found = [python for python in PYENV.glob("*/bin/python") if python.parts[-3] < "3.11"]
-    found += [Path(p) for p in (shutil.which("python2"), shutil.which("python2.7")) if p]
     if not found:
         pytest.skip("no older Python here")
     for python in found:
@@ -58,7 +56,10 @@ assert type(json.__spec__.loader).__name__ == "SourceFileLoader" and "exec_modul
 """
     done = python(tmp_path / "s", "-c", code)
     assert (done.returncode, done.stderr) == (0, "")
-    assert python(tmp_path / "s", "-c", "import sys; print(len(sys.meta_path))", GPUTOP_DISABLE="1").stdout == "3\n"
+    count = ["-c", "import sys; print(len(sys.meta_path))"]
+    plain = int(run_plain(count).stdout)
+    assert int(python(tmp_path / "s", *count).stdout) == plain + 1
+    assert int(python(tmp_path / "s", *count, GPUTOP_DISABLE="1").stdout) == plain
 
 
 @pytest.mark.parametrize("body", ["print('mine')", "1 / 0", "import no_such_module", "raise SystemExit(3)"])

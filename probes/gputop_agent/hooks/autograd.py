@@ -1,6 +1,7 @@
 """Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
 
 from time import monotonic_ns, thread_time_ns
+from typing import Any
 
 from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, totals
@@ -11,11 +12,14 @@ from gputop_agent.steps import F
 
 from . import optimizer
 
+dispatch_modes: Any = None
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
+    global dispatch_modes
+    dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
     guard.patch(
         autograd, "backward", guard.around(autograd.backward, before_backward, after_backward, activation.adopt)
@@ -61,7 +65,7 @@ def after_backward(token, args, result):
     C.loss_is_known = False
     if not roots.searched():
         steps.book_agent_time(roots.discover)
-    elif not C.forwards and not C.in_optimizer:
+    elif not C.forwards:
         steps.book_agent_time(roots.look_again)
 
 
@@ -93,8 +97,8 @@ def note_loss(loss):
     if type(loss) is not S.torch.Tensor or loss.numel() != 1:
         return
     if loss.is_cpu:
-        if not _dispatch_modes():
-            C.loss_sum += loss.detach().item()
+        if not dispatch_modes():  # reading a value is an operation that a user's mode would see
+            C.loss_sum += loss.item()
             C.loss_count += 1
     elif S.cuda and loss.is_cuda:
         device.late_scalar("loss", loss)
@@ -117,8 +121,3 @@ def _book_loss():
     if gap_ns * LOSS_SHARE <= C.forward_ns:
         clock.move(gap_ns, OTHER, FORWARD)
     C.other_at_forward_end, C.forward_ns = -1, 0
-
-
-def _dispatch_modes():
-    """Reading a value is an operation, and a user's dispatch mode would see it."""
-    return S.torch._C._len_torch_dispatch_stack()

@@ -8,7 +8,7 @@ from gputop_agent import activation, batch, clock, device, events, guard
 from gputop_agent.cycle import C
 from gputop_agent.state import DATA, EVAL, H2D, S
 
-from . import optimizer
+from . import forward, optimizer
 
 _loaders = weakref.WeakKeyDictionary()  # iterator -> weakref of its DataLoader
 _last_iterator = 0  # id
@@ -27,7 +27,7 @@ def before_fetch(args, kwargs):
     """Begin the phase. Before training begins only the time is remembered."""
     if not S.thread_ident:
         return -1, monotonic_ns(), S.torch.is_grad_enabled()
-    graded = S.torch.is_grad_enabled()
+    graded = forward.is_grad_enabled()
     if C.in_optimizer:
         optimizer.heal()
     if graded and not C.in_forward and not C.in_backward and not C.in_optimizer:

@@ -22,6 +22,14 @@ LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not her
 
 _SLOT = "_compiled_call_impl"
 _looks = 0
+is_compiling: Any = None
+is_grad_enabled: Any = None
+
+
+def install(torch):
+    """Bind what every call asks."""
+    global is_compiling, is_grad_enabled
+    is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
 class CallSlot:
@@ -39,7 +47,7 @@ class CallSlot:
         call = self.inner or module._call_impl
         token = None
         try:
-            if get_ident() == S.thread_ident and not S.torch.compiler.is_compiling():
+            if get_ident() == S.thread_ident and not is_compiling():
                 token = before(self, module, args, kwargs)
         except Exception:
             guard.failed("forward")
@@ -87,7 +95,7 @@ def before(slot, module, args, kwargs):
     if C.in_optimizer:
         optimizer.heal()
     depth = len(clock.stack)
-    graded = S.torch.is_grad_enabled()
+    graded = is_grad_enabled()
     training = module.training or not slot.trained
     if not C.in_optimizer:
         if graded:
@@ -103,8 +111,10 @@ def before(slot, module, args, kwargs):
     if _looks < AUTOCAST_LOOKS:
         _look_for_autocast()
     C.in_forward = True
-    soft = _is_soft(graded, training)
-    phase = FORWARD if graded and training else EVAL
+    if graded and training:
+        phase, soft = FORWARD, False
+    else:  # only an eval-mode model without gradients certainly evaluates
+        phase, soft = EVAL, (graded or training) and not S.torch.is_inference_mode_enabled()
     cpu_ns = thread_time_ns() if F.probing else 0
     clock.enter(phase)
     return depth, phase, soft, totals[phase], cpu_ns
@@ -129,11 +139,6 @@ def after(slot, token):
     else:
         C.evaluated = C.unsure = True
         C.flags |= wire.F_EVAL
-
-
-def _is_soft(graded, training):
-    """Whether an evaluation may turn out to be training: only an eval-mode model without gradients certainly is one."""
-    return (graded or training) and not S.torch.is_inference_mode_enabled()
 
 
 def _count(args, kwargs):

@@ -2,6 +2,7 @@
 
 import sys
 from _thread import get_ident
+from typing import Any
 
 from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
@@ -11,10 +12,13 @@ from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
 from gputop_agent.steps import F
 
 _WRAPPER_FILE = "optimizer.py"
+is_compiling: Any = None
 
 
 def install(torch):
     """Register the hooks; they see every subclass of ``torch.optim.Optimizer``."""
+    global is_compiling
+    is_compiling = torch.compiler.is_compiling
     module = sys.modules["torch.optim.optimizer"]
     for handle in (
         module.register_optimizer_step_pre_hook(before_step),
@@ -25,10 +29,10 @@ def install(torch):
 
 def before_step(optimizer, args, kwargs):
     """Begin the phase."""
-    if S.torch.compiler.is_compiling():
+    if is_compiling():
         return None
     try:
-        if get_ident() == S.thread_ident or activation.adopt():
+        if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
             _begin(optimizer)
     except Exception:
         guard.failed("optimizer pre hook")
@@ -37,7 +41,7 @@ def before_step(optimizer, args, kwargs):
 
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
-    if S.torch.compiler.is_compiling():
+    if is_compiling():
         return None
     try:
         if get_ident() == S.thread_ident:

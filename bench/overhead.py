@@ -1,0 +1,194 @@
+"""What the guest costs a training step, printed as one line of JSON.
+
+    python bench/overhead.py [--rounds 30] [--processes 2]
+
+In one process: blocks of steps with the guest's hooks active and blocks with them passed by alternate, and the medians
+of neighbouring blocks are compared, so that a busy machine disturbs both alike. The loop has a DataLoader, a forward, a
+loss, a backward and an optimizer step; its length is set by a matrix product that is repeated. A recorder that reads and
+throws away listens at the other end. ``processes`` adds whole runs, with and without injection, interleaved.
+
+Rows for pytscope's AutoProfiler and TraceML are added where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+PROBES = Path(__file__).resolve().parents[1] / "probes"
+AGENT_DIR = PROBES / "gputop_agent"
+STEP_MS = (0.1, 1.0, 20.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--processes", type=int, default=0)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(one_process(options.child, options.rounds)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = listen(Path(folder) / "sock")
+        result = {"bench": "overhead", "unit": "us a step", **child("interleaved", options.rounds, path)}
+        if options.processes:
+            result["processes"] = whole_runs(options.processes, path)
+        for name in ("pytscope", "traceml"):
+            if importlib.util.find_spec(name):
+                result[name] = child(name, options.rounds, None)
+    print(json.dumps(result))
+
+
+def listen(path: Path) -> Path:
+    """A reader that drains every connection twenty times a second, as the recorder does."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(8)
+
+    def drain(connection: socket.socket) -> None:
+        while True:
+            time.sleep(0.05)
+            try:
+                while connection.recv(1 << 18, socket.MSG_DONTWAIT):
+                    pass
+                return
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+
+    def accept() -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=drain, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return path
+
+
+def child(what: str, rounds: int, path: Path | None) -> dict[str, object]:
+    """Run ``one_process`` in a Python of its own, injected if there is a socket."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUTOP_")}
+    env["OMP_NUM_THREADS"] = "1"
+    if path is not None:
+        env |= {"PYTHONPATH": str(AGENT_DIR / "inject"), "GPUTOP_AGENT_DIR": str(AGENT_DIR), "GPUTOP_SOCKET": str(path)}
+    command = [sys.executable, __file__, "--child", what, "--rounds", str(rounds)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def one_process(what: str, rounds: int) -> dict[str, object]:
+    """Measure the loop at every step length."""
+    import torch
+    import torch.utils.data
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = {}
+    for step_ms in STEP_MS:
+        loop = make_loop(torch, step_ms)
+        loop(20)
+        rows[f"{step_ms:g}ms"] = compare(loop, step_ms, rounds, switch(what))
+    return rows
+
+
+def make_loop(torch, step_ms: float):
+    """``loop(n)`` runs n steps and returns the time of each in seconds."""
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+    filler = torch.randn(64, 64)
+
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            row = torch.ones(4, 8)
+            while True:
+                yield row
+
+    source = iter(torch.utils.data.DataLoader(Rows(), batch_size=None))
+
+    def steps(n: int, products: int) -> list[float]:
+        took = []
+        for _ in range(n):
+            began = time.perf_counter()
+            loss = net(next(source)).sum()
+            for _ in range(products):
+                torch.mm(filler, filler)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            took.append(time.perf_counter() - began)
+        return took
+
+    bare = statistics.median(steps(300, 0))
+    one = statistics.median(steps(100, 20)) - bare
+    products = max(0, round((step_ms / 1e3 - bare) / max(one / 20, 1e-7)))
+    return lambda n: steps(n, products)
+
+
+def switch(what: str):
+    """``switch(on)`` of the tool that is measured."""
+    if what == "interleaved":
+        state = sys.modules["gputop_agent.state"].S
+        mine = state.thread_ident
+
+        def gputop(on: bool) -> None:
+            # what the guest's own switch_off does to every hook, without taking the hooks out: they see another thread
+            state.thread_ident = (mine or threading.get_ident()) if on else -1
+
+        return gputop
+    if what == "pytscope":
+        from pytscope import AutoProfiler  # type: ignore[import-not-found]
+
+        profiler = AutoProfiler()
+        return lambda on: profiler.start() if on else profiler.stop()
+    import traceml  # type: ignore[import-not-found]
+
+    return lambda on: traceml.init() if on and hasattr(traceml, "init") else None
+
+
+def compare(loop, step_ms: float, rounds: int, set_on) -> dict[str, float]:
+    """Alternate blocks with and without; the difference of neighbouring medians, and its spread."""
+    steps = max(5, min(400, round(60 / step_ms)))
+    off, on = [], []
+    for i in range(rounds):
+        for state in ((False, True), (True, False))[i % 2]:
+            set_on(state)
+            loop(2)
+            (on if state else off).append(statistics.median(loop(steps)))
+    set_on(True)
+    added = sorted((b - a) * 1e6 for a, b in zip(off, on, strict=True))
+    base = statistics.median(off) * 1e6
+    quarter = len(added) // 4
+    return {
+        "step_us": round(base, 1),
+        "added_us": round(statistics.median(added), 2),
+        "added_us_quartiles": [round(added[quarter], 2), round(added[-1 - quarter], 2)],  # type: ignore[dict-item]
+        "ratio": round(1 + statistics.median(added) / base, 4),
+    }
+
+
+def whole_runs(n: int, path: Path) -> dict[str, object]:
+    """Whole processes of 2000 steps, injected and not, interleaved: medians of their median step."""
+    times: dict[str, list[float]] = {"with": [], "without": []}
+    for _ in range(n):
+        for name, where in (("without", None), ("with", path)):
+            times[name].append(float(str(child("whole", 0, where)["step_us"])))
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    return {**{f"step_us_{k}": round(v, 1) for k, v in middle.items()}, "runs": n}
+
+
+if __name__ == "__main__":
+    main()
