@@ -435,3 +435,10 @@ def test_a_loss_function_between_forward_and_backward_is_no_host_code(tmp_path):
     }
     build.event("stacks", rank=0, phase="other", period_ms=50, total=30, samples=[inside])
     assert found(build) == {}
+
+
+def test_waiting_for_the_device_is_no_host_code(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(device="cuda:0")
+    build.steps(150, forward=2.0, backward=2.0, other=12.0)  # .item() waits for the device, whose clock nobody read
+    assert found(build) == {}

@@ -144,8 +144,7 @@ def _growth(samples: Array, column: str) -> float:
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     """The user's own code in the loop: logging, metrics, preprocessing, sleeping."""
-    shares = [device_share(view, rank, "other") or whole_share(view, rank, _users_own_ns) for rank in view.ranks]
-    other = typical(shares)
+    other = typical(_between_phases(view, rank) for rank in view.ranks)
     if other is None or not other.surely_above(0.10) or other.mean_ms < 0.5:
         return None
     queue = run_queue(view, other.rank)
@@ -170,6 +169,13 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=other.ms.value,
         interval_ms_per_step=(other.ms.low, other.ms.high),
     )
+
+
+def _between_phases(view: RunView, rank: int) -> Share | None:
+    """On the device's clock where one computes: the host's would count its waiting for the device (loss.item())."""
+    if on_device(view, rank):
+        return device_share(view, rank, "other")
+    return whole_share(view, rank, _users_own_ns)
 
 
 def _users_own_ns(rows: Array) -> Array:
