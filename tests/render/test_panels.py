@@ -95,6 +95,13 @@ def test_ranks_show_the_wait_and_mark_the_rank_of_a_finding(four):
     assert float(figures[2][4]) == 0.5 and float(figures[0][3]) == 5.5
 
 
+def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):
+    lines = texts(ranks.draw(four, 118, 20))
+    start = next(i for i, line in enumerate(lines) if "data" in line)
+    assert "▲6." in lines[start + 3] and "data" in lines[start].split()
+    assert "▲" not in lines[start + 1] and "▲" not in lines[start + 4]
+
+
 def test_many_ranks_scroll(tmp_path):
     snapshot = snapshot_of(tmp_path, ranks=64, steps=20)
     lines = texts(ranks.draw(snapshot, 100, 11, first=50))

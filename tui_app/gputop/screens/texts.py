@@ -79,7 +79,7 @@ def _worth(finding: Finding) -> str:
         low, high = finding.interval_ms_per_step
         text += f" (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})"
     if finding.recoverable_hours is not None:
-        text += f", {numbers.clock(finding.recoverable_hours * 3600)} over the rest of the run"
+        text += f", {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run"
     return text
 
 

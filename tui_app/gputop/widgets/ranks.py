@@ -14,6 +14,9 @@ from gputop_analysis.model import RankSummary
 
 AXIS = 8
 BAR = 16
+PHASE_CELLS = 11
+STANDS_OUT = 1.2
+"""Times the median of the ranks, from which on a phase of a rank is marked."""
 WITH_BARS = 72
 
 
@@ -37,6 +40,8 @@ def draw(
             row += [("  ", ""), *split_bar(rank, slowest, BAR)]
         cells = width - row_width(row) - 2
         rows.append([*row, ("  ", ""), *grid_row(snapshot.recent, rank.rank, cells, mono)])
+    if height >= 2 * len(ranks) + 5:
+        rows += [[], *phase_table(ranks, width)]
     return rows
 
 
@@ -52,6 +57,26 @@ def _figures(rank: RankSummary, severity: str | None, chosen: bool) -> Row:
         (texts[0] + texts[1], "text" + ground),
         (texts[2], "muted" + ground),
     ]
+
+
+def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
+    """Mean milliseconds a step of each phase and rank; what is well above the other ranks is marked."""
+    room = max((width - 7) // PHASE_CELLS, 1)
+    means = {p: [rank.phases_mean_ms.get(p, 0.0) for rank in ranks] for p in ranks[0].phases_mean_ms}
+    names = sorted((p for p in means if max(means[p]) > 0), key=lambda p: -max(means[p]))[:room]
+    names = [phase.name for phase in palette.PHASES if phase.name in names]
+    digits = numbers.digits_for(max(max(means[p]) for p in names)) if names else 2
+    rows: list[Row] = [[(left("rank", 7) + "".join(right(name, PHASE_CELLS) for name in names) + "  mean ms", "muted")]]
+    for index, rank in enumerate(ranks):
+        row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
+        for name in names:
+            value = means[name][index]
+            typical = median(means[name])
+            slow = value > STANDS_OUT * typical and value - typical > 0.02 * rank.step_time_p50_ms
+            text = ("▲" if slow else "") + numbers.ms_column(value, digits)
+            row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
+        rows.append(row)
+    return rows
 
 
 def split_bar(rank: RankSummary, slowest_ms: float, width: int) -> Row:
