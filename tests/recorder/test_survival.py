@@ -112,6 +112,8 @@ def test_front_killed(tmp_path: Path) -> None:
     assert support.state(run_dir)["exit_code"] == 7
     assert support.step_indices(run_dir) == list(range(150))
     assert support.output(run_dir) == EXPECTED
+    log = support.host_dir(run_dir) / "output.log"
+    assert support.until(lambda: log.stat().st_blocks * 512 <= 65536)  # the reserve was given back
 
 
 def test_terminal_closed(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class Recorder:
         """Run on every tick, each guarded."""
         self.farewells: list[tuple[str, Callable[[], None]]] = []
         """Run once at the end, before the last state is written."""
+        self.at_end: list[tuple[str, Callable[[], None]]] = []
+        """Run once when the command and all its processes have ended."""
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> bool:
@@ -144,7 +146,9 @@ class Recorder:
         number = None if status is None else commands.death_signal(status)
         now_ns = self.journal.now_ns()
         seconds = (now_ns - self.journal.state["started_ns"]) / 1e9
-        self.guard("orphans", self._note_orphans)
+        left = self.guard("orphans", self._note_orphans)
+        for name, work in self.at_end if not left else []:
+            self.guard(name, work)
         self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3))
         self.save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
         self.guard("socket", self.server.close)
@@ -167,11 +171,10 @@ class Recorder:
         if left:
             self.journal.event("interrupt", signal=int(signal.SIGTERM), by="recorder", pids=left)
 
-    def _note_orphans(self) -> None:
-        """Processes that a command left behind when it ended by itself: told, not touched."""
-        if self.stopped_by_us:
-            return
+    def _note_orphans(self) -> list[int]:
+        """Processes that a command left behind; when it ended by itself they are told of and not touched."""
         left = stop.processes(self.journal.state["run_id"], self.command.pgid, self.known_pids())
         left = [pid for pid in left if pid != os.getpid()]
-        if left:
+        if left and not self.stopped_by_us:
             self.journal.event("orphans", pids=left)
+        return left

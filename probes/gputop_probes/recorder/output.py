@@ -39,10 +39,8 @@ class Output:
 
     def attach_to(self, recorder: Recorder) -> None:
         """Keep the reserve filled, and copy from the pseudo-terminal if there is one."""
-        from gputop_probes.recorder.reserve import LogReserve
-
         for log in self._logs:
-            recorder.chores.append(("log reserve", LogReserve(log).tend))
+            tend_log(recorder, log)
         if self._pty is not None:
             master = self._pty
             os.set_blocking(master, False)
@@ -67,6 +65,15 @@ class Output:
                 os.write(self._logs[0], data)
             except OSError:
                 self.lost_bytes += len(data)
+
+
+def tend_log(recorder: Recorder, log: int) -> None:
+    """Keep a log's reserve filled while the command runs, and give the rest back at its end."""
+    from gputop_probes.recorder.reserve import LogReserve
+
+    reserve = LogReserve(log)
+    recorder.chores.append(("log reserve", reserve.tend))
+    recorder.at_end.append(("log reserve", reserve.release))
 
 
 def open_output(host_dir: Path, plan: Plan) -> Output:

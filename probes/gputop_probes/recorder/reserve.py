@@ -41,6 +41,11 @@ class LogReserve:
             else:
                 self._unsupported = True
 
+    def release(self) -> None:
+        """Give back what lies beyond the end; only when nobody writes to the log any more."""
+        if self._reserved_end:
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
+
     def _extend(self, size: int) -> None:
         linux.reserve(self._descriptor, size, RESERVE_BYTES)
         self._reserved_end = size + RESERVE_BYTES

@@ -14,8 +14,8 @@ from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
+from gputop_probes.recorder.output import tend_log
 from gputop_probes.recorder.ranks import RankTable
-from gputop_probes.recorder.reserve import LogReserve
 from gputop_probes.recorder.server import Server
 from gputop_probes.recorder.signals import LeaveRequest
 
@@ -100,4 +100,4 @@ def _tend_logs(recorder: Recorder, host_dir: Path) -> None:
             log = os.open(host_dir / name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError:
             continue
-        recorder.chores.append(("log reserve", LogReserve(log).tend))
+        tend_log(recorder, log)
