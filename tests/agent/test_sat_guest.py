@@ -1,6 +1,5 @@
 """One real training process with the satellites at work, and a listener in place of the recorder."""
 
-import itertools
 import json
 import signal
 
@@ -138,7 +137,7 @@ def test_named_phases_and_logs(run):
     logs = run["listener"].events("log")
     assert {"reward", "loss"} == set(logs[-1]["values"])
     times = [event["t_ns"] for event in logs]
-    assert min(b - a for a, b in itertools.pairwise(times)) > 90e6
+    assert len(times) <= (times[-1] - times[0]) / 100e6 + 2  # ten a second, however fast the loop
     steps = [event["step"] for event in logs]
     assert steps == sorted(steps)
 
@@ -162,8 +161,9 @@ os.kill(os.getpid(), 15) if "kill" in sys.argv else None
 def test_a_new_recorder_is_told_again_and_a_signal_stays_a_signal(tmp_path):
     listener = sat_support.Listener(tmp_path)
     process = sat_support.start(tmp_path, RECONNECT, sat_support.environment(listener), "kill")
+    successor = listener
     try:
-        listener.wait(lambda: listener.events("log"))
+        listener.wait(lambda: listener.events("log"), process)
         listener.close()
         (tmp_path / "sock").unlink()
         successor = sat_support.Listener(tmp_path)
