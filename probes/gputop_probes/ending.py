@@ -45,6 +45,8 @@ def record_exit(run_dir: Path, exit_code: int, *, host_dir: Path | None = None) 
         if not state:
             return
         _write_end(run_dir, host_dir, state, exit_code)
+        if held is not None and state.get("socket"):
+            Path(state["socket"]).unlink(missing_ok=True)
     except OSError:
         return
     if held is not None:

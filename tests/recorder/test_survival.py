@@ -60,6 +60,7 @@ def test_recorder_killed(tmp_path: Path) -> None:
     assert seen == list(range(len(seen))) and len(seen) > 20
     assert (support.state(run_dir)["state"], support.state(run_dir)["exit_code"]) == ("ended", 7)
     assert [event["exit_code"] for event in support.events(run_dir, "run_end")] == [7]
+    assert not Path(support.state(run_dir)["socket"]).exists()
 
 
 def test_recorder_killed_and_run_taken_up_again(tmp_path: Path) -> None:
