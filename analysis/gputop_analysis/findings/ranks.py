@@ -23,6 +23,8 @@ from gputop_analysis.waits import Waits, waits
 
 MIN_EFFECT_MS, MIN_EFFECT_SHARE = 2.0, 0.03
 SIGNIFICANCE = 0.01
+SECOND_CAUSE = 0.25
+"""A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow in all of them."""
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -47,6 +49,19 @@ class Straggler:
     excess_ms: dict[str, float]
     """By phase: its time less the median of the other ranks."""
     waits: Waits
+
+    @property
+    def recoverable_ms(self) -> Interval:
+        """What mending the cause wins back: no more than the others wait, and no more than the rank is longer at it.
+
+        The others also wait for what its lateness itself makes slower, such as sums that no longer overlap.
+        """
+        largest = self.excess_ms[self.phase]
+        if largest <= 0:
+            return self.cost_ms
+        causes = sum(ms for ms in self.excess_ms.values() if ms >= SECOND_CAUSE * largest)
+        scale = min(1.0, causes / self.cost_ms.value)
+        return Interval(*(scale * ms for ms in self.cost_ms))
 
 
 @once_per_view
@@ -109,8 +124,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
         confidence=float(1 - found.p),
-        recoverable_ms_per_step=cost.value,
-        interval_ms_per_step=(cost.low, cost.high),
+        recoverable_ms_per_step=found.recoverable_ms.value,
+        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
     )
 
 
