@@ -65,7 +65,11 @@ class Output(ScrollView, can_focus=True):
             return self._row([(self._empty(), "muted")])
         if index >= len(self.view.lines):
             return Strip.blank(width, self.rich_style)
-        return self._strip(index).crop_extend(0, width, self.rich_style)
+        strip = self._strip(index)
+        if strip.cell_length <= width:
+            return strip.extend_cell_length(width, self.rich_style)
+        more = Segment("…", self.screen.get_component_rich_style("role--muted"))
+        return Strip.join([strip.crop(0, width - 1), Strip([more], 1)])
 
     def _note(self) -> str:
         if self.follow or not self.view.lines:

@@ -34,8 +34,9 @@ def draw(
     head += left("  own ━ wait ─", BAR + 2) if width >= WITH_BARS else ""
     rows: list[Row] = [[(head, "muted")]]
     slowest = max(rank.step_time_p50_ms for rank in ranks)
+    digits = numbers.digits_for(slowest)
     for index, rank in enumerate(ranks[first : first + height - 1], first):
-        row = _figures(rank, marked.get(rank.rank), index == cursor)
+        row = _figures(rank, _mark(rank, marked.get(rank.rank), snapshot.ended), digits, index == cursor)
         if width >= WITH_BARS:
             row += [("  ", ""), *split_bar(rank, slowest, BAR)]
         cells = width - row_width(row) - 2
@@ -45,15 +46,20 @@ def draw(
     return rows
 
 
-def _figures(rank: RankSummary, severity: str | None, chosen: bool) -> Row:
+def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, str]:
+    """Glyph and style: the worst finding about the rank, or that it is gone while the run goes on."""
+    if severity:
+        return palette.SEVERITY[severity].glyph, severity
+    return (" ", "text") if rank.alive or ended else ("○", "muted")
+
+
+def _figures(rank: RankSummary, mark: tuple[str, str], digits: int, chosen: bool) -> Row:
     ground = "/cursor" if chosen else ""
-    glyph = palette.SEVERITY[severity].glyph if severity else " " if rank.alive else "✖"
     own = rank.step_time_p50_ms - rank.wait_mean_ms
-    digits = numbers.digits_for(rank.step_time_p50_ms)
     texts = [right(numbers.ms_column(v, digits), 9) for v in (rank.step_time_p50_ms, own, rank.wait_mean_ms)]
     return [
         (right(str(rank.rank), 4) + " ", "text" + ground),
-        (glyph + " ", (severity or ("text" if rank.alive else "critical")) + ground),
+        (mark[0] + " ", mark[1] + ground),
         (texts[0] + texts[1], "text" + ground),
         (texts[2], "muted" + ground),
     ]
