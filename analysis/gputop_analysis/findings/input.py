@@ -14,6 +14,10 @@ WORKER_HANDOVER_MS = 1.0
 """A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
 
 
+QUEUE_READ_MS = 3.0
+"""Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared memory): no more workers
+change that."""
+
 STARVED = 0.25
 """Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
 
@@ -42,7 +46,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     if workers and queue and queue.share.low > STARVED:
         return None
     return spec.make(
-        _severity(wait),
+        "info" if workers and wait.mean_ms < QUEUE_READ_MS else _severity(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
