@@ -132,7 +132,7 @@ def test_a_rank_that_hangs(tmp_path):
         ("one.py", {"FAULT": "clean_accumulation"}),
         ("one.py", {"FAULT": "clean_autocast"}),
         ("one.py", {"FAULT": "clean_get_batch"}),
-        ("one.py", {"FAULT": "clean_tiny", "WIDTH": 16, "STEPS": 1500}),
+        ("one.py", {"FAULT": "clean_tiny", "WIDTH": 16, "BATCH": 8, "STEPS": 1500}),
         ("ranks.py", {"WORLD": 2}),
         ("ranks.py", {"WORLD": 3, "STEPS": 80}),
     ],

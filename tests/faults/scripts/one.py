@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "150"))
 WIDTH = int(os.environ.get("WIDTH", "256"))
-BATCH = 64
+BATCH = int(os.environ.get("BATCH", "64"))
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
