@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop import __version__
 from gputop.cli.errors import CliError, silence_stdout
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.terminal import has_terminal
@@ -76,6 +77,7 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         headless=not live,
         pty=options.pty,
         hang_s=options.hang_seconds,
+        gputop_version=__version__,
     )
     try:
         return start(spec)
