@@ -2,10 +2,10 @@
 
     python bench/overhead.py [--rounds 30] [--processes 2]
 
-In one process: blocks of steps with the guest's hooks active and blocks with them passed by alternate, and the medians
-of neighbouring blocks are compared, so that a busy machine disturbs both alike. The loop has a DataLoader, a forward, a
-loss, a backward and an optimizer step; its length is set by a matrix product that is repeated. A recorder that reads and
-throws away listens at the other end. ``processes`` adds whole runs, with and without injection, interleaved.
+In one process: blocks of steps with the guest's hooks active and blocks with them passed by alternate, and medians of
+neighbouring blocks are compared, so that a busy machine disturbs both alike. The loop has a DataLoader, a forward, a
+loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder that reads and throws away
+listens at the other end. ``processes`` adds whole runs, with and without injection, interleaved.
 
 Rows for pytscope's AutoProfiler and TraceML are added where they are installed.
 """

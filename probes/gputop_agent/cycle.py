@@ -31,11 +31,11 @@ class Cycle:
         self.soft_eval_ns = 0  # forwards booked as evaluation that may have been training
         self.evaluated = False  # an evaluation forward followed the last fetch
         # -- the loss computed between a forward's end and its backward
-        self.forward_ns = 0
-        self.other_at_forward_end = -1
+        self.gap_began = 0  # the surrounding phase's total at the forward's end
         # -- input
         self.last_fetch_step = -100
         self.loader: Any = None  # weakref of the DataLoader of the last fetch, until training confirms it
+        self.stepped = set()  # ids of the optimizers that stepped
         self.begin_step()
 
     def begin_step(self):
@@ -50,7 +50,9 @@ class Cycle:
         self.loss_count = 0
         self.loss_is_known = False  # GradScaler.scale saw the unscaled loss of the coming backward
         self.grad_norm = NAN
-        self.stepped = set()  # ids of the optimizers that stepped
+        self.stepped.clear()
+        self.forward_ns = 0  # forwards with gradients since the last backward
+        self.gap_phase = -1  # the phase around the last of them
         self.cut: Any = None  # where the step ends if it turns out that it has ended
 
     def belongs_to_training(self):

@@ -1,14 +1,33 @@
 """An exception that ends the process or a thread: one event, and the printed traceback is the one without us."""
 
+import os
 import sys
 import threading
 
-from . import guard, transport, wire
+from . import guard, transport
 from .guard import HIDDEN_FILE
 from .state import S
 
 MAX_MESSAGE = 500
 MAX_FRAMES = 12
+_OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")
+#: by the name of what was wrapped; module calls have none, and what is left are collectives
+_PHASE_OF = {
+    "forward": "forward",
+    "backward": "backward",
+    "grad": "backward",
+    "__next__": "data",
+    "_get_iterator": "data",
+    "scale": "forward",
+    "unscale_": "optimizer",
+    "step": "optimizer",
+    "clip_grad_norm_": "optimizer",
+    "clip_grad_value_": "optimizer",
+    "save": "checkpoint",
+    "async_save": "checkpoint",
+    "save_file": "checkpoint",
+    "save_model": "checkpoint",
+}
 _IGNORED = (KeyboardInterrupt, SystemExit)
 
 _installed = False
@@ -49,7 +68,7 @@ def report(error, traceback):
     """Send the event, and take our frames out of the traceback and of those of its causes."""
     if error is None:
         return
-    frames = _frames(traceback)
+    frames, phase = _frames(traceback), _phase(traceback)
     forget_our_frames(error, set())
     if isinstance(error, _IGNORED):
         return
@@ -58,7 +77,7 @@ def report(error, traceback):
         **{"class": type(error).__name__},
         message=str(error)[:MAX_MESSAGE],
         site=_site(frames),
-        phase=wire.PHASES[S.phase_at_error if S.phase_at_error is not None else S.phase],
+        phase=phase,
         step=S.step,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
     )
@@ -88,6 +107,19 @@ def _frames(traceback):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found
+
+
+def _phase(traceback):
+    """The innermost phase that the exception passed through: by then the clock has left it."""
+    phase = "other"
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_filename == HIDDEN_FILE:
+            phase = _PHASE_OF.get(traceback.tb_frame.f_locals.get("where", "forward"), "comm")
+        elif code.co_name == "wrapper" and code.co_filename.endswith(_OPTIMIZER_FILE):
+            phase = "optimizer"
+        traceback = traceback.tb_next
+    return phase
 
 
 def _site(frames):

@@ -19,14 +19,14 @@ WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps
 
 owned = set()  # ids of the parameters of known roots
 _frontier = []  # weakrefs to the modules hooked last, for ``expand``
-_passes = 0
+passes = 0  # made in this process
 _depth = 0
 
 
 def discover():
     """Find and hook what trains. Called at the first backward or optimizer step; 10-60 ms, once."""
-    global _passes
-    _passes += 1
+    global passes
+    passes += 1
     modules, optimizers = _live_objects()
     for optimizer in optimizers:
         know(optimizer)
@@ -46,11 +46,6 @@ def discover():
     _note_roots(found, wanted)
 
 
-def searched():
-    """Whether a pass was made in this process."""
-    return _passes > 0
-
-
 def know(optimizer):
     """Remember an optimizer, so that a step waits for it."""
     if id(optimizer) not in S.optimizers:
@@ -62,7 +57,7 @@ def new_optimizer(optimizer):
     """An optimizer stepped that was not there before: look again if it trains parameters of no known root."""
     know(optimizer)
     strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
-    return strange and _passes < MAX_PASSES
+    return strange and passes < MAX_PASSES
 
 
 def look_again():
@@ -83,10 +78,10 @@ def look_again():
 
 def reset():
     """In a forked child."""
-    global _passes, _depth
+    global passes, _depth
     owned.clear()
     del _frontier[:]
-    _passes = _depth = 0
+    passes = _depth = 0
 
 
 def _live_objects():

@@ -264,8 +264,9 @@ def gan():
 def gan_without_loader():
     generator, critic = Net(2, 2), Net(1, 1)
     first, second = SlowAdamW(generator.parameters()), SlowAdamW(critic.parameters())
-    for _ in range(N):
+    for i in range(N):
         gan_step(generator, critic, first, second, torch.randn(4, 16), False)
+        first_forward_unseen(i)
 
 
 @scenario
@@ -275,6 +276,15 @@ def gan_no_grad_generator():
     source = iter(batches())
     for _ in range(N):
         gan_step(generator, critic, first, second, fetch(source), True)
+
+
+@scenario
+def gan_no_grad_generator_without_loader():
+    generator, critic = Net(2, 2), Net(1, 1)
+    first, second = SlowAdamW(generator.parameters()), SlowAdamW(critic.parameters())
+    for i in range(N):
+        gan_step(generator, critic, first, second, torch.randn(4, 16), True)
+        first_forward_unseen(i)
 
 
 def evaluate(net, fetch_with_gradients, change_mode=True):

@@ -108,6 +108,7 @@ def test_errors_of_the_script_look_as_they_do_without_us(deaths, kind):
         error, function = REPORTED[kind]
         assert events[0]["class"] == error
         assert re.fullmatch(rf".*dying\.py:\d+ {function}", events[0]["site"])
+        assert events[0]["phase"] == {"between": "other", "thread": "forward"}.get(kind, kind)
         assert not any("importlib_bootstrap" in line for line in events[0]["traceback"])
     elif kind != "clip":
         assert not events

@@ -14,15 +14,21 @@ pytestmark = pytest.mark.e2e
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
 NAMES = re.findall(r"^@scenario\ndef (\w+)", SCRIPT.read_text(), re.MULTILINE)
-SHARE, FLOOR_MS = 0.05, 8.0  # a busy machine takes the core away between our clock and the script's
+SHARE, FLOOR_MS = 0.05, 8.0
+AGAIN = 2
 EVAL_FLAGGED = {"eval_under_no_grad", "eval_fetching_with_gradients", "eval_in_train_mode"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """All scenarios in one start of torch, each in a forked child: ``{name: (truth, guest)}``."""
-    out = tmp_path_factory.mktemp("scenarios") / "truth.jsonl"
-    outcome = run_script([str(SCRIPT), str(out), *NAMES], timeout=500)
+    return run(NAMES, tmp_path_factory.mktemp("scenarios"))
+
+
+def run(names, folder):
+    out = folder / "truth.jsonl"
+    out.unlink(missing_ok=True)
+    outcome = run_script([str(SCRIPT), str(out), *names], timeout=500)
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.agent_errors == ""
     assert outcome.stdout == ""
@@ -32,14 +38,18 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_step_is_counted_and_lies_where_the_script_says(results, name):
+def test_every_step_is_counted_and_lies_where_the_script_says(results, name, tmp_path):
     truth, guest = results[name]
     assert guest is not None, "no hello"
     assert guest.n_steps == truth["steps"]
     assert_sums(guest)
-    if truth["ms"]:
+    wrong = disagreements(truth["ms"], guest)
+    for _ in range(AGAIN):  # a busy machine takes the core away between the two clocks; what is wrong is wrong again
+        if not wrong:
+            break
+        truth, guest = run([name], tmp_path)[name]
         wrong = disagreements(truth["ms"], guest)
-        assert not wrong, wrong
+    assert not wrong, wrong
     assert bool(guest.flags & wire.F_EVAL) == (name in EVAL_FLAGGED)
     assert guest.of_type("goodbye")[0]["steps"] == truth["steps"]
 
@@ -47,12 +57,15 @@ def test_every_step_is_counted_and_lies_where_the_script_says(results, name):
 def assert_sums(guest: Guest) -> None:
     for record in guest.steps:
         assert record["wall_ns"] == sum(record[f"{phase}_ns"] for phase in wire.PHASES)
+        assert min(record[f"{phase}_ns"] for phase in wire.PHASES) >= 0
         assert record["wall_max_ns"] <= record["wall_ns"]
     assert [r["step"] for r in guest.steps] == sorted(r["step"] for r in guest.steps)
 
 
 def disagreements(truth: dict[str, float], guest: Guest) -> list[str]:
     """Phases that differ by more than 5 % and 8 ms; what the script does in between has at least the time it says."""
+    if not truth:
+        return []
     agent_ms = sum(record["agent_ns"] for record in guest.steps) / 1e6
     wrong = []
     for phase in wire.PHASES:

@@ -34,6 +34,8 @@ def before_backward(args, kwargs):
     if C.in_optimizer:
         optimizer.heal()
     depth = len(clock.stack)
+    if C.gap_phase >= 0:
+        _book_loss()
     if not C.in_forward and not C.in_optimizer:
         _begin_outermost()
     sentinel.unseen += 1
@@ -63,7 +65,7 @@ def after_backward(token, args, result):
     if loss is not None and not C.loss_is_known:
         note_loss(loss)
     C.loss_is_known = False
-    if not roots.searched():
+    if not roots.passes:
         steps.book_agent_time(roots.discover)
     elif not C.forwards:
         steps.book_agent_time(roots.look_again)
@@ -76,6 +78,8 @@ def before_grad(args, kwargs):
     if C.in_backward:
         return None
     depth = len(clock.stack)
+    if C.gap_phase >= 0:
+        _book_loss()
     if not C.in_forward and not C.in_optimizer:
         _begin_outermost()
         C.grads += 1
@@ -107,17 +111,15 @@ def note_loss(loss):
 def _begin_outermost():
     if S.phase == H2D:
         clock.switch(OTHER)
-    if C.other_at_forward_end >= 0:
-        _book_loss()
-    events.compute_begins()
     if C.unsure:
         C.belongs_to_training()
+    events.compute_begins()
 
 
 def _book_loss():
     """What ran between a forward's end and its backward is the loss, if it took no longer than a loss would."""
     clock.book()
-    gap_ns = totals[OTHER] - C.other_at_forward_end
-    if gap_ns * LOSS_SHARE <= C.forward_ns:
-        clock.move(gap_ns, OTHER, FORWARD)
-    C.other_at_forward_end, C.forward_ns = -1, 0
+    gap_ns = totals[C.gap_phase] - C.gap_began
+    if S.phase == C.gap_phase and gap_ns * LOSS_SHARE <= C.forward_ns:
+        clock.move(gap_ns, C.gap_phase, FORWARD)
+    C.gap_phase, C.forward_ns = -1, 0

@@ -97,6 +97,8 @@ def before(slot, module, args, kwargs):
     depth = len(clock.stack)
     graded = is_grad_enabled()
     training = module.training or not slot.trained
+    if graded and training and C.unsure:  # before a boundary, or what is moved would cross it
+        C.belongs_to_training()
     if not C.in_optimizer:
         if graded:
             events.compute_begins()
@@ -104,8 +106,6 @@ def before(slot, module, args, kwargs):
                 _count(args, kwargs)
         if S.phase == H2D:
             clock.switch(OTHER)
-    if graded and training and C.unsure:
-        C.belongs_to_training()
     if S.cuda:
         device.mark("forward_begin")
     if _looks < AUTOCAST_LOOKS:
@@ -132,7 +132,7 @@ def after(slot, token):
     if phase == FORWARD:
         C.forwards += 1
         C.forward_ns += totals[FORWARD] - booked
-        C.other_at_forward_end = totals[OTHER]
+        C.gap_phase, C.gap_began = S.phase, totals[S.phase]
     elif soft:
         C.soft_eval_ns += totals[EVAL] - booked
         C.unsure = True

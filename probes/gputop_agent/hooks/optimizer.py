@@ -57,7 +57,7 @@ def _begin(optimizer):
             if S.phase == H2D:
                 clock.switch(OTHER)
             events.optimizer_begins(id(optimizer))
-        if id(optimizer) not in S.optimizers or not roots.searched():
+        if id(optimizer) not in S.optimizers or not roots.passes:
             if roots.new_optimizer(optimizer):
                 steps.book_agent_time(roots.discover)
         C.optimizer_depth = len(clock.stack)
