@@ -5,7 +5,7 @@ import sys
 import weakref
 from itertools import compress
 
-from . import events
+from . import events, guard
 from .cycle import C
 from .hooks import forward
 from .sentinel import sentinel
@@ -145,9 +145,12 @@ def _note_roots(found, wanted):
 
 def _forget(key):
     def forget(_):
-        S.optimizers.pop(key, None)
-        events.known_optimizers.pop(key, None)
-        C.stepped.discard(key)
+        try:
+            S.optimizers.pop(key, None)
+            events.known_optimizers.pop(key, None)
+            C.stepped.discard(key)
+        except Exception:
+            guard.failed("forget")
 
     return forget
 

@@ -37,6 +37,7 @@ THIN = {
     "exceptions._chain.excepthook",
     "process.at_exit",
     "process.after_fork",
+    "roots._forget.forget",
 }
 
 
