@@ -24,7 +24,6 @@ from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings, as_text
 
-
 COLLECT_AFTER_S = 1.5
 
 
