@@ -18,7 +18,7 @@ QUEUE_READ_MS = 3.0
 """Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared memory): no more workers
 change that."""
 
-STARVED = 0.25
+STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
 
 
