@@ -53,7 +53,8 @@ def test_garbage_collection(tmp_path):
 
 def test_a_thread_that_holds_the_gil(tmp_path):
     outcome = run(tmp_path, "one.py", FAULT="gil", STEPS=300)
-    skip_if_overloaded(outcome)
+    if "HO04" not in outcome.serious:
+        skip_if_overloaded(outcome)
     assert list(outcome.serious) == ["HO04"], outcome.told()
     assert outcome.serious["HO04"].rank == 0
 
