@@ -128,7 +128,7 @@ def main():
         elif FAULT == "spinners" and step == 10:
             spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
             waited_s = run_wait_s()
-        elif FAULT == "gil" and step == STEPS // 3:
+        elif FAULT == "gil" and step == STEPS // 6:
             sys.setswitchinterval(0.001)
             threading.Thread(target=busy_thread, args=(stop,), daemon=True).start()
         elif FAULT == "exit3" and step == 80:
@@ -145,8 +145,8 @@ def main():
             one.kill()
     if FAULT == "gil":
         stop.set()
-        alone = sorted(walls[10 : STEPS // 3])
-        lost_s = sum(walls[STEPS // 3 + 1 :]) - (STEPS - STEPS // 3 - 1) * alone[len(alone) // 2]
+        alone = sorted(walls[10 : STEPS // 6])
+        lost_s = sum(walls[STEPS // 6 + 1 :]) - (STEPS - STEPS // 6 - 1) * alone[len(alone) // 2]
     print(json.dumps({"truth_ms_per_step": lost_s / steps * 1e3, "steps": STEPS, "rubbish": len(rubbish + kept)}))
 
 
