@@ -41,6 +41,8 @@ class Finding:
     """Over the rest of the run; None while its length is not known."""
     absorbed: tuple[str, ...] = ()
     """Ids of the findings that this one explains."""
+    absorbed_by: str | None = None
+    """Id of the finding that explains this one; its time is then the other one's, not more of it."""
 
 
 @dataclass(frozen=True, slots=True)

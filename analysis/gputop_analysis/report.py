@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gputop_agent import wire
-from gputop_analysis.findings import evaluate
+from gputop_analysis.findings import evaluate, judge
 from gputop_analysis.model import Finding, GpuSummary, RankSummary, RunSummary
 from gputop_analysis.report_text import render
 from gputop_analysis.summary import summarise
@@ -14,9 +14,12 @@ from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
 
 
-def report_data(record: RunRecord, findings: list[Finding] | None = None) -> dict[str, Any]:
-    """What ``gputop report --json`` prints. What was not measured is None; every number is finite."""
-    findings = evaluate(record) if findings is None else findings
+def report_data(record: RunRecord) -> dict[str, Any]:
+    """What ``gputop report --json`` prints. What was not measured is None; every number is finite.
+
+    Findings that another one explains stand at the end, with severity ``info`` and ``absorbed_by``.
+    """
+    findings, explained = judge(record)
     summary = summarise(record)
     data = {
         "command": list(summary.command),
@@ -28,7 +31,7 @@ def report_data(record: RunRecord, findings: list[Finding] | None = None) -> dic
         "phases_mean_ms": dict.fromkeys(wire.PHASES, 0.0) | {p.name: p.mean_ms for p in summary.phases},
         "ranks": [_rank(one) for one in summary.ranks],
         "gpus": [_gpu(one) for one in summary.gpus],
-        "findings": [_finding(one) for one in findings],
+        "findings": [_finding(one) for one in [*findings, *explained]],
         "context": summary.context,
     }
     return finite(data)
@@ -74,5 +77,20 @@ def _gpu(one: GpuSummary) -> dict[str, Any]:
 
 
 def _finding(one: Finding) -> dict[str, Any]:
-    names = ("id", "severity", "rank", "title", "evidence", "fix", "recoverable_ms_per_step")
+    names = (
+        "id",
+        "name",
+        "severity",
+        "rank",
+        "host",
+        "site",
+        "title",
+        "evidence",
+        "fix",
+        "confidence",
+        "recoverable_ms_per_step",
+        "interval_ms_per_step",
+        "recoverable_hours",
+        "absorbed_by",
+    )
     return {name: getattr(one, name) for name in names}

@@ -12,7 +12,7 @@ from gputop_analysis.summary import steps_done
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
-__all__ = ["CATALOGUE", "evaluate"]
+__all__ = ["CATALOGUE", "evaluate", "judge"]
 
 
 def evaluate(record: RunRecord, window_steps: int | None = None, live: bool = False) -> list[Finding]:
@@ -21,9 +21,24 @@ def evaluate(record: RunRecord, window_steps: int | None = None, live: bool = Fa
     Findings that another one explains are taken in by it (see ``absorbed``). The worst comes first: by severity, then
     by recoverable time. ``live`` leaves out what only a finished run can tell.
     """
+    return judge(record, window_steps, live)[0]
+
+
+def judge(
+    record: RunRecord, window_steps: int | None = None, live: bool = False
+) -> tuple[list[Finding], list[Finding]]:
+    """All findings as from ``evaluate``, and beside them those that were taken in, with ``absorbed_by`` set."""
     view = RunView(record, window_steps, live=live)
-    found = [one for spec in CATALOGUE.values() for one in _as_list(spec.check(view))]
-    return ordered([_with_hours(one, view) for one in take_in(found)])
+    found = [_with_hours(one, view) for spec in CATALOGUE.values() for one in _as_list(spec.check(view))]
+    left = take_in(found)
+    kept = {(one.id, one.rank) for one in left}
+    taken = [_explained(one, left) for one in found if (one.id, one.rank) not in kept]
+    return ordered(left), ordered(taken)
+
+
+def _explained(one: Finding, left: list[Finding]) -> Finding:
+    cause = next((cause.id for cause in left if one.id in cause.absorbed), None)
+    return replace(one, severity="info", absorbed_by=cause)
 
 
 def _as_list(result: Result) -> list[Finding]:

@@ -136,7 +136,7 @@ def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     name="CPU oversubscription",
     family="input",
     cause="host",
-    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 10 %",
+    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 %",
     fix="fewer workers and threads per process, or fewer processes on the machine",
     explains=("CR05",),
 )
@@ -153,7 +153,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     others = [queue.share.value for r, queue in waits.items() if r != rank]
     hello, cores = view.hello(rank), view.cores(rank)
     return spec.make(
-        "high" if wait.low > 0.40 else "medium" if wait.low > 0.10 else "info",
+        "high" if wait.low > 0.40 else "medium" if wait.low > 0.20 else "info",
         f"the training thread waits for a core {wait.value * 100:.0f} % of the time",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
         f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {len(view.ranks)} ranks on this machine, "
