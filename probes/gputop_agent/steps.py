@@ -33,7 +33,7 @@ class Fold:
         self.last_step = 0  # index of the last of them
         self.flags = 0
         self.wall_max_ns = 0
-        self.loss = self.grad_norm = NAN
+        self.loss = self.loss_max = self.grad_norm = NAN
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
@@ -73,6 +73,8 @@ def close(now_ns, upto=None):
         F.n_steps += 1
         F.flags |= flags
         F.loss, F.grad_norm = loss, C.grad_norm
+        if not loss <= F.loss_max:  # also where there is none yet
+            F.loss_max = loss
         if F.probing:
             F.cpu_upto_ns = thread_time_ns()
         if alone or now_ns - F.began_ns >= FOLD_NS:
@@ -186,6 +188,7 @@ def _emit():
         peak,
         rss,
         F.loss,
+        F.loss_max,
         _float32(F.grad_norm),
         _float32(F.lr),
         _float32(F.loss_scale),
@@ -202,6 +205,7 @@ def _emit():
     F.probing = F.n_steps <= MAX_PROBED_STEPS
     F.base, F.began_ns = upto, F.end_ns
     F.n_steps = F.flags = F.wall_max_ns = 0
+    F.loss_max = NAN
     transport.send_step(record, F.end_ns)
 
 

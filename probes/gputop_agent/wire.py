@@ -55,6 +55,7 @@ STEP_FIELDS = (
     ("peak_allocated_bytes", "q"),  # peak of this step where it can be had without resetting the user's statistics
     ("rss_bytes", "q"),  # resident set of the process; -1: not measured
     ("loss", "d"),  # mean over micro-batches of the last step; NaN: not known (on CUDA see DEVICE)
+    ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
     ("grad_norm", "f"),  # what clip_grad_norm_ returned; NaN: not known
     ("lr", "f"),
     ("loss_scale", "f"),

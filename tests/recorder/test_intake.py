@@ -67,7 +67,7 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def step(index: int) -> bytes:
-    return wire.STEP.pack(*[1] * 21, 0.0, 0.0, 0.0, 0.0, index, *[1] * 8)
+    return wire.STEP.pack(*[1] * 21, 0.0, 0.0, 0.0, 0.0, 0.0, index, *[1] * 8)
 
 
 @pytest.mark.parametrize("stream", [False, True])
