@@ -22,7 +22,10 @@ RANK = (
     "peak_rss_gib dropped_records"
 )
 GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w"
-FINDING = "id severity rank title evidence fix recoverable_ms_per_step"
+FINDING = (
+    "id name severity rank host site title evidence fix confidence recoverable_ms_per_step interval_ms_per_step "
+    "recoverable_hours absorbed_by"
+)
 
 
 @pytest.fixture
@@ -50,7 +53,11 @@ def test_json_names_are_the_contract_and_every_number_is_finite(build):
     assert tuple(data["phases_mean_ms"]) == wire.PHASES
     assert [list(rank) for rank in data["ranks"]] == [RANK.split()] * 2
     assert [list(gpu) for gpu in data["gpus"]] == [GPU.split()]
-    assert [list(one) for one in data["findings"]] == [FINDING.split()]
+    assert [list(one) for one in data["findings"]] == [FINDING.split()] * 2
+    assert [(one["id"], one["severity"], one["absorbed_by"]) for one in data["findings"]] == [
+        ("IN02", "high", None),
+        ("IN01", "info", "IN02"),
+    ]
     assert (data["steps"], data["world_size"], data["exit_code"]) == (150, 2, 0)
     assert data["gpus"][0]["power_mean_w"] is None
     assert data["ranks"][0]["peak_allocated_gib"] is None
