@@ -14,14 +14,10 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from gputop_agent import wire
-from gputop_probes.record import layout
+from gputop_probes.record.head import RecordError, read_head
 from gputop_probes.record.manifest import HostState, Manifest
 
 Table = npt.NDArray[Any]
-
-
-class RecordError(ValueError):
-    """A record that cannot be read; the message is one line for the user and says how to mend it."""
 
 
 def numpy_dtype(fields: list[tuple[str, str]]) -> np.dtype[Any]:
@@ -232,30 +228,12 @@ class RunRecord:
 
 
 def _read_manifest(run_dir: Path) -> Manifest:
-    path = run_dir / "run.json"
-    if not run_dir.exists():
-        raise RecordError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
     try:
-        raw = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise RecordError(f"{run_dir} is no gputop record: it has no run.json") from None
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        raise RecordError(f"{path} is damaged: it is not JSON") from None
-    if not isinstance(raw, dict) or raw.get("format") != layout.FORMAT:
-        raise RecordError(f"{path} was not written by gputop")
-    version = raw.get("version")
-    if isinstance(version, int) and version > layout.FORMAT_VERSION:
-        raise RecordError(
-            f"{run_dir} was written by a newer gputop (format {version}, this one reads up to "
-            f"{layout.FORMAT_VERSION}): upgrade gputop to open it"
-        )
-    try:
-        return Manifest.model_validate(raw)
+        return Manifest.model_validate(read_head(run_dir))
     except ValidationError as error:
         first = error.errors()[0]
-        raise RecordError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{run_dir / 'run.json'} is damaged: {where}: {first['msg']}") from None
 
 
 def steady(steps: Table) -> npt.NDArray[np.bool_]:

@@ -6,7 +6,7 @@ import sys
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.records import open_record
+from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal
 
 
@@ -18,14 +18,14 @@ def execute(words: list[str]) -> int:
     )
     parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
     options = parser.parse_args(words)
-    record = open_record(options.run)
+    path = find_readable(options.run)
     if not options.headless:
         need_terminal(f"gputop attach --headless {options.run}")
     from gputop_probes.launch import StartError, adopt, attach
 
     try:
-        adopted = adopt(record.path)
-        handle = attach(record.path)
+        adopted = adopt(path)
+        handle = attach(path)
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
     if adopted:
@@ -35,7 +35,7 @@ def execute(words: list[str]) -> int:
     from gputop.app import Source, run_app
     from gputop.control import RunControl
 
-    result = run_app(Source(record.path, "live", RunControl(handle)))
+    result = run_app(Source(path, "live", RunControl(handle)))
     if result.still_running:
-        print(f"the training goes on; watch it again with: gputop attach {record.path.name}", file=sys.stderr)
+        print(f"the training goes on; watch it again with: gputop attach {path.name}", file=sys.stderr)
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.records import find_record, open_record
+from gputop.cli.records import find_readable, open_record
 
 
 def execute(words: list[str]) -> int:
@@ -38,11 +38,13 @@ def _picture(run: str, size: str) -> str:
     columns, _, rows = size.partition("x")
     if not (columns.isdigit() and rows.isdigit()) or not (40 <= int(columns) <= 400 and 12 <= int(rows) <= 200):
         raise CliError(f"--size {size}: give columns x rows, for example 120x40 (40x12 to 400x200)")
-    path = find_record(run)
-    open_record(run)
+    path = find_readable(run)
     from gputop.app.export import svg
 
-    return svg(path, (int(columns), int(rows)))
+    try:
+        return svg(path, (int(columns), int(rows)))
+    except RuntimeError as error:
+        raise CliError(str(error)) from None
 
 
 def _write(lines: Iterable[str], output: Path | None) -> int:

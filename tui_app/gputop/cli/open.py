@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.cli.parsing import Parser
-from gputop.cli.records import open_record
+from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal
 
 
@@ -14,9 +14,9 @@ def execute(words: list[str]) -> int:
         "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
     )
     options = parser.parse_args(words)
-    record = open_record(options.run)
+    path = find_readable(options.run)
     need_terminal(f"gputop report {options.run}")
     from gputop.app import Source, run_app
 
-    run_app(Source(record.path, "replay", None))
+    run_app(Source(path, "replay", None))
     return 0

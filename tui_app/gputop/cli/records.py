@@ -25,6 +25,22 @@ def find_record(name: str) -> Path:
         raise CliError(str(error)) from None
 
 
+def find_readable(name: str) -> Path:
+    """Directory of the run called ``name``, after a first look at it that loads nothing heavy.
+
+    Raises:
+        CliError: there is no such run, or its record cannot be read.
+    """
+    from gputop_probes.record.head import RecordError, read_head
+
+    path = find_record(name)
+    try:
+        read_head(path)
+    except RecordError as error:
+        raise CliError(str(error)) from None
+    return path
+
+
 def open_record(name: str) -> RunRecord:
     """Open the run called ``name``.
 

@@ -1,0 +1,41 @@
+"""A first look at ``run.json``: is it a record, and one that we can read? Standard library only, so it is quick."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gputop_probes.record import layout
+
+
+class RecordError(ValueError):
+    """A record that cannot be read; the message is one line for the user and says how to mend it."""
+
+
+def read_head(run_dir: Path) -> dict[str, Any]:
+    """The content of ``run.json``, checked for format and version but not for its fields.
+
+    Raises:
+        RecordError: no record there, a foreign or damaged one, or one of a newer version.
+    """
+    path = run_dir / "run.json"
+    if not run_dir.exists():
+        raise RecordError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(f"{run_dir} is no gputop record: it has no run.json") from None
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise RecordError(f"{path} is damaged: it is not JSON") from None
+    if not isinstance(raw, dict) or raw.get("format") != layout.FORMAT:
+        raise RecordError(f"{path} was not written by gputop")
+    version = raw.get("version")
+    if isinstance(version, int) and version > layout.FORMAT_VERSION:
+        raise RecordError(
+            f"{run_dir} was written by a newer gputop (format {version}, this one reads up to "
+            f"{layout.FORMAT_VERSION}): upgrade gputop to open it"
+        )
+    return raw
