@@ -1,0 +1,76 @@
+"""Runs the benches one after the other and prints README's performance table; ``--write`` puts it into README.
+
+    python bench/table.py [--write]
+
+Each row stands beside its budget. All rows come from one machine and one run, with nothing else on it if you can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).parent
+README = BENCH.parent / "README.md"
+BEGIN, END = "<!-- performance: made by bench/table.py -->", "<!-- /performance -->"
+
+
+def run(name: str, *words: str) -> dict[str, Any]:
+    """One bench's JSON line."""
+    print(f"{name} ...", file=sys.stderr)
+    done = subprocess.run(
+        [sys.executable, str(BENCH / f"{name}.py"), *words], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """What, budget, measured."""
+    table = []
+    overhead = run("overhead")
+    for step in ("0.1ms", "1ms", "20ms"):
+        found = overhead[step]
+        measured = f"+{found['added_us']:.0f} us on {found['step_us']:.0f} us (x{found['ratio']:.3f})"
+        table.append((f"agent, added to a step of nominal {step[:-2]} ms", "<= 15 us; x1.015 at 1 ms", measured))
+    ingest = run("ingest")
+    for way in ("folded", "unfolded"):
+        cpu_pct, rss_mb, lost = (ingest[f"{way}_{what}"] for what in ("cpu_pct", "rss_mb", "records_lost"))
+        measured = f"{cpu_pct:.1f} % of a core, {rss_mb:.0f} MB, {lost} lost"
+        table.append((f"recorder, 8 ranks x 1000 steps/s, {way}", "<= 10 % of a core, <= 40 MB, none lost", measured))
+    first = run("first_frame")
+    table.append(
+        ("first frame of `gputop run`", "<= 400 ms", f"{first['run_ms']} ms (bare Python: {first['python_ms']} ms)")
+    )
+    table.append(("first frame of `gputop open`", "<= 400 ms", f"{first['open_ms']} ms"))
+    paint = run("paint")
+    measured = f"{paint['cpu_pct']:.1f} % of a core, {paint['kb_per_s']:.0f} kB/s, {paint['rss_mb']:.0f} MB"
+    table.append(("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured))
+    table.append(("the same, idle", "< 0.5 % of a core", f"{paint['idle_cpu_pct']:.2f} %"))
+    large = run("open_large")
+    measured = f"{large['first_frame_ms']} ms (its figures: {large['first_figures_ms']} ms)"
+    table.append(("first frame of a record of 10 million steps", "<= 1 s", measured))
+    return table
+
+
+def main() -> None:
+    """Print the table, and write it where asked."""
+    lines = ["| what | budget | measured |", "|---|---|---|"]
+    lines += [f"| {what} | {budget} | {measured} |" for what, budget, measured in rows()]
+    machine = (
+        f"{os.cpu_count()} cores, no GPU, Python {platform.python_version()}, Linux; made by `python bench/table.py`."
+    )
+    text = "\n".join([BEGIN, machine, "", *lines, END])
+    print(text)
+    if "--write" in sys.argv[1:]:
+        readme = README.read_text()
+        README.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, readme, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()
