@@ -108,6 +108,19 @@ def test_the_terminal_closed(live: tuple[Terminal, Path]) -> None:
     training_ended_well(run_dir)
 
 
+def test_nothing_is_left_when_a_terminal_multiplexer_ends(live: tuple[Terminal, Path]) -> None:
+    """tmux closes the terminal and then wakes what was stopped; Textual would open the screen again on that."""
+    terminal, run_dir = live
+    os.close(terminal.fd)
+    os.kill(terminal.pid, signal.SIGHUP)
+    os.kill(terminal.pid, signal.SIGCONT)
+    deadline = time.monotonic() + 20
+    while os.waitpid(terminal.pid, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < deadline, "the front is still there"
+        time.sleep(0.1)
+    training_ended_well(run_dir)
+
+
 def test_the_app_terminated_gives_the_terminal_back(live: tuple[Terminal, Path]) -> None:
     terminal, run_dir = live
     os.kill(terminal.pid, signal.SIGTERM)

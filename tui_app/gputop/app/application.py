@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings, as_text
 
 COLLECT_AFTER_S = 1.5
+LEAVE_WITHIN_S = 4.0
 
 
 class GputopApp(App[AppResult]):
@@ -45,6 +48,7 @@ class GputopApp(App[AppResult]):
         self._taking = False
         self._stopping = False
         self.errors: list[Exception] = []
+        self.hard_exit: threading.Timer | None = None
         self._seen_notices: int | None = None
         for item in theme.themes():
             self.register_theme(item)
@@ -90,6 +94,10 @@ class GputopApp(App[AppResult]):
                 return
 
     def _leave_on_signal(self, number: int) -> None:
+        """Leave in good order; but a terminal that is gone or stuck may block the last writes to it for ever."""
+        self.hard_exit = threading.Timer(LEAVE_WITHIN_S, os._exit, [128 + number])
+        self.hard_exit.daemon = True
+        self.hard_exit.start()
         running = self.still_running()
         self.exit(AppResult("detached" if running else "quit", running, number), return_code=128 + number)
 
