@@ -72,8 +72,8 @@ def run_app(source: Source) -> AppResult:
 
         app = GputopApp(source)
         result = app.run()
-    if app.hard_exit is not None:
-        app.hard_exit.cancel()
+        if app.hard_exit is not None:
+            app.hard_exit.cancel()
     finally:
         gc.enable()
     app.surface_errors()
