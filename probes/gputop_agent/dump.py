@@ -32,10 +32,16 @@ def thread_stacks():
         {
             "name": names.get(ident, "thread-%d" % ident),
             "training": ident == S.thread_ident,
-            "frames": [frames.label(frame) for frame in frames.stack(current[ident], _MAX_FRAMES)],
+            "frames": _labels(current[ident]),
         }
         for ident in idents[:_MAX_THREADS]
     ]
+
+
+def _labels(innermost):
+    """The frames by name, without those of our own wrappers."""
+    shown = (f for f in frames.stack(innermost, _MAX_FRAMES) if frames.origin(f.f_code.co_filename) != frames.AGENT)
+    return [frames.label(frame) for frame in shown]
 
 
 def _collective():

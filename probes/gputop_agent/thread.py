@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import api, guard, hello, stacks, transport
+from . import api, guard, hello, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -82,6 +82,7 @@ class Loop:
 
     def __init__(self):
         self.sampler = stacks.Sampler()
+        self.rivals = rivals.Watch()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
@@ -95,10 +96,12 @@ class Loop:
         if not S.hello_sent:
             hello.send_again()
         self.sampler.sample()
+        self.rivals.sample()
         now = monotonic()
         if now - self._second >= 1.0:
             self._second = now
             self.sampler.flush_if_due()
+            self.rivals.look_if_due(now)
             api.flush(now)
             hello.send_updates(now)
         return True

@@ -130,23 +130,39 @@ def test_garbage_collection(tmp_path):
     assert "389 ms" in gc.evidence
 
 
-def test_a_thread_that_holds_the_gil(tmp_path):
+def contended(tmp_path, switches=600, busy=0.7):
+    """A record in which forward and backward of 30 ms use 9 ms of CPU, with another Python thread that is busy."""
     build = Builder(tmp_path / "r")
     build.hello()
     for _ in range(150):
         build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000, cpu_ns=9_600_000)
-    processes(build, thread_cpu=0.3, cpu=1.0, switches=120)
-    gil = found(build)["HO04"]
+    processes(build, thread_cpu=0.3, cpu=0.3 + busy, switches=switches)
+    for second in range(1, 6):
+        rival = {"name": "logger", "cpu_share": busy, "site": "train.py:9", "function": "spin"}
+        build.event("threads", T0 + second * 10**9, rank=0, period_ms=1000, threads=[rival] if busy else [])
+    return build
+
+
+def test_a_thread_that_holds_the_gil(tmp_path):
+    gil = found(contended(tmp_path))["HO04"]
     assert gil.recoverable_ms_per_step == pytest.approx(32 * 0.7, rel=0.02)
+    assert gil.site == "train.py:9 spin"
+    assert "thread logger at train.py:9 spin" in gil.fix
 
 
-def test_waiting_for_io_in_forward_is_not_the_gil(tmp_path):
-    build = Builder(tmp_path / "r")
-    build.hello()
-    for _ in range(150):
-        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000)
-    processes(build, thread_cpu=0.3, cpu=0.35, switches=120)
-    assert "HO04" not in found(build)
+@pytest.mark.parametrize("given", [{"switches": 35}, {"busy": 0.0}], ids=["long waits", "no busy thread"])
+def test_waiting_for_io_in_forward_is_not_the_gil(tmp_path, given):
+    assert "HO04" not in found(contended(tmp_path, **given))
+
+
+def test_threads_that_share_a_core_while_another_is_free_are_no_lack_of_cores(tmp_path):
+    build = healthy(tmp_path)
+    processes(build, run_wait=0.5, cpu=1.0)
+    for tick in range(6):
+        build.sample("host", t_ns=T0 + tick * 500_000_000, cpu_pct=55.0, cpu_count=2)
+    queue = found(build)["IN04"]
+    assert queue.severity == "info"
+    assert "idle" in queue.evidence
 
 
 def test_host_code_is_named_by_its_line(tmp_path):
@@ -302,6 +318,18 @@ def test_loss_spike_and_its_step(tmp_path):
     spike = found(build)["NU02"]
     assert (spike.severity, spike.rank) == ("medium", 0)
     assert "step 211" in spike.title
+
+
+def test_a_spike_inside_folded_steps_is_found(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    random = np.random.default_rng(0)
+    for record in range(100):
+        loss = 2.0 + 0.05 * random.standard_normal()
+        build.step(n_steps=5, forward=4.0, loss=loss, loss_max=loss + 6 * (record == 70))
+    spike = found(build)["NU02"]
+    assert "steps 350 to 354" in spike.title
+    assert spike.title.startswith("loss jumps to 8")
 
 
 def test_unknown_losses_are_no_spikes(tmp_path):

@@ -53,10 +53,12 @@ def test_garbage_collection(tmp_path):
 
 def test_a_thread_that_holds_the_gil(tmp_path):
     outcome = run(tmp_path, "one.py", FAULT="gil", STEPS=300)
-    if "HO04" not in outcome.serious:
-        skip_if_overloaded(outcome)
     assert list(outcome.serious) == ["HO04"], outcome.told()
-    assert outcome.serious["HO04"].rank == 0
+    finding = outcome.serious["HO04"]
+    assert finding.rank == 0
+    assert "busy_thread" in (finding.site or ""), outcome.told()
+    if not any(one.id == "IN04" for one in outcome.findings):  # the clock of the script sees a lack of cores as well
+        assert finding.recoverable_ms_per_step == pytest.approx(outcome.truth["truth_ms_per_step"], rel=TOLERANCE)
 
 
 def test_sleeping_host_code_is_named(tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
-    ENOUGH_RECORDS,
     Share,
     device_share,
     everybody,
@@ -59,79 +58,6 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=gc.ms.value,
         interval_ms_per_step=(gc.ms.low, gc.ms.high),
     )
-
-
-@finding(
-    id="HO04",
-    name="GIL contention",
-    family="host",
-    cause="host",
-    explains=("HO06",),
-    trigger="less than 60 % CPU time in forward and backward, more than 1 voluntary switch a step, other threads busy",
-    fix="move the work of the other thread into a process",
-)
-def gil_contention(view: RunView, spec: Spec) -> Finding | None:
-    """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""
-    processes = view.rank_processes
-    found = [_contention(view, rank, rows) for rank, rows in processes.items() if rank in view.per_rank]
-    blocked = max((one for one in found if one), key=lambda one: one[0].ms.value, default=None)
-    if blocked is None:
-        return None
-    lost, busy, switches = blocked
-    return spec.make(
-        "high" if lost.share.low > 0.25 else "medium",
-        f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step",
-        f"the training thread waits {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
-        f"the CPU ({switches:.1f} voluntary switches a step), while other threads of the process "
-        f"use {busy * 100:.0f} % of a core",
-        "move the work of that thread into a process (multiprocessing), or into code that releases the GIL; "
-        "`gputop attach` and a stack dump (d) show which thread it is",
-        rank=lost.rank,
-        recoverable_ms_per_step=lost.ms.value,
-        interval_ms_per_step=(lost.ms.low, lost.ms.high),
-    )
-
-
-def _contention(view: RunView, rank: int, processes: Array) -> tuple[Share, float, float] | None:
-    """Time lost on a rank, the other threads' use of a core, and voluntary switches a step."""
-    series = view.per_rank[rank]
-    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
-    measured = (rows["compute_cpu_ns"] >= 0).all() if len(rows) >= ENOUGH_RECORDS else False
-    if not measured or on_device(view, rank) or counts.sum() < 20:
-        return None
-    inside = (processes["t_ns"] >= rows["t_end_ns"][0]) & (processes["t_ns"] <= rows["t_end_ns"][-1] + 10**9)
-    samples = processes[inside & (processes["thread_cpu_ns_total"] >= 0)]
-    if len(samples) < 3:
-        return None
-    computing = np.maximum(rows["forward_ns"] + rows["backward_ns"] - _wait_per_step_ns(view, rank) * counts, 1)
-    using = rows["compute_cpu_ns"].sum() / computing.sum()
-    passed_ns = float(samples["t_ns"][-1] - samples["t_ns"][0])
-    step_ns = float(rows["wall_ns"].sum() / counts.sum())
-    own = _growth(samples, "thread_cpu_ns_total") / passed_ns
-    busy = _growth(samples, "cpu_ns_total") / passed_ns - own
-    switches = _growth(samples, "voluntary_switches_total") * step_ns / passed_ns
-    if using >= 0.6 or switches <= 1 or busy <= 0.5 * own:
-        return None
-    queued = _growth(samples, "run_wait_ns_total") / passed_ns  # that part is IN04's
-    lost = (computing * (1 - using) + _blocked_elsewhere(rows, 1 - using) - queued * rows["wall_ns"]) / 1e6
-    share = Share(rank, np.maximum(lost, 0), rows["wall_ns"] / 1e6, counts)
-    return (share, busy, switches) if share.surely_above(0.05) else None
-
-
-def _blocked_elsewhere(rows: Array, lost_share: float) -> Array:
-    """Time lost to the lock outside forward and backward: as large a part as in them, if so much was idle at all."""
-    elsewhere = rows["data_ns"] + rows["optimizer_ns"] + rows["other_ns"]
-    busy = np.maximum(rows["cpu_ns"] - rows["compute_cpu_ns"], 0)
-    return np.where(rows["cpu_ns"] >= 0, np.minimum(lost_share * elsewhere, np.maximum(elsewhere - busy, 0)), 0)
-
-
-def _wait_per_step_ns(view: RunView, rank: int) -> float:
-    comm = view.comm(rank)
-    return float(comm["wait_ns"].mean()) if len(comm) else 0.0
-
-
-def _growth(samples: Array, column: str) -> float:
-    return float(samples[column][-1] - samples[column][0])
 
 
 @finding(

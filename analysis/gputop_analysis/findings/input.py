@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, on_device, run_queue, steady_share, typical
+from gputop_analysis.findings.shares import Share, crowded, everybody, on_device, run_queue, steady_share, typical
 from gputop_analysis.model import Finding, Severity
 from gputop_analysis.view import RunView
 
@@ -136,7 +136,8 @@ def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     name="CPU oversubscription",
     family="input",
     cause="host",
-    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 %",
+    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
+    "cores are scarce",
     fix="fewer workers and threads per process, or fewer processes on the machine",
     explains=("CR05",),
 )
@@ -151,14 +152,15 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     series = view.per_rank[rank]
     wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
     others = [queue.share.value for r, queue in waits.items() if r != rank]
-    hello, cores = view.hello(rank), view.cores(rank)
+    hello, cores, scarce = view.hello(rank), view.cores(rank), crowded(view, rank)
     return spec.make(
-        "high" if wait.low > 0.40 else "medium" if wait.low > 0.20 else "info",
+        "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
         f"the training thread waits for a core {wait.value * 100:.0f} % of the time",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
         f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {len(view.ranks)} ranks on this machine, "
-        f"{_threads(hello)} torch threads a rank, num_workers={_workers(hello)}",
-        _fewer_threads(view, hello, cores),
+        f"{_threads(hello)} torch threads a rank, num_workers={_workers(hello)}"
+        + ("" if scarce else "; other cores are idle meanwhile"),
+        _fewer_threads(view, hello, cores) if scarce else _pin_threads(hello),
         rank=rank if all(other < 0.5 * wait.value for other in others) else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
@@ -180,3 +182,8 @@ def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
     if cores and isinstance(workers, int) and workers * ranks >= cores:
         return f"lower num_workers from {workers} to {max(1, cores // ranks - 1)} ({cores} cores for {ranks} ranks)"
     return "something else uses the cores: see `top`, stop it or move this run; or pin it with `taskset`"
+
+
+def _pin_threads(hello: dict[str, Any]) -> str:
+    now = _threads(hello)
+    return f"threads share a core while others are free: try OMP_NUM_THREADS=1 (now {now}) or OMP_PROC_BIND=true"

@@ -98,7 +98,7 @@ def _last_good(rows: Array, step: int) -> list[str]:
 )
 def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""
-    steps, losses = _mean_loss(view)
+    firsts, steps, losses = _loss_series(view)
     short = len(losses) < 2 * SPIKE_WINDOW
     spikes = mad_spikes(losses, SPIKE_WINDOW, min_history=30 if short or not view.live else SPIKE_WINDOW)
     if not spikes:
@@ -111,14 +111,14 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
     alone = len(spikes) <= max(1, len(losses) // 500)
     rows = view.per_rank[view.ranks[0]].rows
-    row = _row_of(rows, int(steps[worst]))
+    row, at = _row_of(rows, int(steps[worst])), _steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
         "medium" if certain or not alone else "info",
-        f"loss jumps to {losses[worst]:.4g} at step {steps[worst]}, {losses[worst] / level:.1f} times its level"
+        f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
-        else f"loss jumps to {losses[worst]:.4g} at step {steps[worst]} from {level:.4g}",
-        f"loss {losses[worst]:.4g} at step {steps[worst]}{lr}; the {len(history)} steps before it have a median of "
+        else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
+        f"loss {losses[worst]:.4g} at {at}{lr}; the {len(history)} steps before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; {len(spikes)} such steps in "
         f"{len(losses):,}",
         "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning rate",
@@ -126,16 +126,37 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _mean_loss(view: RunView) -> tuple[Array, Array]:
-    """Steps, and the loss averaged over the ranks that have one; only the newest ones while a run is live."""
-    steps, losses = [np.zeros(0, np.int64)], [np.zeros(0)]
+def _steps_named(first: int, last: int) -> str:
+    return f"step {last}" if first == last else f"steps {first} to {last}"
+
+
+def _loss_series(view: RunView) -> tuple[Array, Array, Array]:
+    """First and last step of each record, and the loss averaged over the ranks that have one.
+
+    Of folded steps the largest loss counts, so that none is lost; older records have only the last one's. While a run
+    is live only the newest records are looked at.
+    """
+    firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank, series in view.per_rank.items():
         device = view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
-        known = np.isfinite(rows["loss"])
-        steps.append(rows["step"][known].astype(np.int64))
-        losses.append(rows["loss"][known])
-    every, position = np.unique(np.concatenate(steps), return_inverse=True)
+        loss = _largest_loss(rows)
+        known = np.isfinite(loss)
+        last = rows["step"][known].astype(np.int64)
+        folded = rows["n_steps"][known].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+        lasts.append(last)
+        firsts.append(last - np.maximum(folded, 1) + 1)
+        losses.append(loss[known])
+    every, position = np.unique(np.concatenate(lasts), return_inverse=True)
     total = np.bincount(position, weights=np.concatenate(losses), minlength=len(every))
-    return every, total / np.maximum(np.bincount(position, minlength=len(every)), 1)
+    mean = total / np.maximum(np.bincount(position, minlength=len(every)), 1)
+    first = every.copy()
+    np.minimum.at(first, position, np.concatenate(firsts))
+    return first, every, mean
+
+
+def _largest_loss(rows: Array) -> Array:
+    if "loss_max" not in (rows.dtype.names or ()):
+        return rows["loss"]
+    return np.fmax(rows["loss"], rows["loss_max"])

@@ -118,6 +118,40 @@ def run_queue(view: RunView, rank: int) -> Queue | None:
     return Queue(block_bootstrap(waited, passed, block=1), seconds) if len(rows) >= 3 and seconds >= 1.0 else None
 
 
+CROWDED = 0.75
+"""Part of the cores in use from which a thread may be queued because there are too few of them."""
+
+
+def crowded(view: RunView, rank: int) -> bool:
+    """Whether cores are scarce on the rank's host: most of the machine is busy, or of the cores that the run may use.
+
+    Otherwise the scheduler has put two threads on one core although another one is free. True where it is not known.
+    """
+    host = view.record.hosts.get(view.host_of(rank))
+    series = view.per_rank[rank]
+    if host is None or not series.steady.any():
+        return True
+    ends = series.rows["t_end_ns"][series.steady]
+    samples = host.host.rows[(host.host.rows["t_ns"] >= ends[0]) & (host.host.rows["t_ns"] <= ends[-1])]
+    used = samples["cpu_pct"][np.isfinite(samples["cpu_pct"])]
+    if len(used) < 2 or np.isfinite(samples["cgroup_cpu_limit"]).any():
+        return True
+    rows = host.process.rows[(host.process.rows["t_ns"] >= ends[0]) & (host.process.rows["t_ns"] <= ends[-1])]
+    cores = max(1, int(samples["cpu_count"][-1]))
+    return bool(used.mean() > 100 * CROWDED or _cores_used(rows) > CROWDED * cores)
+
+
+def _cores_used(rows: Array) -> float:
+    """Cores that the processes sampled in ``rows`` used together."""
+    if len(rows) < 2:
+        return 0.0
+    grown = 0
+    for pid in np.unique(rows["pid"]):
+        total = rows["cpu_ns_total"][rows["pid"] == pid]
+        grown += int(total[-1] - total[0])
+    return grown / max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
+
+
 def on_device(view: RunView, rank: int) -> bool:
     """Whether the rank trains on an accelerator."""
     return str(view.hello(rank).get("device") or "cpu").split(":")[0] not in ("cpu", "")

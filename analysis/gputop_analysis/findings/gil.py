@@ -1,0 +1,170 @@
+"""The interpreter's lock: another Python thread of the training process keeps the training from running."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_RECORDS, ENOUGH_STEPS, Share, crowded, on_device
+from gputop_analysis.model import Finding
+from gputop_analysis.series import RankSeries
+from gputop_analysis.view import Array, RunView
+
+BUSY = 0.3
+"""Of a core, used by other Python threads: below it they cannot hold the lock for long."""
+COMPUTING = 0.8
+"""CPU time in forward and backward of a thread that nobody holds up; with a busy rival 0.05 to 0.4 was measured."""
+SWITCH_MS = 15.0
+"""A thread that wants the lock asks for it every 5 ms; longer pauses are waits for something else."""
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What a rank loses to the lock."""
+
+    lost: Share
+    """Over the steps during which another Python thread is busy."""
+    part: float
+    """Of all steady steps, how many those are, 0 to 1."""
+    busy: float
+    """Cores that other Python threads use."""
+    switches: float
+    """Voluntary switches a step while they are busy."""
+    name: str
+    site: str | None
+
+
+@finding(
+    id="HO04",
+    name="GIL contention",
+    family="host",
+    cause="host",
+    explains=("HO06", "IN01", "IN02", "IN04"),
+    trigger="another Python thread uses a third of a core; meanwhile the training thread is off the CPU, without being "
+    "queued for one, for over 20 % of forward and backward, in pauses as short as the lock's (one a step or more)",
+    fix="move the work of the other thread into a process",
+)
+def gil_contention(view: RunView, spec: Spec) -> Finding | None:
+    """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""
+    found = [one for rank in view.ranks if (one := _contention(view, rank))]
+    worst = max(found, key=lambda one: one.lost.mean_ms, default=None)
+    if worst is None:
+        return None
+    lost, part = worst.lost, worst.part
+    when = "" if part > 0.95 else f"in {part * 100:.0f} % of the steps "
+    thread = f"thread {worst.name}" + (f" at {worst.site}" if worst.site else "")
+    return spec.make(
+        "high" if lost.share.low > 0.25 else "medium",
+        f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
+        + (f": {worst.site}" if worst.site else ""),
+        f"{when}the training thread waits {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
+        f"the CPU or being queued for it ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
+        f"Python threads of the process use {worst.busy * 100:.0f} % of a core",
+        f"move the work of {thread} into a process (multiprocessing), or into code that releases the GIL",
+        rank=lost.rank,
+        site=worst.site,
+        recoverable_ms_per_step=part * lost.ms.value,
+        interval_ms_per_step=(part * lost.ms.low, part * lost.ms.high),
+    )
+
+
+def _contention(view: RunView, rank: int) -> Contention | None:
+    """None where there is no busy Python thread, where the signals are missing, or where little is lost."""
+    series, samples = view.per_rank[rank], view.rank_processes.get(rank)
+    events = [e for e in view.events("threads", rank=rank) if _busy(e) > BUSY]
+    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    if not events or samples is None or on_device(view, rank):
+        return None
+    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():
+        return None
+    samples = samples[samples["run_wait_ns_total"] >= 0]
+    contended = _within(rows, events)
+    if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
+        return None
+    switches = _spent(samples, "voluntary_switches_total", rows)
+    wait_ns = _comm_wait_ns(view, series) * counts
+    computing = np.maximum(rows["forward_ns"] + rows["backward_ns"] - wait_ns, 1)
+    using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
+    queued = _queued_share(_spent(samples, "run_wait_ns_total", rows), rows["wall_ns"], contended, crowded(view, rank))
+    lost_ns = np.maximum(_lost_ns(rows, computing) - queued * rows["wall_ns"], 0)
+    lost = Share(rank, lost_ns[contended] / 1e6, rows["wall_ns"][contended] / 1e6, counts[contended])
+    per_step = float(switches[contended].sum() / lost.steps)
+    pause_ms = lost.mean_ms / max(per_step, 1e-9)
+    if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS or not lost.surely_above(0.10):
+        return None
+    return Contention(
+        lost, lost.steps / float(counts.sum()), float(np.mean([_busy(e) for e in events])), per_step, *_rival(events)
+    )
+
+
+def _lost_ns(rows: Array, computing: Array) -> Array:
+    """Time off the CPU in each record where it should compute.
+
+    Forward, backward and the optimizer have nothing to wait for. Elsewhere the user's code may sleep or read, so only
+    as large a part counts as is lost in forward and backward.
+    """
+    idle = np.maximum(computing - rows["compute_cpu_ns"], 0)
+    elsewhere = rows["data_ns"] + rows["optimizer_ns"] + rows["other_ns"]
+    used = np.maximum(rows["cpu_ns"] - rows["compute_cpu_ns"], 0)
+    idle_part = np.maximum(elsewhere - used, 0) / np.maximum(elsewhere, 1)
+    own = rows["data_ns"] + rows["other_ns"]
+    lost = idle_part * rows["optimizer_ns"] + np.minimum(idle_part, idle / computing) * own
+    return idle + np.where(rows["cpu_ns"] >= 0, lost, 0)
+
+
+def _queued_share(queued_ns: Array, wall_ns: Array, contended: Array, is_crowded: bool) -> float:
+    """Waiting for a core that has nothing to do with the other thread: as much as there is without it.
+
+    Where it is always there, all of it if cores are scarce, else none: then the two share a core because of the lock.
+    """
+    alone = ~contended if np.count_nonzero(~contended) >= ENOUGH_RECORDS else contended
+    if alone is contended and not is_crowded:
+        return 0.0
+    return float(queued_ns[alone].sum() / wall_ns[alone].sum())
+
+
+def _within(rows: Array, events: list[dict[str, Any]]) -> Array:
+    """Mask of the records that ended while another Python thread was busy, as the events tell."""
+    begins = np.array([e["t_ns"] - float(e.get("period_ms") or 0) * 1e6 for e in events])
+    ends = np.array([e["t_ns"] for e in events])
+    order = np.argsort(begins)
+    at = np.searchsorted(begins[order], rows["t_end_ns"], side="right") - 1
+    return (at >= 0) & (rows["t_end_ns"] <= ends[order][np.maximum(at, 0)])
+
+
+def _spent(samples: Array, column: str, rows: Array) -> Array:
+    """Growth of a counter of the training thread during each record, interpolated between samples."""
+    end, begin = rows["t_end_ns"], rows["t_end_ns"] - rows["wall_ns"]
+    t0 = int(samples["t_ns"][0])
+    at = [
+        np.interp((t - t0).astype(float), (samples["t_ns"] - t0).astype(float), samples[column]) for t in (end, begin)
+    ]
+    return at[0] - at[1]
+
+
+def _comm_wait_ns(view: RunView, series: RankSeries) -> float:
+    comm = view.comm(series.rank)
+    return float(comm["wait_ns"].mean()) if len(comm) else 0.0
+
+
+def _busy(event: dict[str, Any]) -> float:
+    return sum(float(one.get("cpu_share") or 0) for one in event.get("threads", ()))
+
+
+def _rival(events: list[dict[str, Any]]) -> tuple[str, str | None]:
+    """Name of the busiest thread, and the line that it was seen at most often."""
+    time: Counter[str] = Counter()
+    sites: dict[str, Counter[str]] = {}
+    for event in events:
+        for one in event.get("threads", ()):
+            name = str(one.get("name"))
+            time[name] += float(one.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
+            if one.get("site"):
+                where = f"{one['site']} {one.get('function') or ''}".strip()
+                sites.setdefault(name, Counter())[where] += 1
+    name = max(time, key=lambda name: time[name])
+    return name, sites[name].most_common(1)[0][0] if name in sites else None

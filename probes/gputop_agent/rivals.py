@@ -1,0 +1,95 @@
+"""Other Python threads of the training process that use the CPU: they compete for the interpreter's lock.
+
+Their CPU time is read from /proc once a second, less often as the run gets long; only of a busy one is the line looked
+up.
+"""
+
+import os
+import sys
+import threading
+from time import monotonic
+
+from . import stacks, transport
+from .state import S
+
+_BUSY = 0.2  # of a core
+_TOP = 4
+_MAX_THREADS = 64
+_MAX_INTERVAL_S = 30.0
+
+
+class Watch:
+    """CPU time by thread between two looks, and where the busy ones were seen."""
+
+    def __init__(self):
+        self._used_ns = {}  # native id -> CPU time at the last look
+        self._started = self._looked = monotonic()
+        self._busy = {}  # ident of a thread that was busy at the last look -> {(site, function, caller): count}
+
+    def sample(self):
+        """Count the lines of the threads that are known to be busy."""
+        if not self._busy:
+            return
+        current = sys._current_frames()
+        for ident, places in self._busy.items():
+            frame = current.get(ident)
+            if frame is not None:
+                place = stacks.describe(frame)[:3]
+                places[place] = places.get(place, 0) + 1
+
+    def look_if_due(self, now_s):
+        """Look every second at first, every 30 s in the end."""
+        if now_s - self._looked >= min(_MAX_INTERVAL_S, (now_s - self._started) / 60):
+            self.look(now_s)
+
+    def look(self, now_s):
+        """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since the last look."""
+        threads = _others()
+        used = {thread.native_id: _cpu_ns(thread.native_id) for thread in threads}
+        elapsed_ns, self._looked = max(1.0, (now_s - self._looked) * 1e9), now_s
+        before, self._used_ns = self._used_ns, used
+        shares = {
+            thread: (used[thread.native_id] - before[thread.native_id]) / elapsed_ns
+            for thread in threads
+            if used[thread.native_id] >= before.get(thread.native_id, 1 << 62)
+        }
+        busy = sorted((thread for thread in shares if shares[thread] > _BUSY), key=lambda thread: -shares[thread])
+        places, self._busy = self._busy, {thread.ident: {} for thread in busy[:_TOP]}
+        if busy:
+            transport.send_event(
+                "threads",
+                period_ms=round(elapsed_ns / 1e6, 1),
+                threads=[_described(one, shares[one], places.get(one.ident)) for one in busy[:_TOP]],
+            )
+
+
+def _others():
+    """Python threads beside the training's and our own; takes no lock that the training could hold."""
+    own = threading.get_ident()
+    every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
+    return [one for ident, one in every if ident not in (own, S.thread_ident) and getattr(one, "native_id", None)]
+
+
+def _described(thread, share, places):
+    site, function, caller = max(places, key=lambda place: places[place]) if places else ("", "", "")
+    return {
+        "name": thread.name,
+        "cpu_share": round(share, 3),
+        "site": site,
+        "function": function,
+        "caller": caller,
+    }
+
+
+def _cpu_ns(native_id):
+    """Nanoseconds that a thread has run; -1 where the system does not tell."""
+    try:
+        file = os.open("/proc/self/task/%d/schedstat" % native_id, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        return int(os.read(file, 64).split()[0])
+    except (OSError, ValueError, IndexError):
+        return -1
+    finally:
+        os.close(file)
