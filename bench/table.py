@@ -48,6 +48,8 @@ def rows() -> list[tuple[str, str, str]]:
         ("first frame of `gputop run`", "<= 400 ms", f"{first['run_ms']} ms (bare Python: {first['python_ms']} ms)")
     )
     table.append(("first frame of `gputop open`", "<= 400 ms", f"{first['open_ms']} ms"))
+    measured = f"{first['numbers_ms']} ms (the script alone reaches its first step after {first['first_step_ms']} ms)"
+    table.append(("first live numbers of a training", "<= 3 s", measured))
     paint = run("paint")
     measured = f"{paint['cpu_pct']:.1f} % of a core, {paint['kb_per_s']:.0f} kB/s, {paint['rss_mb']:.0f} MB"
     table.append(("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured))

@@ -72,8 +72,9 @@ def test_phases_add_up_to_the_wall_time_and_the_times_to_the_run(tmp_path) -> No
     assert abs(gaps).max() == 0, "steps follow each other without a hole"
 
 
-def test_two_ranks_under_torchrun(tmp_path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_under_torchrun(ranks, tmp_path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     script = [
         str(ROOT / "examples" / "tiny_gpt.py"),
         "--steps",
@@ -88,8 +89,8 @@ def test_two_ranks_under_torchrun(tmp_path) -> None:
     done = gputop("run", "--json", sys.executable, *words, *script, tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["world_size"] == 2
-    assert [(rank["rank"], rank["steps"]) for rank in report["ranks"]] == [(0, 40), (1, 40)]
+    assert report["world_size"] == ranks
+    assert [(rank["rank"], rank["steps"]) for rank in report["ranks"]] == [(rank, 40) for rank in range(ranks)]
     assert all(rank["wait_mean_ms"] is not None and rank["wait_mean_ms"] >= 0 for rank in report["ranks"])
 
 
