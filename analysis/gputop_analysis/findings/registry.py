@@ -51,6 +51,9 @@ class Spec:
         return Finding(self.id, self.name, severity, title, evidence, fix, **details)  # type: ignore[arg-type]
 
 
+STRICT = False
+"""Whether a check that fails may raise. False outside the tests: one broken check must not hide the others."""
+
 CATALOGUE: dict[str, Spec] = {}
 """All findings by id, in the order of their families."""
 
@@ -73,10 +76,20 @@ def finding(
 
     def register(check: Callable[[RunView, Spec], Result]) -> Callable[[RunView, Spec], Result]:
         def bound(view: RunView) -> Result:
-            return check(view, CATALOGUE[id])
+            try:
+                return check(view, CATALOGUE[id])
+            except Exception as error:
+                if STRICT:
+                    raise
+                return _broken(CATALOGUE[id], error)
 
         assert id not in CATALOGUE, f"{id} is registered twice"
         CATALOGUE[id] = Spec(id, name, family, cause, trigger, fix, bound, explains, immediate)
         return check
 
     return register
+
+
+def _broken(spec: Spec, error: Exception) -> Finding:
+    what = f"{spec.id} could not be judged: {type(error).__name__}: {error}"
+    return spec.make("info", what, "this is a fault of gputop and says nothing of the run", "report it", confidence=0.0)
