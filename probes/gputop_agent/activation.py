@@ -5,7 +5,7 @@ from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, steps
+from . import clock, cycle, lane, steps
 from .cycle import C
 from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
 
@@ -17,6 +17,7 @@ class Trail:
 
     thread_ident = 0
     fetch: Any = None  # (began_ns, ended_ns, samples, tokens)
+    loader: Any = None  # description of the DataLoader that was asked
     grad: Any = None  # (began_ns, ended_ns)
 
 
@@ -25,8 +26,9 @@ def before_training():
     return S.thread_ident == NOT_ACTIVE
 
 
-def fetch_ended(began_ns, samples, tokens):
+def fetch_ended(began_ns, samples, tokens, loader):
     """A batch was fetched before training began."""
+    Trail.loader = loader
     Trail.thread_ident = get_ident()
     Trail.fetch = (began_ns, monotonic_ns(), samples, tokens)
 
@@ -48,7 +50,8 @@ def start(now_ns, by_backward=True):
     if fetch:
         _book_first_step(fetch, now_ns, by_backward)
     S.last_ns = now_ns
-    Trail.fetch = Trail.grad = None
+    C.loader = Trail.loader if fetch else None
+    Trail.fetch = Trail.grad = Trail.loader = None
     from . import exceptions, process
 
     exceptions.install()
@@ -69,6 +72,7 @@ def adopt(by_backward=True):
 
 def _take_over(now_ns):
     """The training thread has ended and another one trains on."""
+    lane.leave()
     clock.unwind(0)
     C.in_forward = C.in_backward = False
     C.in_optimizer = 0
@@ -110,4 +114,4 @@ def _native_tid():
 
 def reset():
     """In a forked child."""
-    Trail.fetch = Trail.grad = None
+    Trail.fetch = Trail.grad = Trail.loader = None

@@ -39,11 +39,24 @@ def count(batch):
     plan = _plans.get(type(batch))
     if plan is not None:
         try:
-            return _apply(plan, batch)
+            sample_path, token_path = plan
+            if sample_path is None:
+                return 0, 0
+            value = batch
+            for get, key in sample_path:
+                value = get(value, key)
+            if token_path is None:
+                return value.shape[0], 0
+            tokens = batch
+            for get, key in token_path:
+                tokens = get(tokens, key)
+            return value.shape[0], tokens.numel()
         except Exception:  # another structure under the same type
             pass
     try:
-        return _apply(_make_plan(batch), batch)
+        sample_path, token_path = _make_plan(batch)
+        samples = _walk(batch, sample_path).shape[0] if sample_path is not None else 0
+        return samples, _walk(batch, token_path).numel() if token_path is not None else 0
     except Exception:  # a tensor subclass without a plain shape
         _plans[type(batch)] = (None, None)
         return 0, 0
@@ -71,14 +84,6 @@ def describe(batch):
         shapes[name] = [int(size) for size in tensor.shape]
         dtypes[name] = str(tensor.dtype).replace("torch.", "")
     return {"shapes": shapes, "dtypes": dtypes}
-
-
-def _apply(plan, batch):
-    sample_path, token_path = plan
-    if sample_path is None:
-        return 0, 0
-    samples = _walk(batch, sample_path).shape[0]
-    return samples, _walk(batch, token_path).numel() if token_path is not None else 0
 
 
 def _walk(value, path):

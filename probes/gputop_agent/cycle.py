@@ -34,7 +34,8 @@ class Cycle:
         self.gap_began = 0  # the surrounding phase's total at the forward's end
         # -- input
         self.last_fetch_step = -100
-        self.loader: Any = None  # weakref of the DataLoader of the last fetch, until training confirms it
+        self.iterator_id = 0  # of the DataLoader's iterator that was asked last
+        self.loader: Any = None  # description of its DataLoader
         self.stepped = set()  # ids of the optimizers that stepped
         self.begin_step()
 
@@ -62,7 +63,8 @@ class Cycle:
         if self.soft_eval_ns:
             clock.move(self.soft_eval_ns, EVAL, FORWARD)
             self.forwards += 1
-        self._decided()
+        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+        self.evaluated = self.unsure = False
 
     def belongs_to_evaluation(self):
         """The next batch is fetched (or the step ends) and no backward came: what was undecided was evaluation."""
@@ -71,11 +73,8 @@ class Cycle:
             self.flags |= wire.F_EVAL
         if self.evaluated:
             clock.move(self.data_ns, DATA, EVAL)
-            self._decided()
-
-    def _decided(self):
-        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
-        self.evaluated = self.unsure = False
+            self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+            self.evaluated = self.unsure = False
 
 
 C = Cycle()

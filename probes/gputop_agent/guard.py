@@ -69,6 +69,12 @@ def safely(function, *args):
         return None
 
 
+def compiling_flags():
+    """The dict that holds what ``torch.compiler.is_compiling()`` returns, where dynamo does not trace through us."""
+    flags = vars(S.torch.compiler)
+    return flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
+
+
 def around(original, before, after, adopt=None):
     """A function that does what ``original`` does, with our code before and after it.
 
@@ -76,6 +82,9 @@ def around(original, before, after, adopt=None):
     original raised (``result`` is None then). Acts on the training thread only; on another thread ``adopt()`` is asked
     whether to make that one the training thread.
     """
+    from .lane import leave as leave_lane
+    from .lane import marks
+
     is_compiling = S.torch.compiler.is_compiling
     where = getattr(original, "__name__", "?")
 
@@ -85,6 +94,8 @@ def around(original, before, after, adopt=None):
         token = None
         try:
             if get_ident() == S.thread_ident or (adopt is not None and adopt()):
+                if marks:
+                    leave_lane()
                 token = before(args, kwargs)
         except Exception:
             failed(where)

@@ -6,7 +6,6 @@ from typing import Any
 
 from . import (
     batch,
-    describe_loader,
     describe_model,
     describe_optimizer,
     describe_parallel,
@@ -82,10 +81,19 @@ def send_updates(now_s):
     fields = _attempt(_late_fields)
     if len(S.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
         fields.update(_attempt(lambda: {"model": _model(_alive(S.roots), describe_model.PATIENT_NS)}))
-    news = {name: value for name, value in fields.items() if value is not None and _sent.get(name) != value}
+    news = {name: value for name, value in fields.items() if value is not None and _is_news(name, value)}
     if news:
         _sent.update(news)
         transport.send_event("hello_update", **news)
+
+
+def _is_news(name, value):
+    """Whether it says anything new; a learning rate moves by nature, and each step record has it."""
+    return _without_lr(_sent.get(name)) != _without_lr(value) if name == "optimizer" else _sent.get(name) != value
+
+
+def _without_lr(optimizer):
+    return {**(optimizer or {}), "lr": None}
 
 
 def reset():
@@ -106,7 +114,7 @@ def _late_fields():
         "checkpointing": bool(S.checkpointing_seen) or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
     }
     if loader is not None:
-        fields["dataloader"] = describe_loader.describe_loader(loader, batch.site)
+        fields["dataloader"] = dict(loader, site=batch.site)
     if batch.description is not None:
         fields["batch"] = batch.description
     if S.total_steps is not None:
@@ -115,11 +123,8 @@ def _late_fields():
 
 
 def _loader():
-    """The DataLoader that feeds training. Until the hooks are sure of it, the one of the last fetch if that trained."""
-    reference = S.loader
-    if reference is None and "dataloader" not in _sent and not C.evaluated:
-        reference = C.loader
-    return reference() if reference is not None else None
+    """The description of the DataLoader that feeds training: the one of the first fetch that is not for evaluation."""
+    return C.loader if "dataloader" not in _sent and not C.evaluated else None
 
 
 def _model(roots, budget_ns=describe_model.BUDGET_NS):

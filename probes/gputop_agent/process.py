@@ -16,13 +16,14 @@ from . import (
     events,
     guard,
     hello,
+    lane,
     memory,
     roots,
     steps,
     thread,
     transport,
 )
-from .hooks import dataloader, dynamo
+from .hooks import dynamo
 from .state import S
 
 FLUSH_S = 0.2
@@ -43,7 +44,7 @@ def after_fork():
         return
     try:
         S.reset()
-        for part in (transport, clock, cycle, events, roots, steps, activation, dataloader, dynamo):
+        for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo):
             part.reset()
         for part in (api, batch, burst, comm, device, hello, memory, thread):
             guard.safely(part.reset)
@@ -63,6 +64,7 @@ def at_exit():
 
 
 def _end():
+    guard.safely(lane.settle)
     guard.safely(events.process_ends)
     guard.safely(steps.flush_all)
     guard.safely(api.flush, float("inf"))

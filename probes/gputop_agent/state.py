@@ -19,6 +19,8 @@ SWITCHED_OFF = -1  # thread_ident after three errors: no thread has it, so every
 class State:
     """Plain attributes; ``reset`` is what a forked child starts from."""
 
+    __slots__ = ("__dict__", "cuda", "last_ns", "manual", "phase", "step", "thread_ident")  # read at every hook
+
     def __init__(self):
         self.torch: Any = None
         self.errors = 0
@@ -42,7 +44,6 @@ class State:
         self.roots: Any = []  # weakrefs to the hooked outermost modules
         self.optimizers: Any = {}  # id -> weakref
         self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
-        self.loader: Any = None  # weakref to the last DataLoader that fed training
         self.want_batch = False  # set: keep the next batch in last_batch
         self.last_batch: Any = None
         self.cuda = False  # CUDA has been initialised by the script

@@ -13,10 +13,11 @@ from . import batch, clock, comm, device, guard, hello, memory, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .cycle import NAN, C
 from .state import OTHER, S
+from .wire import F_NO_FORWARD, F_UNSTEADY
 
 FOLD_NS = 20_000_000
 STALE_NS = 200_000_000
-MAX_PROBED_STEPS = 20  # CPU time is read (1.8 us a step) while a record stands for no more than this
+MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
 MAX_NONFINITE_EVENTS = 5
 _UINT32 = 0xFFFFFFFF
 _FLOAT32_MAX = 3.4e38
@@ -53,9 +54,9 @@ def reset():
 
 def close(now_ns, upto=None):
     """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that moment."""
-    upto = totals[:] if upto is None else upto
-    flags = C.flags if C.forwards else C.flags | wire.F_NO_FORWARD
-    if S.step == 0:
+    step = S.step
+    flags = C.flags if C.forwards else C.flags | F_NO_FORWARD
+    if not step:
         flags |= wire.F_FIRST
     loss = NAN
     if C.loss_count:
@@ -64,12 +65,12 @@ def close(now_ns, upto=None):
             flags |= wire.F_NONFINITE
             _report_nonfinite(loss)
     with S.lock:
-        alone = flags & wire.F_UNSTEADY
+        alone = flags & F_UNSTEADY
         if alone and F.n_steps:
             _emit()
         if now_ns - F.end_ns > F.wall_max_ns:
             F.wall_max_ns = now_ns - F.end_ns
-        F.upto, F.end_ns, F.last_step = upto, now_ns, S.step
+        F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
         F.n_steps += 1
         F.flags |= flags
         F.loss, F.grad_norm = loss, C.grad_norm
@@ -78,16 +79,16 @@ def close(now_ns, upto=None):
         if F.probing:
             F.cpu_upto_ns = thread_time_ns()
         if alone or now_ns - F.began_ns >= FOLD_NS:
-            if not S.hello_sent and S.step == 0:
+            if not step and not S.hello_sent:
                 _say_hello()
             _emit()
     C.begin_step()
-    if S.step == 0:
+    if not step:
         totals[AGENT_NS] += F.hello_ns
         C.flags |= wire.F_AGENT
     if S.ddp or S.cuda or S.step_listeners:
-        _tell(S.step, transport.unix_ns(now_ns), flags)
-    S.step += 1
+        _tell(step, transport.unix_ns(now_ns), flags)
+    S.step = step + 1
 
 
 def close_at_cut():

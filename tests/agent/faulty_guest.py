@@ -28,6 +28,8 @@ import gputop_agent
 THIN = {
     "guard.failed",
     "guard.around.wrapper",
+    "hooks.autograd._timed_backward.wrapper",
+    "hooks.dataloader._timed_next.wrapper",
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",

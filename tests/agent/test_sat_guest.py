@@ -15,6 +15,7 @@ SCRIPT = (
     sat_support.GUEST
     + """
 import gputop
+from gputop_agent import cycle, describe_loader
 from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
@@ -43,7 +44,7 @@ while not os.path.exists("stop"):
             threads = {t.name for t in threading.enumerate()}
             assert "gputop-agent" in threads, threads
         if step == 20:
-            S.loader = __import__("weakref").ref(loader)
+            cycle.C.loader = describe_loader.describe_loader(loader)
             S.autocast_seen = torch.bfloat16
         clock.enter(state.DATA)
         wait_in_user_code()

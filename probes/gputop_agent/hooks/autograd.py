@@ -1,11 +1,13 @@
 """Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
 
+from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, totals
+from gputop_agent import activation, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
+from gputop_agent.lane import LOSS_SHARE, losses, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
@@ -13,18 +15,109 @@ from gputop_agent.steps import F
 from . import optimizer
 
 dispatch_modes: Any = None
-LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
+tensor_type: Any = None
 
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
-    global dispatch_modes
+    global dispatch_modes, tensor_type
+    tensor_type = torch.Tensor
     dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
-    guard.patch(
-        autograd, "backward", guard.around(autograd.backward, before_backward, after_backward, activation.adopt)
-    )
+    guard.patch(autograd, "backward", _timed_backward(autograd.backward))
     guard.patch(autograd, "grad", guard.around(autograd.grad, before_grad, after_grad, activation.before_training))
+
+
+def _timed_backward(original):
+    """What ``guard.around`` makes of ``before_backward`` and ``after_backward``, with the common case written out.
+
+    That is a backward with nothing around it that follows the forward of a known module.
+    """
+    compiling = guard.compiling_flags()
+    where = "backward"
+    failed = guard.failed
+
+    def wrapper(*args, **kwargs):
+        token, cpu_ns, fast, noted = None, 0, False, False
+        try:
+            if not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
+                turn = len(marks) & 7
+                if turn == 4:
+                    noted = True
+                    marks.append(monotonic_ns())
+                    S.phase = BACKWARD
+                elif turn == 5:  # inside another backward
+                    pass
+                elif marks:
+                    lane.leave()
+                    token = before_backward(args, kwargs)
+                elif stack or C.gap_phase != OTHER or S.phase != OTHER or C.unsure:
+                    token = before_backward(args, kwargs)
+                else:
+                    now = monotonic_ns()
+                    totals[OTHER] += now - S.last_ns
+                    S.last_ns = now
+                    gap_ns = totals[OTHER] - C.gap_began
+                    if gap_ns * LOSS_SHARE <= C.forward_ns:  # what ``_book_loss`` does
+                        totals[OTHER] -= gap_ns
+                        totals[FORWARD] += gap_ns
+                    C.gap_phase, C.forward_ns = -1, 0
+                    if C.pending or C.backwards:
+                        events.compute_begins()
+                    sentinel.unseen += 1
+                    C.backwards += 1
+                    totals[MICRO_BATCHES] += 1
+                    if F.probing:
+                        cpu_ns = thread_time_ns()
+                    C.in_backward = fast = True
+                    stack.append(OTHER)
+                    S.phase = BACKWARD
+        except Exception:
+            failed(where)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if noted:
+                try:
+                    if len(marks) & 7 == 5:
+                        marks.append(monotonic_ns())
+                        S.phase = OTHER
+                        loss: Any = args[0] if args else None
+                        readable = type(loss) is tensor_type and loss.is_cpu and loss.numel() == 1
+                        losses.append(loss.item() if readable and not dispatch_modes() else None)
+                        if not readable:
+                            lane.leave()
+                            note_loss(loss)
+                    else:
+                        lane.leave()
+                        after_backward((0, 0), args, None)
+                except Exception:
+                    failed(where)
+            elif fast:
+                try:
+                    now = monotonic_ns()
+                    totals[S.phase] += now - S.last_ns
+                    S.last_ns = now
+                    S.phase = OTHER
+                    del stack[:]
+                    C.in_backward = C.counted = False
+                    if cpu_ns:
+                        totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
+                    if S.cuda:
+                        device.mark("backward_end")
+                    if C.flags & wire.F_OPT_IN_BACKWARD or not C.forwards or not roots.passes or C.loss_is_known:
+                        _look_after(args)
+                    elif args:
+                        note_loss(args[0])
+                except Exception:
+                    failed(where)
+            elif token is not None:
+                try:
+                    after_backward(token, args, None)
+                except Exception:
+                    failed(where)
+
+    return guard.dress(wrapper, original)
 
 
 def before_backward(args, kwargs):
@@ -57,13 +150,14 @@ def after_backward(token, args, result):
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if S.cuda:
         device.mark("backward_end")
+    _look_after(args)
+
+
+def _look_after(args):
     if C.flags & wire.F_OPT_IN_BACKWARD:
         C.pending = True
-    loss = args[0] if args else None
-    if isinstance(loss, (tuple, list)):
-        loss = loss[0] if loss else None
-    if loss is not None and not C.loss_is_known:
-        note_loss(loss)
+    if args and not C.loss_is_known:
+        note_loss(args[0])
     C.loss_is_known = False
     if not roots.passes:
         steps.book_agent_time(roots.discover)
@@ -98,9 +192,12 @@ def after_grad(token, args, result):
 
 def note_loss(loss):
     """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
-    if type(loss) is not S.torch.Tensor or loss.numel() != 1:
+    if type(loss) is not tensor_type:
+        if isinstance(loss, (tuple, list)) and loss:
+            note_loss(loss[0])
+    elif loss.numel() != 1:
         return
-    if loss.is_cpu:
+    elif loss.is_cpu:
         if not dispatch_modes():  # reading a value is an operation that a user's mode would see
             C.loss_sum += loss.item()
             C.loss_count += 1

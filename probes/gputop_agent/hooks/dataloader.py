@@ -2,16 +2,20 @@
 
 import sys
 import weakref
+from _thread import get_ident
 from time import monotonic_ns
 
-from gputop_agent import activation, batch, clock, device, events, guard
+from gputop_agent import activation, batch, clock, describe_loader, device, events, guard, lane, steps
+from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.state import DATA, EVAL, H2D, S
+from gputop_agent.lane import marks, sizes
+from gputop_agent.sentinel import sentinel
+from gputop_agent.state import DATA, EVAL, H2D, OTHER, S
+from gputop_agent.steps import FOLD_NS
 
 from . import forward, optimizer
 
-_loaders = weakref.WeakKeyDictionary()  # iterator -> weakref of its DataLoader
-_last_iterator = 0  # id
+_descriptions = weakref.WeakKeyDictionary()  # iterator -> description of its DataLoader
 
 
 def install(torch):
@@ -19,8 +23,106 @@ def install(torch):
     module = sys.modules["torch.utils.data.dataloader"]
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
     may_start = activation.before_training
-    guard.patch(iterator, "__next__", guard.around(iterator.__next__, before_fetch, after_fetch, may_start))
+    guard.patch(iterator, "__next__", _timed_next(iterator.__next__))
     guard.patch(loader, "_get_iterator", guard.around(loader._get_iterator, before_fetch, after_iterator, may_start))
+
+
+def _timed_next(original):
+    """What ``guard.around`` makes of ``before_fetch`` and ``after_fetch``, with the common case written out.
+
+    That is a fetch by the training loop itself, with nothing around it and nothing undecided. Torch's own code between
+    our hooks leaves the caches cold, and then every call of a Python function costs about a microsecond.
+    """
+    is_grad_enabled = S.torch.is_grad_enabled
+    compiling = guard.compiling_flags()
+    where = "__next__"
+
+    def wrapper(self):
+        token, booked, fast = None, -1, False
+        try:
+            if get_ident() == S.thread_ident and not compiling["_is_compiling_flag"]:
+                if marks:
+                    now = monotonic_ns()
+                    if len(marks) & 7 or C.iterator_id != id(self) or not is_grad_enabled():
+                        lane.leave()
+                    elif now - marks[0] >= FOLD_NS or S.want_batch:
+                        lane.settle()
+                    else:
+                        fast = True
+                        marks.append(now)
+                        S.phase = DATA
+                if fast:
+                    pass
+                elif stack or C.unsure or S.manual or not is_grad_enabled():
+                    token = before_fetch((self,), None)
+                else:
+                    now = monotonic_ns()
+                    totals[S.phase] += now - S.last_ns
+                    S.last_ns = now
+                    if C.pending:
+                        steps.close(now)
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                    elif C.backwards and sentinel.watching():
+                        events.fetch_begins()
+                    if not C.backwards and C.iterator_id == id(self) and lane.may_begin():
+                        fast = True
+                        marks.append(now)
+                    else:
+                        stack.append(S.phase)
+                        booked = totals[DATA]
+                    S.phase = DATA
+            elif not S.thread_ident:
+                token = before_fetch((self,), None)
+        except Exception:
+            failed(where)
+        result = None
+        try:
+            result = original(self)
+            return result
+        finally:
+            if fast:
+                try:
+                    if result is not None and len(marks) & 7 == 1:
+                        sizes.append(count(result))
+                        marks.append(monotonic_ns())
+                        S.phase = OTHER
+                    else:
+                        lane.leave()
+                        after_fetch((0, lane.Lane.booked, True), (self,), result)
+                except Exception:
+                    failed(where)
+            elif booked >= 0:
+                try:
+                    if result is None or len(stack) != 1:
+                        after_fetch((0, booked, True), (self,), result)
+                    else:
+                        samples, tokens = count(result)
+                        C.samples += samples
+                        C.tokens += tokens
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                        S.phase = stack.pop()
+                        C.data_ns += totals[DATA] - booked
+                        C.unsure = True
+                        C.last_fetch_step = S.step
+                        if S.cuda:
+                            device.mark("data_end")
+                            S.phase = H2D
+                        if C.iterator_id != id(self) or S.want_batch:
+                            _look_at(self, result)
+                except Exception:
+                    failed(where)
+            elif token is not None:
+                try:
+                    after_fetch(token, (self,), result)
+                except Exception:
+                    failed(where)
+
+    count, failed = batch.count, guard.failed
+    return guard.dress(wrapper, original)
 
 
 def before_fetch(args, kwargs):
@@ -43,25 +145,23 @@ def after_fetch(token, args, result):
     samples, tokens = batch.count(result) if graded and result is not None else (0, 0)
     if depth < 0:
         if graded:
-            activation.fetch_ended(booked, samples, tokens)
+            activation.fetch_ended(booked, samples, tokens, _descriptions.get(args[0]))
         return
     _book_fetch(depth, booked, graded)
     C.samples += samples
     C.tokens += tokens
-    _note_loader(args[0])
-    if S.want_batch and graded:
-        S.last_batch, S.want_batch = result, False
+    _look_at(args[0], result if graded else None)
     if S.cuda:
         device.mark("data_end")
-        if not clock.stack:
+        if not stack:
             clock.switch(H2D)
 
 
 def after_iterator(token, args, result):
-    """End the phase; remember which loader the iterator belongs to."""
+    """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the iterator only."""
     depth, booked, graded = token
-    if result is not None:
-        _loaders[result] = weakref.ref(args[0])
+    if result is not None and result not in _descriptions:
+        _descriptions[result] = describe_loader.describe_loader(args[0])
     if depth >= 0:
         _book_fetch(depth, booked, graded)
 
@@ -78,14 +178,9 @@ def _book_fetch(depth, booked, graded):
     C.last_fetch_step = S.step
 
 
-def _note_loader(iterator):
-    global _last_iterator
-    if id(iterator) != _last_iterator:
-        _last_iterator = id(iterator)
-        C.loader = _loaders.get(iterator)
-
-
-def reset():
-    """In a forked child."""
-    global _last_iterator
-    _last_iterator = 0
+def _look_at(iterator, batch_or_none):
+    if C.iterator_id != id(iterator):
+        C.iterator_id = id(iterator)
+        C.loader = _descriptions.get(iterator)
+    if S.want_batch and batch_or_none is not None:
+        S.last_batch, S.want_batch = batch_or_none, False

@@ -4,7 +4,7 @@ import sys
 import types
 from _thread import get_ident
 
-from gputop_agent import clock, finder, guard, transport, wire
+from gputop_agent import clock, finder, guard, lane, transport, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import COMPILE, S
 
@@ -80,6 +80,7 @@ def _begin():
     global _began_ns, _depth
     S.compile_seen = True
     if get_ident() == S.thread_ident and _depth < 0:
+        lane.leave()
         _depth = len(clock.stack)
         _began_ns = clock.enter(COMPILE)
         C.flags |= wire.F_COMPILE

@@ -6,12 +6,13 @@ it traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched cla
 
 import weakref
 from _thread import get_ident
-from time import thread_time_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import batch, clock, device, events, guard, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, totals
+from gputop_agent import batch, clock, device, events, guard, lane, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
+from gputop_agent.lane import marks
 from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
 
@@ -22,14 +23,14 @@ LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not her
 
 _SLOT = "_compiled_call_impl"
 _looks = 0
-is_compiling: Any = None
+_compiling: Any = None
 is_grad_enabled: Any = None
 
 
 def install(torch):
     """Bind what every call asks."""
-    global is_compiling, is_grad_enabled
-    is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+    global _compiling, is_grad_enabled
+    _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
 
 
 class CallSlot:
@@ -43,18 +44,83 @@ class CallSlot:
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
+        """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
         module: Any = self.module()
         call = self.inner or module._call_impl
-        token = None
+        token, booked, cpu_ns, fast = None, -1, 0, False
         try:
-            if get_ident() == S.thread_ident and not is_compiling():
-                token = before(self, module, args, kwargs)
+            if get_ident() == S.thread_ident and not C.in_forward and not _compiling["_is_compiling_flag"]:
+                turn = len(marks) & 7
+                if turn == 2 and module.training and self.trained and is_grad_enabled():
+                    fast = True
+                    marks.append(monotonic_ns())
+                    S.phase = FORWARD
+                elif turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
+                    pass
+                elif marks:
+                    lane.leave()
+                    token = before(self, module, args, kwargs)
+                elif (
+                    stack
+                    or _looks < AUTOCAST_LOOKS
+                    or C.soft_eval_ns
+                    or not (module.training and self.trained and is_grad_enabled())
+                ):
+                    token = before(self, module, args, kwargs)
+                else:
+                    if C.unsure:  # what ``belongs_to_training`` does
+                        totals[SAMPLES] += C.samples
+                        totals[TOKENS] += C.tokens
+                        C.data_ns = C.samples = C.tokens = 0
+                        C.evaluated = C.unsure = False
+                    if C.pending or C.backwards:
+                        events.compute_begins()
+                    if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
+                        _count(args, kwargs)
+                    if S.cuda:
+                        device.mark("forward_begin")
+                    if F.probing:
+                        cpu_ns = thread_time_ns()
+                    C.in_forward = True
+                    stack.append(OTHER)
+                    now = monotonic_ns()
+                    totals[S.phase] += now - S.last_ns
+                    S.last_ns = now
+                    S.phase = FORWARD
+                    booked = totals[FORWARD]
         except Exception:
             guard.failed("forward")
         try:
             return call(*args, **kwargs)
         finally:
-            if token is not None:
+            if fast:
+                try:
+                    if len(marks) & 7 == 3:
+                        marks.append(monotonic_ns())
+                        S.phase = OTHER
+                    else:
+                        lane.leave()
+                        after(self, (0, FORWARD, False, lane.Lane.booked, 0))
+                except Exception:
+                    guard.failed("forward")
+            elif booked >= 0:
+                try:
+                    now = monotonic_ns()
+                    totals[S.phase] += now - S.last_ns
+                    S.last_ns = now
+                    S.phase = OTHER
+                    del stack[:]
+                    C.in_forward = False
+                    if cpu_ns:
+                        totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
+                    if S.cuda:
+                        device.mark("forward_end")
+                    C.forwards += 1
+                    C.forward_ns += totals[FORWARD] - booked
+                    C.gap_phase, C.gap_began = OTHER, totals[OTHER]
+                except Exception:
+                    guard.failed("forward")
+            elif token is not None:
                 try:
                     after(self, token)
                 except Exception:
@@ -152,5 +218,7 @@ def _look_for_autocast():
     global _looks
     _looks += 1
     torch = S.torch
-    if torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled():
-        S.autocast_seen = True
+    if torch.is_autocast_enabled():
+        S.autocast_seen = torch.get_autocast_gpu_dtype()
+    elif torch.is_autocast_cpu_enabled():
+        S.autocast_seen = torch.get_autocast_cpu_dtype()

@@ -2,11 +2,13 @@
 
 import sys
 from _thread import get_ident
+from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, clock, device, events, guard, roots, steps, wire
-from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
+from gputop_agent import activation, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
+from gputop_agent.lane import Lane, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
 from gputop_agent.steps import F
@@ -28,11 +30,32 @@ def install(torch):
 
 
 def before_step(optimizer, args, kwargs):
-    """Begin the phase."""
+    """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
     if is_compiling():
         return None
     try:
-        if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
+        if len(marks) & 7 == 6 and id(optimizer) == Lane.optimizer_id and get_ident() == S.thread_ident:
+            marks.append(monotonic_ns())
+            S.phase = OPTIMIZER
+        elif marks:
+            if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
+                lane.leave()
+                _begin(optimizer)
+        elif (
+            not stack
+            and S.phase == OTHER
+            and C.cut is None
+            and id(optimizer) in S.optimizers
+            and roots.passes
+            and get_ident() == S.thread_ident
+        ):
+            now = monotonic_ns()
+            totals[OTHER] += now - S.last_ns
+            S.last_ns = now
+            stack.append(OTHER)
+            S.phase = OPTIMIZER
+            C.in_optimizer, C.optimizer_depth = 1, 0
+        elif get_ident() == S.thread_ident or activation.adopt(by_backward=False):
             _begin(optimizer)
     except Exception:
         guard.failed("optimizer pre hook")
@@ -45,7 +68,11 @@ def after_step(optimizer, args, kwargs):
         return None
     try:
         if get_ident() == S.thread_ident:
-            _end(optimizer)
+            if len(marks) & 7 == 7 and id(optimizer) == Lane.optimizer_id:
+                marks.append(monotonic_ns())
+                S.phase = OTHER
+            else:
+                _end(optimizer)
     except Exception:
         guard.failed("optimizer post hook")
     return None
@@ -66,17 +93,28 @@ def _begin(optimizer):
 
 
 def _end(optimizer):
-    if not C.in_optimizer:
+    if marks:
+        lane.leave()
+    if C.in_optimizer != 1:
+        if C.in_optimizer:
+            C.in_optimizer -= 1
+            clock.leave()
         return
-    C.in_optimizer -= 1
-    if C.in_optimizer:
-        clock.leave()
-        return
-    clock.unwind(C.optimizer_depth)
+    C.in_optimizer = 0
+    if len(stack) == 1 and not C.optimizer_depth:
+        now = monotonic_ns()
+        totals[S.phase] += now - S.last_ns
+        S.last_ns = now
+        S.phase = stack.pop()
+    else:
+        clock.unwind(C.optimizer_depth)
     key = id(optimizer)
     C.stepped.add(key)
     events.known_optimizers[key] = S.step
-    sentinel.optimizer_stepped()
+    if sentinel.unseen != 1 or sentinel.overdue or sentinel.longest < 1 or not sentinel.events:
+        sentinel.optimizer_stepped()
+    else:
+        sentinel.unseen = 0
     totals[OPTIMIZER_STEPS] += 1
     if C.grads and not C.backwards:
         totals[MICRO_BATCHES] += 1
@@ -84,7 +122,10 @@ def _end(optimizer):
     if C.in_backward:
         C.flags |= wire.F_OPT_IN_BACKWARD
     else:
-        step_seen()
+        if not C.pending:
+            C.pending, C.cut = True, None
+        if S.cuda:
+            device.mark("optimizer_end")
     lr = optimizer.param_groups[0].get("lr")
     if type(lr) is float:
         F.lr = lr
