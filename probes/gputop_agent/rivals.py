@@ -12,6 +12,7 @@ from time import monotonic
 from . import stacks, transport
 from .state import S
 
+OWN_NAME = "gputop-agent"
 _BUSY = 0.2  # of a core
 _TOP = 4
 _MAX_THREADS = 64
@@ -22,7 +23,7 @@ class Watch:
     """CPU time by thread between two looks, and where the busy ones were seen."""
 
     def __init__(self):
-        self._used_ns = {}  # native id -> CPU time at the last look
+        self._used_ns = _cpu_times(_others())  # native id -> CPU time at the last look
         self._started = self._looked = monotonic()
         self._busy = {}  # ident of a thread that was busy at the last look -> {(site, function, caller): count}
 
@@ -45,14 +46,10 @@ class Watch:
     def look(self, now_s):
         """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since the last look."""
         threads = _others()
-        used = {thread.native_id: _cpu_ns(thread.native_id) for thread in threads}
+        used = _cpu_times(threads)
         elapsed_ns, self._looked = max(1.0, (now_s - self._looked) * 1e9), now_s
         before, self._used_ns = self._used_ns, used
-        shares = {
-            thread: (used[thread.native_id] - before[thread.native_id]) / elapsed_ns
-            for thread in threads
-            if used[thread.native_id] >= before.get(thread.native_id, 1 << 62)
-        }
+        shares = {thread: (used[thread.native_id] - before.get(thread.native_id, 0)) / elapsed_ns for thread in threads}
         busy = sorted((thread for thread in shares if shares[thread] > _BUSY), key=lambda thread: -shares[thread])
         places, self._busy = self._busy, {thread.ident: {} for thread in busy[:_TOP]}
         if busy:
@@ -65,9 +62,13 @@ class Watch:
 
 def _others():
     """Python threads beside the training's and our own; takes no lock that the training could hold."""
-    own = threading.get_ident()
     every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
-    return [one for ident, one in every if ident not in (own, S.thread_ident) and getattr(one, "native_id", None)]
+    others = [one for ident, one in every if ident != S.thread_ident and one.name != OWN_NAME]
+    return [one for one in others if getattr(one, "native_id", None)]
+
+
+def _cpu_times(threads):
+    return {thread.native_id: _cpu_ns(thread.native_id) for thread in threads}
 
 
 def _described(thread, share, places):

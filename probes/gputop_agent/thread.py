@@ -39,7 +39,7 @@ def start():
         _registered = True
         atexit.register(guard.safely, stop)
     arguments = (_run, _wake, _running_pid)  # guarded: an exception in a bare thread would be printed
-    threading.Thread(target=guard.safely, args=arguments, name="gputop-agent", daemon=True).start()
+    threading.Thread(target=guard.safely, args=arguments, name=rivals.OWN_NAME, daemon=True).start()
 
 
 def stop():
@@ -49,6 +49,7 @@ def stop():
         _wake.release()
         if _loop is not None and S.connected:
             _loop.sampler.flush()
+            _loop.rivals.look(monotonic())
     _running_pid = 0
 
 

@@ -22,6 +22,10 @@ SWITCH_MS = 15.0
 """A thread that wants the lock asks for it every 5 ms; longer pauses are waits for something else."""
 
 
+MANY_SWITCHES = 5.0
+"""Voluntary switches a step; a worker's queue costs 1 to 3, and a thread that nobody holds up has next to none."""
+
+
 @dataclass(frozen=True)
 class Contention:
     """What a rank loses to the lock."""
@@ -43,9 +47,9 @@ class Contention:
     name="GIL contention",
     family="host",
     cause="host",
-    explains=("HO06", "IN01", "IN02", "IN04"),
+    explains=("HO03", "HO06", "IN01", "IN02", "IN04"),
     trigger="another Python thread uses a third of a core; meanwhile the training thread is off the CPU, without being "
-    "queued for one, for over 20 % of forward and backward, in pauses as short as the lock's (one a step or more)",
+    "queued for one, for over 5 % of the step, in pauses as short as the lock's (one a step or more)",
     fix="move the work of the other thread into a process",
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
@@ -62,7 +66,7 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
         + (f": {worst.site}" if worst.site else ""),
         f"{when}the training thread waits {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
-        f"the CPU or being queued for it ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
+        f"the CPU ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
         f"Python threads of the process use {worst.busy * 100:.0f} % of a core",
         f"move the work of {thread} into a process (multiprocessing), or into code that releases the GIL",
         rank=lost.rank,
@@ -86,19 +90,32 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
     switches = _spent(samples, "voluntary_switches_total", rows)
+    queued = _spent(samples, "run_wait_ns_total", rows)
     wait_ns = _comm_wait_ns(view, series) * counts
     computing = np.maximum(rows["forward_ns"] + rows["backward_ns"] - wait_ns, 1)
     using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
-    queued = _queued_share(_spent(samples, "run_wait_ns_total", rows), rows["wall_ns"], contended, crowded(view, rank))
-    lost_ns = np.maximum(_lost_ns(rows, computing) - queued * rows["wall_ns"], 0)
-    lost = Share(rank, lost_ns[contended] / 1e6, rows["wall_ns"][contended] / 1e6, counts[contended])
+    lost_ns = _lost_ns(rows, computing)
+    anyway_ns = _queued_anyway_ns(rows, queued, counts, contended, crowded(view, rank))
+    blocked, lost = (
+        Share(rank, np.maximum(ns, 0)[contended] / 1e6, rows["wall_ns"][contended] / 1e6, counts[contended])
+        for ns in (lost_ns - queued, lost_ns - anyway_ns)
+    )
     per_step = float(switches[contended].sum() / lost.steps)
     pause_ms = lost.mean_ms / max(per_step, 1e-9)
-    if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS or not lost.surely_above(0.10):
+    if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS:
         return None
-    return Contention(
-        lost, lost.steps / float(counts.sum()), float(np.mean([_busy(e) for e in events])), per_step, *_rival(events)
-    )
+    if not blocked.surely_above(0.05) and not (_hands_over(view, rank, per_step) and lost.surely_above(0.10)):
+        return None
+    busy = float(np.mean([_busy(event) for event in events]))
+    return Contention(lost, lost.steps / float(counts.sum()), busy, per_step, *_rival(events))
+
+
+def _hands_over(view: RunView, rank: int, switches: float) -> bool:
+    """Whether the thread gives up its core so often that only a lock explains it, though it is then queued for one.
+
+    A single compute thread has nothing else to wait for; several of them wait for each other.
+    """
+    return switches >= MANY_SWITCHES and (view.hello(rank).get("threads") or {}).get("torch") == 1
 
 
 def _lost_ns(rows: Array, computing: Array) -> Array:
@@ -116,15 +133,16 @@ def _lost_ns(rows: Array, computing: Array) -> Array:
     return idle + np.where(rows["cpu_ns"] >= 0, lost, 0)
 
 
-def _queued_share(queued_ns: Array, wall_ns: Array, contended: Array, is_crowded: bool) -> float:
-    """Waiting for a core that has nothing to do with the other thread: as much as there is without it.
+def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, contended: Array, is_crowded: bool) -> Array:
+    """Waiting for a core that has nothing to do with the other thread: as much a step as there is without it.
 
-    Where it is always there, all of it if cores are scarce, else none: then the two share a core because of the lock.
+    Where it is always there: none if cores are free, for then the two share a core because of the lock, else as much
+    as the training computes, which is what sharing its core with one other program costs.
     """
-    alone = ~contended if np.count_nonzero(~contended) >= ENOUGH_RECORDS else contended
-    if alone is contended and not is_crowded:
-        return 0.0
-    return float(queued_ns[alone].sum() / wall_ns[alone].sum())
+    alone = ~contended
+    if np.count_nonzero(alone) >= ENOUGH_RECORDS:
+        return counts * float(queued[alone].sum() / counts[alone].sum())
+    return np.minimum(queued, rows["cpu_ns"]) if is_crowded else np.zeros(len(rows))
 
 
 def _within(rows: Array, events: list[dict[str, Any]]) -> Array:

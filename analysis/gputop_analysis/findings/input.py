@@ -181,7 +181,8 @@ def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
         return f"set OMP_NUM_THREADS={max(1, cores // ranks)} ({ranks} ranks of {threads} threads share {cores} cores)"
     if cores and isinstance(workers, int) and workers * ranks >= cores:
         return f"lower num_workers from {workers} to {max(1, cores // ranks - 1)} ({cores} cores for {ranks} ranks)"
-    return "something else uses the cores: see `top`, stop it or move this run; or pin it with `taskset`"
+    less = " or set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them" if threads != 1 else ""
+    return f"something else uses the cores: see `top`, stop it or move this run;{less or ' or pin it with `taskset`'}"
 
 
 def _pin_threads(hello: dict[str, Any]) -> str:
