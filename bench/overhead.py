@@ -3,9 +3,11 @@
     python bench/overhead.py [--rounds 30] [--processes 2]
 
 In one process: blocks of steps with the guest's hooks active and blocks with them passed by alternate, and medians of
-neighbouring blocks are compared, so that a busy machine disturbs both alike. The loop has a DataLoader, a forward, a
-loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder that reads and throws away
-listens at the other end. ``processes`` adds whole runs, with and without injection, interleaved.
+neighbouring blocks are compared, so that a busy machine disturbs both alike. Between them the guest's patches are taken
+out and put back, so "off" is torch as it is. The loop has a DataLoader, a forward, a loss, a backward and an optimizer
+step; a repeated matrix product sets its length. A recorder that reads and throws away listens at the other end.
+``added_us`` compares the typical step, ``added_mean_us`` the whole blocks, which holds the sending too.
+``processes`` adds whole runs, with and without injection, interleaved.
 
 Rows for pytscope's AutoProfiler and TraceML are added where they are installed.
 """
@@ -26,12 +28,14 @@ import time
 from pathlib import Path
 
 PROBES = Path(__file__).resolve().parents[1] / "probes"
+_patched: dict = {}  # what take_in_and_out took out
 AGENT_DIR = PROBES / "gputop_agent"
 STEP_MS = (0.1, 1.0, 20.0)
+PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -98,6 +102,8 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = {}
+    if what == "whole":
+        return {"step_us": statistics.median(make_steps(torch)(rounds, PRODUCTS_OF_WHOLE)[rounds // 4 :]) * 1e6}
     for step_ms in STEP_MS:
         loop = make_loop(torch, step_ms)
         loop(20)
@@ -105,8 +111,8 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
     return rows
 
 
-def make_loop(torch, step_ms: float):
-    """``loop(n)`` runs n steps and returns the time of each in seconds."""
+def make_steps(torch):
+    """``steps(n, products)`` runs n steps and returns the time of each in seconds."""
     net = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
     filler = torch.randn(64, 64)
@@ -132,6 +138,12 @@ def make_loop(torch, step_ms: float):
             took.append(time.perf_counter() - began)
         return took
 
+    return steps
+
+
+def make_loop(torch, step_ms: float):
+    """``loop(n)`` runs n steps of about ``step_ms``."""
+    steps = make_steps(torch)
     bare = statistics.median(steps(300, 0))
     one = statistics.median(steps(100, 20)) - bare
     products = max(0, round((step_ms / 1e3 - bare) / max(one / 20, 1e-7)))
@@ -141,14 +153,7 @@ def make_loop(torch, step_ms: float):
 def switch(what: str):
     """``switch(on)`` of the tool that is measured."""
     if what == "interleaved":
-        state = sys.modules["gputop_agent.state"].S
-        mine = state.thread_ident
-
-        def gputop(on: bool) -> None:
-            # what the guest's own switch_off does to every hook, without taking the hooks out: they see another thread
-            state.thread_ident = (mine or threading.get_ident()) if on else -1
-
-        return gputop
+        return take_in_and_out
     if what == "pytscope":
         from pytscope import AutoProfiler  # type: ignore[import-not-found]
 
@@ -159,15 +164,43 @@ def switch(what: str):
     return lambda on: traceml.init() if on and hasattr(traceml, "init") else None
 
 
+def take_in_and_out(on: bool) -> None:
+    """Put the guest's patches in, or torch's own functions back."""
+    import torch
+
+    hooks = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
+    for table in (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks):
+        _swap(table, list(table), on)
+    owners = [(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward")]
+    for owner, name in owners:
+        patched = _patched.setdefault(name, getattr(owner, name))
+        setattr(owner, name, patched if on else patched.__wrapped__)
+    for reference in sys.modules["gputop_agent.state"].S.roots:
+        module = reference()
+        if module is not None:
+            _swap(module.__dict__, ["_compiled_call_impl"], on)
+
+
+def _swap(table, keys, on: bool) -> None:
+    kept = _patched.setdefault(id(table), {})
+    if on:
+        table.update(kept)
+        kept.clear()
+    else:
+        kept.update((key, table.pop(key)) for key in keys if key in table)
+
+
 def compare(loop, step_ms: float, rounds: int, set_on) -> dict[str, float]:
     """Alternate blocks with and without; the difference of neighbouring medians, and its spread."""
     steps = max(5, min(400, round(60 / step_ms)))
-    off, on = [], []
+    off, on, off_mean, on_mean = [], [], [], []
     for i in range(rounds):
         for state in ((False, True), (True, False))[i % 2]:
             set_on(state)
             loop(2)
-            (on if state else off).append(statistics.median(loop(steps)))
+            took = loop(steps)
+            (on if state else off).append(statistics.median(took))
+            (on_mean if state else off_mean).append(statistics.fmean(took))
     set_on(True)
     added = sorted((b - a) * 1e6 for a, b in zip(off, on, strict=True))
     base = statistics.median(off) * 1e6
@@ -176,18 +209,20 @@ def compare(loop, step_ms: float, rounds: int, set_on) -> dict[str, float]:
         "step_us": round(base, 1),
         "added_us": round(statistics.median(added), 2),
         "added_us_quartiles": [round(added[quarter], 2), round(added[-1 - quarter], 2)],  # type: ignore[dict-item]
+        "added_mean_us": round(statistics.median(b - a for a, b in zip(off_mean, on_mean, strict=True)) * 1e6, 2),
         "ratio": round(1 + statistics.median(added) / base, 4),
     }
 
 
 def whole_runs(n: int, path: Path) -> dict[str, object]:
-    """Whole processes of 2000 steps, injected and not, interleaved: medians of their median step."""
+    """Whole processes of 4000 steps, injected and not, interleaved: medians of their median step."""
     times: dict[str, list[float]] = {"with": [], "without": []}
     for _ in range(n):
         for name, where in (("without", None), ("with", path)):
-            times[name].append(float(str(child("whole", 0, where)["step_us"])))
+            times[name].append(float(str(child("whole", STEPS_OF_WHOLE, where)["step_us"])))
     middle = {name: statistics.median(values) for name, values in times.items()}
-    return {**{f"step_us_{k}": round(v, 1) for k, v in middle.items()}, "runs": n}
+    ratio = round(middle["with"] / middle["without"], 4)
+    return {**{f"step_us_{k}": round(v, 1) for k, v in middle.items()}, "ratio": ratio, "runs": n}
 
 
 if __name__ == "__main__":

@@ -35,10 +35,12 @@ def may_begin():
         return False
     Lane.from_step = S.step + PAUSE_STEPS
     plain = not (F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or C.flags or stack)
-    if not plain or len(events.known_optimizers) != 1 or not sentinel.events or sentinel.overdue or sentinel.unseen:
+    oldest = S.step - events.WAIT_STEPS
+    used = [key for key, seen in events.known_optimizers.items() if seen > oldest]
+    if not plain or len(used) != 1 or not sentinel.events or sentinel.overdue or sentinel.unseen:
         return False
     Lane.from_step = 0
-    Lane.optimizer_id = next(iter(events.known_optimizers))
+    Lane.optimizer_id = used[0]
     return True
 
 
