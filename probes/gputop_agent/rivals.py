@@ -16,7 +16,7 @@ OWN_NAME = "gputop-agent"
 _BUSY = 0.2  # of a core
 _TOP = 4
 _MAX_THREADS = 64
-_MAX_INTERVAL_S = 30.0
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 30.0
 
 
 class Watch:
@@ -45,6 +45,8 @@ class Watch:
 
     def look(self, now_s):
         """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since the last look."""
+        if now_s - self._looked < _MIN_INTERVAL_S:
+            return
         threads = _others()
         used = _cpu_times(threads)
         elapsed_ns, self._looked = max(1.0, (now_s - self._looked) * 1e9), now_s
