@@ -45,7 +45,9 @@ class Watched:
         for _ in range(steps):
             for rank in self.ranks:
                 if only in (None, rank.number):
-                    record = wire.STEP.pack(1, wall_ns, *[0] * 19, 0.0, 0.0, 0.0, 0.0, 0.0, rank.last_step + 1, 1, *[0] * 7)
+                    record = wire.STEP.pack(
+                        1, wall_ns, *[0] * 19, 0.0, 0.0, 0.0, 0.0, 0.0, rank.last_step + 1, 1, *[0] * 7
+                    )
                     rank.saw_steps(record)
 
     def wait(self, seconds: int) -> None:
