@@ -248,7 +248,7 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
     tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
     shared = tables[0][0]
     for steps, *_ in tables[1:]:
-        shared = np.intersect1d(shared, steps)
+        shared = np.intersect1d(shared, steps, assume_unique=True)
     if len(shared) < ENOUGH_STEPS:
         return None
     at = [np.searchsorted(steps, shared) for steps, *_ in tables]
