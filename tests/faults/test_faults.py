@@ -4,6 +4,8 @@ The scripts keep their own clock and print what the fault cost. Under load from 
 true finding of any run here, so it counts only where it is the fault that was injected.
 """
 
+import re
+
 import pytest
 from faults_support import run
 
@@ -57,7 +59,7 @@ def test_a_thread_that_holds_the_gil(tmp_path):
     finding = outcome.serious["HO04"]
     assert finding.rank == 0
     assert "busy_thread" in (finding.site or ""), outcome.told()
-    if "IN04" not in [one.id for one in outcome.findings]:  # the script's clock sees a lack of cores as well
+    if "IN04" not in finding.absorbed:  # the script's clock sees a lack of cores as well
         assert finding.recoverable_ms_per_step == pytest.approx(outcome.truth["truth_ms_per_step"], rel=TOLERANCE)
 
 
@@ -71,9 +73,9 @@ def test_checkpoints_and_evaluation(tmp_path, fault, id):
     check(run(tmp_path, "one.py", FAULT=fault), id, 0)
 
 
-@pytest.mark.parametrize(("fault", "id", "said"), [("nan", "NU01", "step 60"), ("spike", "NU02", "step 12")])
+@pytest.mark.parametrize(("fault", "id", "said"), [("nan", "NU01", "step 60 "), ("spike", "NU02", r"steps? 1[12]\d")])
 def test_losses(tmp_path, fault, id, said):
-    assert said in check(run(tmp_path, "one.py", FAULT=fault), id, 0).title
+    assert re.search(said, check(run(tmp_path, "one.py", FAULT=fault), id, 0).title)
 
 
 def test_a_list_that_grows(tmp_path):
