@@ -38,7 +38,7 @@ def data_wait(view: RunView) -> Share | None:
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.10) or wait.mean_ms < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.10) or _per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     workers = loader.get("num_workers")
@@ -72,7 +72,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.05) or wait.mean_ms < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.05) or _per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     if loader.get("num_workers") != 0:
@@ -91,6 +91,13 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=won,
         interval_ms_per_step=(won * wait.ms.low / wait.ms.value, won * wait.ms.high / wait.ms.value),
     )
+
+
+def _per_batch_ms(view: RunView, wait: Share) -> float:
+    """Waiting for one batch: with gradient accumulation a step takes several."""
+    series = view.per_rank[wait.rank]
+    batches = float(series.rows["micro_batches"][series.steady].sum()) / max(series.n_steps[series.steady].sum(), 1)
+    return wait.mean_ms / max(1.0, batches)
 
 
 def workers_needed(view: RunView, wait: Share) -> int:
