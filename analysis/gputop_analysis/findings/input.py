@@ -81,7 +81,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     won = _won_by_workers(wait, workers)
     return spec.make(
         _severity(wait),
-        f"batches are made between steps: {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
+        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes its batch: num_workers=0",
         f"the loader at {_site(loader)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
         f"{wait.steps:,} steady steps",
@@ -162,7 +162,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     hello, cores, scarce = view.hello(rank), view.cores(rank), crowded(view, rank)
     return spec.make(
         "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
-        f"the training thread waits for a core {wait.value * 100:.0f} % of the time",
+        f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
         f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {len(view.ranks)} ranks on this machine, "
         f"{_threads(hello)} torch threads a rank, num_workers={_workers(hello)}"

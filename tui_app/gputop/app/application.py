@@ -85,19 +85,25 @@ class GputopApp(App[AppResult]):
             self.notify(trouble, severity="warning")
 
     def _install_signal_handlers(self) -> None:
-        """Textual leaves the alternate screen on after these signals; a handler in the loop lets it clean up."""
+        """Textual leaves the alternate screen on after these signals: clean up, or leave without if that blocks.
+
+        Plain handlers and not the loop's: they also run while the loop is stuck in a write to a dead terminal.
+        """
+        if threading.current_thread() is not threading.main_thread():  # a test or an export
+            return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            try:
-                loop.add_signal_handler(number, partial(self._leave_on_signal, number))
-            except (NotImplementedError, RuntimeError, ValueError):  # no main thread: a test or an export
-                return
+            signal.signal(number, lambda number, _frame: self._must_leave(loop, number))
+
+    def _must_leave(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        if self.hard_exit is None:
+            self.hard_exit = threading.Timer(LEAVE_WITHIN_S, os._exit, [128 + number])
+            self.hard_exit.daemon = True
+            self.hard_exit.start()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._leave_on_signal, number)
 
     def _leave_on_signal(self, number: int) -> None:
-        """Leave in good order; but a terminal that is gone or stuck may block the last writes to it for ever."""
-        self.hard_exit = threading.Timer(LEAVE_WITHIN_S, os._exit, [128 + number])
-        self.hard_exit.daemon = True
-        self.hard_exit.start()
         running = self.still_running()
         self.exit(AppResult("detached" if running else "quit", running, number), return_code=128 + number)
 
