@@ -62,7 +62,7 @@ def pack_step(index: int, n_steps: int) -> bytes:
     """A STEP record of steps of 1 ms."""
     wall_ns = 1_000_000 * n_steps
     durations = [wall_ns, *[wall_ns // 10] * 10, wall_ns]
-    return wire.STEP.pack(time.time_ns(), *durations, *[0] * 8, 1.0, 0.0, 0.0, 0.0, index, n_steps, *[0] * 7)
+    return wire.STEP.pack(time.time_ns(), *durations, *[0] * 8, 1.0, 1.0, 0.0, 0.0, 0.0, index, n_steps, *[0] * 7)
 
 
 def send_all(way: str, ranks: int, seconds: float) -> None:
