@@ -45,7 +45,7 @@ def test_too_few_workers(tmp_path):
 
 
 def test_spinning_processes(tmp_path):
-    outcome = run(tmp_path, "one.py", FAULT="spinners", STEPS=100)
+    outcome = run(tmp_path, "one.py", FAULT="spinners", STEPS=200)
     check(outcome, "IN04", 0)
 
 

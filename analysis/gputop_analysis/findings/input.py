@@ -81,7 +81,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     won = _won_by_workers(wait, workers)
     return spec.make(
         _severity(wait),
-        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, goes into making the batch: num_workers=0",
+        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
         f"the loader at {_site(loader)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
         f"{wait.steps:,} steady steps",
