@@ -6,16 +6,14 @@ import sys
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.records import find_readable
+from gputop.cli.records import find_readable, shell_name
 from gputop.cli.terminal import need_terminal
 
 
 def execute(words: list[str]) -> int:
     """Attach to a run; where its recorder is gone, a new one takes the run up again first."""
     parser = Parser("attach", "Watch a run that is already going.", usage="gputop attach [RUN]")
-    parser.add_argument(
-        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
-    )
+    parser.add_run()
     parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
     options = parser.parse_args(words)
     path = find_readable(options.run)
@@ -37,5 +35,5 @@ def execute(words: list[str]) -> int:
 
     result = run_app(Source(path, "live", RunControl(handle)))
     if result.still_running:
-        print(f"the training goes on; watch it again with: gputop attach {path.name}", file=sys.stderr)
+        print(f"the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
     return 0

@@ -16,9 +16,7 @@ def execute(words: list[str]) -> int:
     parser = Parser(
         "export", "Write a run as JSON, CSV or SVG.", usage="gputop export [RUN] --format json|csv|svg [-o FILE]"
     )
-    parser.add_argument(
-        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
-    )
+    parser.add_run()
     parser.add_argument("--format", required=True, choices=("json", "csv", "svg"))
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here (default: stdout)")
     parser.add_argument("--rank", type=int, metavar="N", help="csv: only this rank")

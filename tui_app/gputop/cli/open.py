@@ -10,9 +10,7 @@ from gputop.cli.terminal import need_terminal
 def execute(words: list[str]) -> int:
     """Open one run; a run that still goes on is followed."""
     parser = Parser("open", "Replay a run through the same screens.", usage="gputop open [RUN]")
-    parser.add_argument(
-        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
-    )
+    parser.add_run()
     options = parser.parse_args(words)
     path = find_readable(options.run)
     need_terminal(f"gputop report {options.run}")

@@ -14,6 +14,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, description: str, usage: str | None = None):
         super().__init__(prog=f"gputop {command}", description=description, usage=usage, allow_abbrev=False)
 
+    def add_run(self) -> None:
+        """The argument that names a run."""
+        self.add_argument("run", nargs="?", default="last", metavar="RUN", help="a run's name or directory")
+
     def error(self, message: str) -> NoReturn:
         raise CliError(f"{message} (`{self.prog} --help` lists the options)")
 

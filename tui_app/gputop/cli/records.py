@@ -25,6 +25,13 @@ def find_record(name: str) -> Path:
         raise CliError(str(error)) from None
 
 
+def shell_name(run_dir: Path) -> str:
+    """What to type for this run: its name where that is enough, else its directory."""
+    from gputop_probes.runs import runs_dir
+
+    return run_dir.name if run_dir.parent == runs_dir() else str(run_dir)
+
+
 def find_readable(name: str) -> Path:
     """Directory of the run called ``name``, after a first look at it that loads nothing heavy.
 

@@ -14,9 +14,7 @@ from gputop.cli.records import open_record
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
     parser = Parser("report", "Print what a run shows.", usage="gputop report [RUN] [--json]")
-    parser.add_argument(
-        "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory (default: the last)"
-    )
+    parser.add_run()
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(words)
     record = open_record(options.run)

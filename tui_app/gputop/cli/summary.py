@@ -23,6 +23,7 @@ def print_summary(run_dir: Path) -> None:
 
 def summary_lines(record) -> list[str]:
     """The summary of an opened record, line by line."""
+    from gputop.cli.records import shell_name
     from gputop_analysis.findings import evaluate
     from gputop_analysis.summary import summarise
     from gputop_analysis.verdict import verdict
@@ -38,7 +39,7 @@ def summary_lines(record) -> list[str]:
     more = len(findings) - _SHOWN_FINDINGS
     if more > 0:
         lines.append(f"and {more} more finding{'s' if more > 1 else ''}")
-    name = _shell_name(record.path)
+    name = shell_name(record.path)
     return [*lines, f"replay: gputop open {name}   report: gputop report {name}"]
 
 
@@ -53,9 +54,3 @@ def print_report_json(run_dir: Path) -> None:
         print(f"gputop: {error}", file=sys.stderr)
         return
     print(json.dumps(data, indent=2, allow_nan=False))
-
-
-def _shell_name(run_dir: Path) -> str:
-    from gputop_probes.runs import runs_dir
-
-    return run_dir.name if run_dir.parent == runs_dir() else str(run_dir)
