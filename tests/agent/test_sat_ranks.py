@@ -2,6 +2,7 @@
 
 import socket
 import statistics
+import time
 
 import pytest
 import sat_support
@@ -105,10 +106,12 @@ def ranks(tmp_path_factory):
             processes.append(sat_support.start(folder, SCRIPT, environ))
         pids = [process.pid for process in processes]
         listener.wait(lambda: len([e for e in listener.events("log") if "finished" in e["values"]]) == 2, processes[0])
-        for _ in range(20):  # until rank 0 has entered the all-reduce
+        for _ in range(100):  # until rank 0 has entered the all-reduce and rank 1 the sleep that keeps it out
             ask(listener, pids, "stack_dump", cmd="dump", reason="hang")
-            if listener.events("stack_dump", pids[0])[-1]["phase"] == "comm":
+            waiting, absent = (listener.events("stack_dump", pid)[-1] for pid in pids)
+            if waiting["phase"] == "comm" and "load_data" in str(absent["threads"]):
                 break
+            time.sleep(0.02)
         ask(listener, pids, "flight_recorder", cmd="flight_recorder")
         yield [
             {
