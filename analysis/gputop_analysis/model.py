@@ -12,6 +12,33 @@ Health = Literal["waiting", "healthy", "attention", "critical", "ended", "failed
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """One number that a finding was computed from."""
+
+    name: str
+    """``data wait``."""
+    value: float | str
+    unit: str = ""
+    source: str = ""
+    """Where in the record it lies, and how much of it was read: ``steps.data_ns, rank 0, 312 steady steps``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How a finding was reached, so that everyone can check it: what ``report --explain`` prints."""
+
+    statistic: str
+    """What was compared: ``lower end of the 95 % interval of data wait / step time``."""
+    value: float
+    threshold: float
+    """The finding is raised where ``value`` lies beyond it."""
+    unit: str
+    formula: str
+    """How the recoverable time follows from the inputs; how the statistic does, where there is no such time."""
+    inputs: tuple[Input, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong: what, where, how sure, what it costs and what to do."""
 
@@ -43,6 +70,7 @@ class Finding:
     """Ids of the findings that this one explains."""
     absorbed_by: str | None = None
     """Id of the finding that explains this one; its time is then the other one's, not more of it."""
+    proof: Proof | None = None
 
 
 @dataclass(frozen=True, slots=True)
