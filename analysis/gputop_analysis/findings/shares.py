@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_analysis.model import Input, Proof
 from gputop_analysis.series import RankSeries
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView
@@ -66,6 +67,27 @@ class Share:
     def surely_above(self, threshold: float) -> bool:
         """Whether the lower end of the share's interval exceeds ``threshold``."""
         return self.values_ms.sum() > threshold * self.walls_ms.sum() and self.share.low > threshold
+
+    def proof(self, what: str, threshold: float, source: str, formula: str = "", *inputs: Input) -> Proof:
+        """Of a finding that is raised where ``what`` surely takes more than ``threshold`` of the step.
+
+        ``source`` is the column it comes from; ``formula`` how the recoverable time follows, if it is not all of it.
+        """
+        read = f"rank {self.rank}, {self.steps:,} steps"
+        return Proof(
+            f"lower end of the 95 % block-bootstrap interval of {what} / step time",
+            100 * self.share.low,
+            100 * threshold,
+            "%",
+            formula or f"recoverable = sum({what}) / steps = {self.mean_ms:.3f} ms per step",
+            (
+                Input(f"{what} per step", self.mean_ms, "ms", f"{source}, {read}"),
+                Input("step time", self.wall_ms, "ms", f"{self.clock} clock, {read}"),
+                Input(f"share of {what}", 100 * self.share.value, "%", "their ratio"),
+                Input("upper end of its interval", 100 * self.share.high, "%", f"resampled in blocks of {self._block}"),
+                *inputs,
+            ),
+        )
 
     @cached_property
     def _block(self) -> int:
