@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Case:
     severity: tuple[str, ...] = ("critical", "high", "medium")
     """What the finding's severity may be; with ``info`` for those that are never more."""
     needs: str = ""
-    """What the machine must have for this fault: ``root``, ``cgroup``; the test skips with that reason."""
+    """What the machine must give for this fault, ``root`` or ``cgroup``: see ``missing``."""
 
     @property
     def label(self) -> str:
@@ -59,6 +61,21 @@ class Clean:
 def _gather(name: str) -> list:
     modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return [one for module in modules for one in getattr(importlib.import_module(f"{__name__}.{module}"), name, ())]
+
+
+def missing(case: Case) -> str:
+    """Why the fault cannot be injected on this machine; empty where it can."""
+    if case.needs and os.geteuid() != 0:
+        return "only root can inject it"
+    if case.needs == "cgroup" and not _writable_cgroup():
+        return "no cgroup here that may be written"
+    return ""
+
+
+def _writable_cgroup() -> bool:
+    """Whether a cgroup of its own can be made, in version 2 or 1."""
+    roots = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
+    return any(os.access(root, os.W_OK) and (root / "cgroup.procs").exists() for root in roots)
 
 
 def cases() -> list[Case]:

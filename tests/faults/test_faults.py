@@ -4,11 +4,10 @@ The scripts keep their own clock and print what the fault cost. Under load from 
 true finding of any run here, so it counts only where it is the fault that was injected.
 """
 
-import os
 import re
 
 import pytest
-from fault_cases import Case, Clean, cases, clean_runs
+from fault_cases import Case, Clean, cases, clean_runs, missing
 from faults_support import Outcome, run
 
 pytestmark = pytest.mark.faults
@@ -18,8 +17,8 @@ TOLERANCE = 0.20
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.label)
 def test_fault(tmp_path, case: Case):
-    if case.needs == "root" and os.geteuid() != 0:
-        pytest.skip("this fault can only be injected by root")
+    if missing(case):
+        pytest.skip(missing(case))
     outcome = run(tmp_path, case.script, until=case.until, **case.environment)
     skip_if_overloaded(outcome, case)
     found = [one for one in outcome.findings if one.id == case.id and one.severity in case.severity]
