@@ -1,0 +1,138 @@
+"""The catalogue of findings as text, Markdown and data: what ``gputop findings`` prints and docs/findings.md holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gputop_analysis.findings import CATALOGUE
+from gputop_analysis.findings.registry import Spec
+from gputop_analysis.notes import NOTES, Note
+from gputop_analysis.text import wrapped
+
+_FAMILIES = {
+    "input": "Input pipeline",
+    "host": "Host and Python",
+    "compute": "Compute efficiency",
+    "memory": "Memory",
+    "ranks": "Ranks and communication",
+    "comm": "Ranks and communication",
+    "communication": "Ranks and communication",
+    "thermal": "Clocks, power, heat, errors",
+    "hardware": "Clocks, power, heat, errors",
+    "numerics": "Numerics and convergence",
+    "reproducibility": "Reproducibility",
+    "crash": "Hangs and crashes",
+    "hang": "Hangs and crashes",
+    "hangs": "Hangs and crashes",
+}
+_ORDER = ("IN", "HO", "CE", "ME", "CR", "TP", "NU", "RE", "HC")
+_UNSAID = Note("", "", "")
+
+_HEAD = """\
+# Findings
+
+What gputop can find wrong with a training. This page is made by `gputop findings --markdown` from the checks themselves;
+`gputop findings ID` prints one of them, and `gputop report RUN --explain ID` the numbers behind one that a run has.
+
+A share of the step is judged by the lower end of a block-bootstrap 95 % interval over steady steps: without the first ten
+and without those that hold an evaluation, a checkpoint or a compilation. A signal that is missing makes a check abstain.
+On a live screen a finding appears after three evaluations in a row and goes after five without; facts appear at once. Of two
+findings about the same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler, input,
+communication, host, compute, memory.
+"""
+
+
+def specs() -> list[Spec]:
+    """Every finding, by family and number."""
+    return sorted(CATALOGUE.values(), key=lambda spec: (_place(spec.id), spec.id))
+
+
+def entry(spec: Spec) -> dict[str, object]:
+    """One finding as data with stable names."""
+    note = NOTES.get(spec.id, _UNSAID)
+    return {
+        "id": spec.id,
+        "name": spec.name,
+        "family": _family(spec),
+        "cause": spec.cause,
+        "trigger": spec.trigger,
+        "fix": spec.fix,
+        "reads": note.reads or None,
+        "abstains": note.silent or None,
+        "traps": note.traps or None,
+        "takes_in": list(spec.explains),
+        "appears_at_once": spec.immediate,
+        "seen_on": note.seen_on,
+    }
+
+
+def as_text(spec: Spec, width: int) -> str:
+    """One finding for people, at most ``width`` columns wide."""
+    lines = [f"{spec.id}  {spec.name}  ({_family(spec)})"]
+    for label, said in _lines(spec):
+        lines += wrapped(label, said, width, indent=2)
+    return "\n".join(lines)
+
+
+def as_list(width: int) -> str:
+    """All findings for people, one a line below the name of their family."""
+    lines: list[str] = []
+    for family, members in _by_family():
+        lines += ["", family] if lines else [family]
+        name_width = max(len(spec.name) for spec in members)
+        for spec in members:
+            line = f"  {spec.id}  {spec.name:<{name_width}}  {spec.trigger}"
+            lines.append(line if len(line) <= width else line[: width - 3] + "...")
+    return "\n".join(lines)
+
+
+def as_markdown() -> str:
+    """The page docs/findings.md."""
+    parts = [_HEAD]
+    for family, members in _by_family():
+        parts.append(f"## {family}\n\n| id | finding | raised when |\n|---|---|---|")
+        parts += [f"| [{s.id}](#{_anchor(s)}) | {s.name} | {_cell(s.trigger)} |" for s in members]
+        for spec in members:
+            parts.append(f"\n### {spec.id} {spec.name}\n")
+            parts += [f"- **{label}**: {said}" for label, said in _lines(spec)]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
+    note = NOTES.get(spec.id, _UNSAID)
+    labelled = {
+        "raised": spec.trigger,
+        "fix": spec.fix,
+        "reads": note.reads,
+        "silent": note.silent,
+        "no such": note.traps,
+        "takes in": ", ".join(spec.explains),
+        "seen on": note.seen_on,
+    }
+    yield from ((label, said) for label, said in labelled.items() if said)
+
+
+def _by_family() -> Iterator[tuple[str, list[Spec]]]:
+    families: dict[str, list[Spec]] = {}
+    for spec in specs():
+        families.setdefault(_family(spec), []).append(spec)
+    yield from families.items()
+
+
+def _family(spec: Spec) -> str:
+    return _FAMILIES.get(spec.family, spec.family.capitalize())
+
+
+def _place(id: str) -> int:
+    return _ORDER.index(id[:2]) if id[:2] in _ORDER else len(_ORDER)
+
+
+def _anchor(spec: Spec) -> str:
+    """The anchor that Markdown renderers make of the heading: lower case, without punctuation."""
+    kept = "".join(c for c in f"{spec.id} {spec.name}".lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,72 @@
+"""Small print of the findings about loss, gradients and parameters."""
+
+from gputop_analysis.notes.note import CPU, Note
+
+NOTES = {
+    "NU01": Note(
+        "nonfinite events, steps.loss and its flag", "the loss is not read", "masked batches without a target", CPU
+    ),
+    "NU02": Note(
+        "steps.loss against the median of the last 100",
+        "fewer than 100 losses",
+        "a new epoch or a curriculum that is harder",
+        CPU,
+    ),
+    "NU03": Note(
+        "steps.grad_norm as clip_grad_norm_ returns it",
+        "no clipping: the norm is not computed",
+        "the warm-up's first steps",
+        CPU,
+    ),
+    "NU04": Note(
+        "skipped updates and steps.loss_scale of GradScaler",
+        "no scaler; the first 200 steps",
+        "the scaler's search at start",
+        CPU,
+    ),
+    "NU05": Note(
+        "steps.grad_norm against max_norm over 500 steps",
+        "no clipping; fewer than 500 steps",
+        "updates that are normalised on purpose",
+        CPU,
+    ),
+    "NU06": Note(
+        "steps.lr, torch's own warning about the order",
+        "the learning rate is not read",
+        "the warm-up's first step",
+        CPU,
+    ),
+    "NU07": Note(
+        "steps.loss in blocks over 1000 steps (Mann-Kendall, Theil-Sen)",
+        "fewer than 1000 losses",
+        "adversarial and reinforcement learning, whose loss need not fall",
+        CPU,
+    ),
+    "NU08": Note(
+        "parameters whose gradient is None at the step, every 500 steps",
+        "frozen parameters",
+        "experts that no token was sent to",
+        CPU,
+    ),
+    "NU09": Note(
+        "a checksum of the parameters on each rank at the same step",
+        "fewer than two ranks; sharded or tensor-parallel models",
+        "shards that differ on purpose",
+        CPU,
+    ),
+    "NU10": Note(
+        "steps.loss of each rank at the same step",
+        "fewer than three ranks; losses not read",
+        "shards of different domains",
+        CPU,
+    ),
+    "NU11": Note(
+        "growth of the gradients, whether they are ever None or zero", "no gradient norm", "gradient accumulation", CPU
+    ),
+    "NU12": Note(
+        "relative update of one sampled bfloat16 tensor over 200 steps",
+        "weights that are not bfloat16; fewer than 200 steps",
+        "the end of a decay, frozen layers",
+        CPU,
+    ),
+}

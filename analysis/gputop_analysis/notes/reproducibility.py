@@ -1,0 +1,24 @@
+"""Small print of the findings about reproducing a run."""
+
+from gputop_analysis.notes.note import CPU, Note
+
+NOTES = {
+    "RE01": Note(
+        "hello and context of this run and of the baseline", "no baseline", "an upgrade that is intended", CPU
+    ),
+    "RE02": Note(
+        "whether a seed was set, hello.flags, PYTHONHASHSEED",
+        "no seed was set",
+        "a run that need not be reproduced",
+        CPU,
+    ),
+    "RE03": Note(
+        "torch's seed of each rank",
+        "fewer than two ranks; no dropout seen",
+        "tensor parallelism, which needs the same seed",
+        CPU,
+    ),
+    "RE04": Note(
+        "the loss of both runs step by step", "no baseline; another configuration or seed", "TF32 and atomic adds", CPU
+    ),
+}

@@ -1,0 +1,49 @@
+"""``gputop findings [ID]``: every finding that gputop knows, or one of them explained."""
+
+from __future__ import annotations
+
+import difflib
+import json
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+
+def execute(words: list[str]) -> int:
+    """Print the catalogue, or one line of it."""
+    parser = Parser("findings", "List every finding that gputop knows, or explain one.", usage="gputop findings [ID]")
+    parser.add_argument("id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print it as JSON")
+    form.add_argument("--markdown", action="store_true", help="print the page docs/findings.md")
+    options = parser.parse_args(words)
+    from gputop.cli.report import report_width
+    from gputop_analysis import catalogue
+
+    if options.markdown:
+        print(catalogue.as_markdown(), end="")
+        return 0
+    chosen = catalogue.specs() if options.id is None else [_named(options.id)]
+    if options.json:
+        entries = [catalogue.entry(spec) for spec in chosen]
+        print(json.dumps(entries if options.id is None else entries[0], indent=2))
+    elif options.id is None:
+        print(catalogue.as_list(report_width()))
+    else:
+        print(catalogue.as_text(chosen[0], report_width()))
+    return 0
+
+
+def _named(word: str):
+    from gputop_analysis.findings import CATALOGUE
+
+    if word.upper() in CATALOGUE:
+        return CATALOGUE[word.upper()]
+    names = {spec.name.lower(): spec for spec in CATALOGUE.values()}
+    if word.lower() in names:
+        return names[word.lower()]
+    near = difflib.get_close_matches(word.upper(), CATALOGUE, n=1) or difflib.get_close_matches(
+        word.lower(), names, n=1
+    )
+    hint = f"did you mean {near[0]}?" if near else "`gputop findings` lists them"
+    raise CliError(f"no finding {word!r}: {hint}")
