@@ -10,35 +10,31 @@ from gputop_analysis.notes import NOTES, Note
 from gputop_analysis.text import wrapped
 
 _FAMILIES = {
-    "input": "Input pipeline",
-    "host": "Host and Python",
-    "compute": "Compute efficiency",
-    "memory": "Memory",
-    "ranks": "Ranks and communication",
-    "comm": "Ranks and communication",
-    "communication": "Ranks and communication",
-    "thermal": "Clocks, power, heat, errors",
-    "hardware": "Clocks, power, heat, errors",
-    "numerics": "Numerics and convergence",
-    "reproducibility": "Reproducibility",
-    "crash": "Hangs and crashes",
-    "hang": "Hangs and crashes",
-    "hangs": "Hangs and crashes",
+    "IN": "Input pipeline",
+    "HO": "Host and Python",
+    "CE": "Compute efficiency",
+    "ME": "Memory",
+    "CR": "Ranks and communication",
+    "TP": "Clocks, power, heat, errors",
+    "NU": "Numerics and convergence",
+    "RE": "Reproducibility",
+    "HC": "Hangs and crashes",
 }
-_ORDER = ("IN", "HO", "CE", "ME", "CR", "TP", "NU", "RE", "HC")
+"""By the first letters of the id, in the order of the page."""
+
 _UNSAID = Note("", "", "")
 
 _HEAD = """\
 # Findings
 
-What gputop can find wrong with a training. This page is made by `gputop findings --markdown` from the checks themselves;
+What gputop can find wrong with a training. `gputop findings --markdown` makes this page from the checks themselves;
 `gputop findings ID` prints one of them, and `gputop report RUN --explain ID` the numbers behind one that a run has.
 
-A share of the step is judged by the lower end of a block-bootstrap 95 % interval over steady steps: without the first ten
-and without those that hold an evaluation, a checkpoint or a compilation. A signal that is missing makes a check abstain.
-On a live screen a finding appears after three evaluations in a row and goes after five without; facts appear at once. Of two
-findings about the same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler, input,
-communication, host, compute, memory.
+A share of the step is judged by the lower end of a block-bootstrap 95 % interval over steady steps: without the first
+ten and without those that hold an evaluation, a checkpoint or a compilation. A signal that is missing makes a check
+abstain. On a live screen a finding appears after three evaluations in a row and goes after five without; facts appear
+at once. Of two findings about the same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler,
+input, communication, host, compute, memory.
 """
 
 
@@ -106,7 +102,7 @@ def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
         "fix": spec.fix,
         "reads": note.reads,
         "silent": note.silent,
-        "no such": note.traps,
+        "traps": note.traps,
         "takes in": ", ".join(spec.explains),
         "seen on": note.seen_on,
     }
@@ -121,11 +117,12 @@ def _by_family() -> Iterator[tuple[str, list[Spec]]]:
 
 
 def _family(spec: Spec) -> str:
-    return _FAMILIES.get(spec.family, spec.family.capitalize())
+    return _FAMILIES.get(spec.id[:2], spec.family.capitalize())
 
 
 def _place(id: str) -> int:
-    return _ORDER.index(id[:2]) if id[:2] in _ORDER else len(_ORDER)
+    order = list(_FAMILIES)
+    return order.index(id[:2]) if id[:2] in order else len(order)
 
 
 def _anchor(spec: Spec) -> str:
