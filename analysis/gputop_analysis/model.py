@@ -182,3 +182,23 @@ class Verdict:
 
     health: Health
     headline: str
+
+
+BottleneckKind = Literal[
+    "input", "host", "compute", "comm", "straggler", "memory", "throttle", "numerics", "hang", "crash", "unknown"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What a run is limited by, and the one thing to do first."""
+
+    kind: BottleneckKind
+    confidence: float
+    """0 to 1: the finding's own; without a finding, how often this kind takes most of the step in resampled blocks."""
+    why: str
+    """One sentence with the figures."""
+    do_first: str | None = None
+    """The fix as the user would type it; None where nothing is worth a change."""
+    finding: Finding | None = None
+    """The finding that the judgement rests on."""

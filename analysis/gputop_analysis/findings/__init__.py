@@ -12,7 +12,7 @@ from gputop_analysis.summary import steps_done
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
-__all__ = ["CATALOGUE", "evaluate", "judge"]
+__all__ = ["CATALOGUE", "evaluate", "judge", "judge_view"]
 
 
 def evaluate(record: RunRecord, window_steps: int | None = None, live: bool = False) -> list[Finding]:
@@ -28,7 +28,11 @@ def judge(
     record: RunRecord, window_steps: int | None = None, live: bool = False
 ) -> tuple[list[Finding], list[Finding]]:
     """All findings as from ``evaluate``, and beside them those that were taken in, with ``absorbed_by`` set."""
-    view = RunView(record, window_steps, live=live)
+    return judge_view(RunView(record, window_steps, live=live))
+
+
+def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
+    """``judge`` of a view that was made already."""
     found = [_with_hours(one, view) for spec in CATALOGUE.values() for one in _as_list(spec.check(view))]
     left = take_in(found)
     kept = {(one.id, one.rank) for one in left}
