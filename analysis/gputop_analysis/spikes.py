@@ -1,0 +1,182 @@
+"""Where a training's numbers jump, and where several of them jump together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gputop_analysis.stats import MAD_TO_SIGMA, mad_sigma
+from gputop_analysis.view import Array
+
+if TYPE_CHECKING:
+    from gputop_analysis.numerics import Series
+
+WINDOW, STRIDE = 100, 5
+"""A point is compared with a window of so many points before it, which moves on by so many at a time."""
+EARLY = ((30, 50), (50, 70), (70, 100))
+"""Before there are 100: points from the first to the second number are compared with all points before the first."""
+TOGETHER_STEPS = 5
+"""Jumps no further apart than this many steps (or than neighbouring points) belong together."""
+NUMERIC = ("loss", "grad_norm", "loss_scale", "lr")
+"""Quantities that can make an instability; step time and memory only go along with one."""
+LR_JUMP = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """One point of one quantity that stands out from the 100 before it."""
+
+    axis: str
+    """``loss``, ``grad_norm``, ``loss_scale``, ``lr``, ``step_time`` or ``memory``."""
+    index: int
+    """Into the series."""
+    first_step: int
+    step: int
+    """The spike lies in first_step to step; they are equal where steps are not folded."""
+    value: float
+    level: float
+    """Median of the points before it."""
+    sigmas: float
+    """How far above the level, in robust standard deviations; infinite for a loss that is no number."""
+    unit: str = ""
+
+    def told(self) -> str:
+        """``loss 8.1 at step 130 (was 1.2)``."""
+        unit = f" {self.unit}" if self.unit else ""
+        name, value = self.axis.replace("_", " "), f"{self.value:.4g}{unit}"
+        return f"{name} {value} at {steps_named(self.first_step, self.step)} (was {self.level:.4g}{unit})"
+
+
+@dataclass(frozen=True, slots=True)
+class Instability:
+    """Two quantities or more that jump within a few steps."""
+
+    first_step: int
+    last_step: int
+    spikes: tuple[Spike, ...]
+    """One for each quantity, the largest, in the order of steps."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The quantities, in the order in which they jumped."""
+        return tuple(one.axis for one in self.spikes)
+
+    def told(self) -> str:
+        """All of it in one line."""
+        return "; ".join(one.told() for one in self.spikes)
+
+
+def steps_named(first: int, last: int) -> str:
+    """``step 130`` or, where steps are folded, ``steps 120 to 139``."""
+    return f"step {last}" if first == last else f"steps {first} to {last}"
+
+
+def spikes_of(series: Series) -> tuple[Spike, ...]:
+    """All jumps of a series, in the order of steps."""
+    found = [
+        Spike("loss", *_at(series, i), float("nan"), _last_known(series.loss, i), np.inf) for i in _first_bad(series)
+    ]
+    found += _upwards(series, "loss", series.loss_max)
+    found += _upwards(series, "grad_norm", series.grad_norm)
+    found += _upwards(series, "step_time", series.step_time_max_ms, "ms", min_relative=0.5)
+    found += _upwards(series, "memory", series.memory_gib, "GiB")
+    found += _changes(series, "loss_scale", series.loss_scale, lambda before, after: after <= before / 2)
+    found += _changes(series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0))
+    return tuple(sorted(found, key=lambda one: (one.step, one.axis)))
+
+
+def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
+    """Groups of jumps of at least two quantities, one of them numeric, each close to the one before it."""
+    groups: list[list[Spike]] = []
+    for one in spikes:
+        last = groups[-1][-1] if groups else None
+        near = last and (one.first_step - last.step <= TOGETHER_STEPS or one.index - last.index <= 1)
+        if near:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    told = (_instability(group) for group in groups)
+    return tuple(one for one in told if len(one.axes) > 1 and set(one.axes) & set(NUMERIC))
+
+
+def _instability(group: list[Spike]) -> Instability:
+    largest: dict[str, Spike] = {}
+    for one in group:
+        if one.axis not in largest or one.sigmas > largest[one.axis].sigmas:
+            largest[one.axis] = one
+    kept = sorted(largest.values(), key=lambda one: (one.step, one.axis))
+    return Instability(kept[0].first_step, max(one.step for one in kept), tuple(kept))
+
+
+def _upwards(series: Series, axis: str, values: Array, unit: str = "", min_relative: float = 0.2) -> list[Spike]:
+    found = stand_outs(values, min_relative, logarithmic=axis == "grad_norm")
+    return [
+        Spike(axis, *_at(series, int(i)), float(values[i]), float(level), float(sigmas), unit)
+        for i, level, sigmas in zip(*found, strict=True)
+    ]
+
+
+def stand_outs(
+    values: Array, min_relative: float = 0.2, k: float = 8.0, logarithmic: bool = False
+) -> tuple[Array, Array, Array]:
+    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a seventh of its cost.
+
+    The window that a value is compared with ends up to ``STRIDE`` values before it.
+
+    Args:
+        values: NaN values are neither judged nor compared with; the first 30 cannot be judged.
+        min_relative: a value must exceed the window's median by this share of it, besides ``k`` standard deviations.
+        logarithmic: judge logarithms, for what varies by factors, such as a gradient norm.
+
+    Returns:
+        Indices, the medians before them, and how many robust standard deviations they lie above.
+    """
+    judged = np.log(np.where(values > 0, values, np.nan)) if logarithmic else np.asarray(values, np.float64)
+    known = np.flatnonzero(np.isfinite(judged))
+    series = judged[known]
+    centre, sigma = _levels(series)
+    level = np.exp(centre) if logarithmic else centre
+    above = series - centre
+    out = (above > k * sigma) & (values[known] > level + min_relative * np.abs(level))
+    return known[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
+
+
+def _levels(series: Array) -> tuple[Array, Array]:
+    """Median and robust standard deviation of the window before each value; infinite where it is too short."""
+    centre, sigma = np.full(len(series), np.inf), np.zeros(len(series))
+    for begin, end in EARLY:
+        if len(series) > begin:
+            centre[begin:end], sigma[begin:end] = np.median(series[:begin]), mad_sigma(series[:begin])
+    if len(series) > WINDOW:
+        windows = np.lib.stride_tricks.sliding_window_view(series[:-1], WINDOW)[::STRIDE]
+        middle = np.median(windows, axis=1)
+        spread = MAD_TO_SIGMA * np.median(np.abs(windows - middle[:, None]), axis=1)
+        centre[WINDOW:] = np.repeat(middle, STRIDE)[: len(series) - WINDOW]
+        sigma[WINDOW:] = np.repeat(spread, STRIDE)[: len(series) - WINDOW]
+    return centre, sigma
+
+
+def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
+    known = np.flatnonzero(np.isfinite(values))
+    before, after = values[known[:-1]], values[known[1:]]
+    return [
+        Spike(axis, *_at(series, int(i)), float(values[i]), float(old), np.inf)
+        for i, old in zip(known[1:][changed(before, after)], before[changed(before, after)], strict=True)
+    ]
+
+
+def _first_bad(series: Series) -> list[int]:
+    """Where the loss stops being a number; not each point after that."""
+    bad = series.nonfinite
+    return np.flatnonzero(bad & ~np.concatenate([[False], bad[:-1]])).tolist() if len(bad) else []
+
+
+def _at(series: Series, index: int) -> tuple[int, int, int]:
+    return index, int(series.first_step[index]), int(series.step[index])
+
+
+def _last_known(values: Array, index: int) -> float:
+    before = values[:index][np.isfinite(values[:index])]
+    return float(before[-1]) if len(before) else float("nan")

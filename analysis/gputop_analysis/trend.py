@@ -1,0 +1,97 @@
+"""Where a loss goes over many steps: it falls, stands still or rises.
+
+Losses of neighbouring steps resemble each other, so single steps are no independent evidence: blocks of at least five
+autocorrelation times are, and the trend test runs on their medians.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gputop_analysis.stats import autocorrelation_time, mad_sigma, mann_kendall, theil_sen
+from gputop_analysis.view import Array
+
+MIN_STEPS = 1000
+MIN_BLOCKS, MAX_BLOCKS = 10, 40
+SURE_P = 0.01
+"""Mann-Kendall's p below which a trend is one."""
+STILL_P, STILL_SHARE = 0.10, 0.01
+"""A loss stands still where p is above the first and the fitted change over the window below this share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossTrend:
+    """The trend of the loss over a window of steps."""
+
+    kind: Literal["falling", "still", "rising", "unclear"]
+    first_step: int
+    last_step: int
+    first_loss: float
+    """Median of the window's first quarter of blocks."""
+    last_loss: float
+    """The same of its last quarter."""
+    change: float
+    """Theil-Sen slope times the length of the window."""
+    p: float
+    """Mann-Kendall on block medians, two-sided."""
+    blocks: int
+    noise: float
+    """Robust standard deviation of the blocks around the fitted line."""
+
+
+def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | None:
+    """Judge the newest half of a series, but at least 1000 steps of it.
+
+    Args:
+        first_steps, steps: first and last step of each point, ascending.
+        losses: one per point; NaN is left out.
+
+    Returns:
+        None for fewer than 1000 steps, or where the loss is so autocorrelated that no ten blocks of it are independent.
+    """
+    known = np.isfinite(losses)
+    if not known.any():
+        return None
+    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    span = int(lasts[-1] - firsts[0]) + 1
+    if span < MIN_STEPS:
+        return None
+    begin = int(np.searchsorted(firsts, lasts[-1] + 1 - max(MIN_STEPS, span // 2), side="right")) - 1
+    firsts, lasts, values = firsts[max(0, begin) :], lasts[max(0, begin) :], values[max(0, begin) :]
+    blocks = _blocks(values)
+    if blocks is None:
+        return None
+    return _judged(blocks, int(firsts[0]), int(lasts[-1]))
+
+
+def _blocks(values: Array) -> Array | None:
+    """Medians of blocks that are five autocorrelation times of the detrended series long."""
+    n = len(values)
+    if n < 4 * MIN_BLOCKS:
+        return None
+    at = np.arange(n, dtype=np.float64)
+    rest = values - theil_sen(at, values) * at
+    length = max(int(np.ceil(5 * autocorrelation_time(rest))), n // MAX_BLOCKS)
+    count = n // length
+    if count < MIN_BLOCKS:
+        return None
+    return np.array([np.median(part) for part in np.array_split(values, count)])
+
+
+def _judged(blocks: Array, first_step: int, last_step: int) -> LossTrend:
+    at = np.arange(len(blocks), dtype=np.float64)
+    slope, trend, quarter = theil_sen(at, blocks), mann_kendall(blocks), max(1, len(blocks) // 4)
+    change = slope * (len(blocks) - 1)
+    level = float(np.median(blocks))
+    if trend.p < SURE_P and change != 0:
+        kind = "rising" if change > 0 else "falling"
+    elif trend.p > STILL_P and abs(change) < STILL_SHARE * abs(level):
+        kind = "still"
+    else:
+        kind = "unclear"
+    first, last = float(np.median(blocks[:quarter])), float(np.median(blocks[-quarter:]))
+    noise = mad_sigma(blocks - slope * at)
+    return LossTrend(kind, first_step, last_step, first, last, change, trend.p, len(blocks), noise)
