@@ -127,6 +127,23 @@ def train():
     with contextlib.suppress(RuntimeError):
         net(torch.ones(1, 5))
     gc.collect()
+    return train_short_steps(net, optimizer)
+
+
+def train_short_steps(net, optimizer):
+    """Plain steps until the guest only notes them, then one that is not plain. Returns the most times noted at once."""
+    noted = 0
+    for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(640, 4), 4)):
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        if step == 140:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        guest = sys.modules.get("gputop_agent.lane")
+        noted = max(noted, len(guest.marks) if guest else 0)
+    print(repr(loss.item()))
+    return noted
 
 
 def child(folder, name, fault):
@@ -142,7 +159,9 @@ def child(folder, name, fault):
 
             with contextlib.suppress(Exception):  # as the injected finder does
                 core.install(torch, Finder())
-        train()
+        noted = train()
+        if name == "no_fault":
+            (folder / "noted").write_text(str(noted))
     except BaseException:
         traceback.print_exc()
         status = 1
