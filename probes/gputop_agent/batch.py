@@ -4,7 +4,8 @@ import ctypes
 import zlib
 from collections import UserDict
 
-from . import frames
+from . import frames, shapes
+from .state import S
 
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
@@ -13,12 +14,15 @@ _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
 _CRC_FIRST = 8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
+_MASK_NAME = "attention_mask"
+_MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
 _plans = {}  # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
 _count = 0
 _crc = 0
 description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
 site = None  # the line of user code that fetched it
+_padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
 def count(batch):
@@ -45,6 +49,8 @@ def count(batch):
             value = batch
             for get, key in sample_path:
                 value = get(value, key)
+            if index % shapes.PERIOD < shapes.WINDOW:
+                shapes.note(index, value.shape)
             if token_path is None:
                 return value.shape[0], 0
             tokens = batch
@@ -69,11 +75,20 @@ def take_crc():
     return value
 
 
+def take_padding():
+    """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if there were none."""
+    global _padding
+    found, _padding = _padding, [0, 0, 0]
+    return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
+
+
 def reset():
     """Forget the counting of the parent process (called in a fork's child)."""
-    global _count, _crc, description, site
+    global _count, _crc, _padding, description, site
     _count = _crc = 0
+    _padding = [0, 0, 0]
     description = site = None
+    shapes.reset()
 
 
 def describe(batch):
@@ -156,9 +171,14 @@ def _look_closely(batch):
             found = describe(batch)
             description = found if found["shapes"] else None
             site = frames.caller_site()
+        for _, key, value in _children(batch):
+            if key == _MASK_NAME and _is_tensor(value):
+                _count_padding(value)
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
                 _crc = fingerprint(tensor)
+                if S.cuda and description is not None and "pinned" not in description:
+                    description = dict(description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on
         pass
@@ -166,12 +186,31 @@ def _look_closely(batch):
 
 def fingerprint(tensor):
     """CRC-32 of the first 4 KiB of a plain, contiguous CPU tensor; 0 for any other."""
+    content = _content(tensor, _CRC_BYTES)
+    return zlib.crc32(content) & 0xFFFFFFFF if content is not None else 0
+
+
+def _count_padding(mask):
+    """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where its bytes are."""
+    if len(mask.shape) != 2 or str(mask.device) != "cpu" or mask.dtype.is_floating_point or mask.dtype.is_complex:
+        return
+    row_bytes = mask.shape[1] * mask.element_size()
+    rows = min(mask.shape[0], _MASK_BYTES // max(row_bytes, 1))
+    content = _content(mask, rows * row_bytes)
+    if content is None:
+        return
+    places, tokens = rows * mask.shape[1], len(content) - content.raw.count(b"\0")
+    if tokens <= places:
+        for i, value in enumerate((1, places, tokens)):
+            _padding[i] += value
+
+
+def _content(tensor, at_most):
+    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, where they lie; None for any other."""
     if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
-        return 0
+        return None
     if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
-        return 0
-    size = min(tensor.numel() * tensor.element_size(), _CRC_BYTES)
+        return None
+    size = min(tensor.numel() * tensor.element_size(), at_most)
     address = tensor.data_ptr()
-    if not address or size <= 0:
-        return 0
-    return zlib.crc32((ctypes.c_char * size).from_address(address)) & 0xFFFFFFFF
+    return (ctypes.c_char * size).from_address(address) if address and size > 0 else None

@@ -30,6 +30,11 @@ def request(command):
     S.step_listeners.append(_active.on_step_closed)
 
 
+def is_active():
+    """Whether torch's profiler runs, or soon will, because we were asked to."""
+    return _active is not None
+
+
 def reset():
     """Forget the parent's profile (called in a fork's child)."""
     global _active

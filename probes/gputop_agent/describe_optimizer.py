@@ -17,6 +17,7 @@ def describe_optimizer(optimizers):
         "module": type(main).__module__.split(".")[0],
         "groups": len(groups),
         "parameters": sum(_numel(parameter) for group in groups for parameter in group.get("params", ())),
+        "tensors": sum(len(group.get("params", ())) for group in groups),
         "lr": number(first.get("lr")),
         "betas": [number(beta) for beta in first["betas"]] if isinstance(first.get("betas"), (tuple, list)) else None,
         "state": _state(main),

@@ -1,5 +1,6 @@
 """Where a Python frame's code comes from, and how it is named to the user."""
 
+import linecache
 import os
 import sys
 
@@ -14,6 +15,8 @@ _MAX_KNOWN = 4096
 
 _origins = {}  # file name of a code object -> origin
 _names = {}  # file name of a code object -> short name
+_places = {}  # site -> (file name, line number)
+_MAX_SOURCE_CHARS = 120
 
 
 def origin(filename):
@@ -28,7 +31,19 @@ def origin(filename):
 
 def site(frame):
     """``"train.py:118"``: the file relative to the working directory (or to its package), and the current line."""
-    return "%s:%d" % (short_name(frame.f_code.co_filename), frame.f_lineno or 0)
+    file, line = frame.f_code.co_filename, frame.f_lineno or 0
+    found = "%s:%d" % (short_name(file), line)
+    if found not in _places:
+        if len(_places) >= _MAX_KNOWN:
+            _places.clear()
+        _places[found] = file, line
+    return found
+
+
+def source(site):
+    """The text of the line that a site names, as it is on the disk now; empty if it cannot be read."""
+    file, line = _places.get(site, ("", 0))
+    return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS] if origin(file) == USER else ""
 
 
 def label(frame):

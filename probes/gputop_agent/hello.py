@@ -6,12 +6,14 @@ from typing import Any
 
 from . import (
     batch,
+    debugging,
     describe_model,
     describe_optimizer,
     describe_parallel,
     describe_process,
     device,
     horizon,
+    shapes,
     thread,
     transport,
 )
@@ -28,6 +30,7 @@ _n_roots = 0
 
 def on_first_step():
     """Describe the run, send the hello, start the agent's thread. On the training thread, after its first step."""
+    S.debug.update(_attempt(debugging.describe_tracers))
     fields = describe()
     _sent.clear()
     _sent.update(fields)
@@ -110,9 +113,16 @@ def _late_fields():
     fields = {
         "optimizer": describe_optimizer.describe_optimizer(optimizers),
         "amp": describe_optimizer.describe_amp(S.autocast_seen, S.scaler_seen),
-        "compile": {"used": bool(S.compile_seen)},
+        "compile": _attempt(_compile) or {"used": bool(S.compile_seen)},
+        "limits": describe_process.describe_limits(),
         "checkpointing": bool(S.checkpointing_seen) or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
     }
+    if shapes.found is not None:
+        fields["shapes"] = shapes.found
+    if S.debug:
+        fields["debug"] = dict(S.debug)
+    if S.create_graph_seen:
+        fields["create_graph"] = True
     if loader is not None:
         fields["dataloader"] = dict(loader, site=batch.site)
     if batch.description is not None:
@@ -120,6 +130,12 @@ def _late_fields():
     if S.total_steps is not None:
         fields["total_steps"] = S.total_steps
     return fields
+
+
+def _compile():
+    from .hooks import dynamo
+
+    return dynamo.describe()
 
 
 def _loader():

@@ -87,6 +87,7 @@ def _sample(place, inside):
         "function": function,
         "caller": caller,
         "inside": max(inside, key=lambda name: inside[name]),
+        "code": frames.source(site),
         "count": sum(inside.values()),
     }
 

@@ -51,6 +51,8 @@ class State:
         self.scaler_seen = False
         self.checkpointing_seen = False
         self.compile_seen = False
+        self.create_graph_seen = False  # a backward that can itself be differentiated
+        self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``
         self.total_steps: Any = None
         self.world_size = _int_from_env("WORLD_SIZE", 1)
         self.rank = _int_from_env("RANK", 0)

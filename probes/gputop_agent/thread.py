@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import api, guard, hello, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -49,6 +49,7 @@ def stop():
         _wake.release()
         if _loop is not None and S.connected:
             _loop.sampler.flush()
+            _loop.fetches.flush()
             _loop.rivals.look(monotonic())
     _running_pid = 0
 
@@ -84,6 +85,9 @@ class Loop:
     def __init__(self):
         self.sampler = stacks.Sampler()
         self.rivals = rivals.Watch()
+        self.fetches = fetches.Watch()
+        self.affinity = affinity.Watch()
+        self.debugging = debugging.Watch()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
@@ -98,11 +102,15 @@ class Loop:
             hello.send_again()
         self.sampler.sample()
         self.rivals.sample()
+        self.fetches.look()
+        self.debugging.sample()
         now = monotonic()
         if now - self._second >= 1.0:
             self._second = now
             self.sampler.flush_if_due()
             self.rivals.look_if_due(now)
+            self.fetches.flush_if_due()
+            self.affinity.look()
             api.flush(now)
             hello.send_updates(now)
         return True

@@ -67,6 +67,8 @@ def _timed_backward(original):
                     sentinel.unseen += 1
                     C.backwards += 1
                     totals[MICRO_BATCHES] += 1
+                    if len(args) > 3 and args[3]:
+                        S.create_graph_seen = True
                     if F.probing:
                         cpu_ns = thread_time_ns()
                     C.in_backward = fast = True
@@ -126,6 +128,8 @@ def before_backward(args, kwargs):
         return None
     if C.in_optimizer:
         optimizer.heal()
+    if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
+        S.create_graph_seen = True
     depth = len(clock.stack)
     if C.gap_phase >= 0:
         _book_loss()
@@ -171,6 +175,8 @@ def before_grad(args, kwargs):
         return monotonic_ns()
     if C.in_backward:
         return None
+    if kwargs.get("create_graph"):
+        S.create_graph_seen = True
     depth = len(clock.stack)
     if C.gap_phase >= 0:
         _book_loss()

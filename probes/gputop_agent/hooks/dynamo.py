@@ -4,9 +4,12 @@ import sys
 import types
 from _thread import get_ident
 
-from gputop_agent import clock, finder, guard, lane, transport, wire
+from gputop_agent import clock, finder, frames, guard, lane, transport, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import COMPILE, S
+
+_MAX_BREAKS, _MAX_REASONS = 8, 500
+_MAX_REASON_CHARS = 200
 
 _began_ns = 0
 _depth = -1
@@ -93,20 +96,59 @@ def _end():
     clock.unwind(_depth)
     _depth = -1
     C.flags |= wire.F_COMPILE
-    counters = sys.modules["torch._dynamo.utils"].counters
+    utils = sys.modules["torch._dynamo.utils"]
     transport.send_event(
         "compile",
         step=S.step,
         duration_ms=round((S.last_ns - _began_ns) / 1e6, 3),
-        graphs=counters["stats"].get("unique_graphs", 0),
-        graph_breaks=sum(counters["graph_break"].values()),
-        recompiles=_recompiles(),
+        **_graphs(utils),
+        **_last_recompile(utils),
     )
 
 
-def _recompiles():
-    metrics = sys.modules["torch._dynamo.utils"].get_compilation_metrics()
-    return sum(bool(getattr(entry, "recompile_reason", None)) for entry in metrics)
+def describe():
+    """The ``compile`` entry of the hello: ``used``, and what dynamo has counted; from either thread."""
+    if not S.compile_seen:
+        return {"used": False}
+    utils = sys.modules["torch._dynamo.utils"]
+    return dict(_graphs(utils), used=True, breaks=_breaks(utils))
+
+
+def _graphs(utils):
+    return {
+        "graphs": utils.counters["stats"].get("unique_graphs", 0),
+        "graph_breaks": sum(list(utils.counters["graph_break"].values())),
+        "recompiles": len(_compiled_again(utils)),
+    }
+
+
+def _compiled_again(utils):
+    return [one for one in utils.get_compilation_metrics() if getattr(one, "recompile_reason", None)]
+
+
+def _last_recompile(utils):
+    """Of the frame that was compiled again last: its function and line, and the guard that had failed."""
+    again = _compiled_again(utils)
+    if not again:
+        return {}
+    last = again[-1]
+    site = "%s:%s" % (frames.short_name(last.co_filename or ""), last.co_firstlineno)
+    return {"function": last.co_name, "site": site, "reason": _first_line(last.recompile_reason)}
+
+
+def _breaks(utils):
+    """``[{"site", "function", "reason"}]`` of the places where a graph ends early, the first ones."""
+    places = {}
+    for reason in list(getattr(utils, "graph_break_reasons", ()))[:_MAX_REASONS]:
+        if reason.graph_break and reason.user_stack:
+            frame = reason.user_stack[-1]
+            site = "%s:%d" % (frames.short_name(frame.filename), frame.lineno or 0)
+            places.setdefault(site, {"site": site, "function": frame.name, "reason": _first_line(reason.reason)})
+    return list(places.values())[:_MAX_BREAKS]
+
+
+def _first_line(text):
+    return str(text).partition("\n")[0][:_MAX_REASON_CHARS]
 
 
 def reset():
