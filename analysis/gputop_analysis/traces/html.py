@@ -1,0 +1,64 @@
+"""An analysed trace as a piece of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from gputop_analysis.text import ms
+from gputop_analysis.traces.model import COMM, MEANING, Lane, TraceReport
+from gputop_analysis.traces.text import remarks
+
+_SHOWN = 12
+
+
+def as_html(report: TraceReport) -> str:
+    """See ``TraceReport.to_html``."""
+    torn = f"<p>The file is not whole ({escape(report.torn)}): this is what it still has.</p>" if report.torn else ""
+    notes = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(report))
+    lanes = "".join(_lane(lane) for lane in report.lanes)
+    head = f"<h2>Trace</h2><p><code>{escape(report.path)}</code>, {report.events:,} events</p>"
+    return f'<section class="trace">{head}{torn}<ul>{notes}</ul>{lanes}</section>'
+
+
+def _lane(lane: Lane) -> str:
+    parts = [
+        (
+            name.replace("_", " ") + (", exposed" if name == COMM else ""),
+            ms(value),
+            _percent(value, lane),
+            MEANING[name],
+        )
+        for name, value in lane.parts_ms.items()
+    ]
+    collectives = [
+        (
+            c.name,
+            f"{c.count:,}",
+            ms(c.total_ms),
+            ms(c.exposed_ms),
+            "-" if c.bytes is None else f"{c.bytes / 2**20:,.1f}",
+        )
+        for c in lane.collectives[:_SHOWN]
+    ]
+    hot = [(h.name, f"{h.count:,}", ms(h.total_ms), f"{h.share:.1%}") for h in lane.hot[:_SHOWN]]
+    steps = [(s.name, ms(s.wall_ms), *(ms(s.parts_ms[n]) for n in lane.parts_ms)) for s in lane.steps[:_SHOWN]]
+    return (
+        f"<h3>{escape(lane.name)}: {ms(lane.wall_ms)} ms</h3>"
+        + _table(("part", "ms", "share", "what it is"), parts)
+        + _table(("collective", "calls", "total ms", "exposed ms", "MiB"), collectives)
+        + _table(("kernel" if lane.kind == "device" else "operator, self time", "calls", "total ms", "share"), hot)
+        + _table(("step", "wall ms", *(name.replace("_", " ") for name in lane.parts_ms)), steps)
+    )
+
+
+def _percent(value: float, lane: Lane) -> str:
+    return f"{value / lane.wall_ms:.1%}" if lane.wall_ms else "-"
+
+
+def _table(head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,132 @@
+"""What an analysed trace says. Milliseconds; the parts of a window add up to it to the nanosecond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+COMPUTE, COMM, COPY = "compute", "communication", "copy"
+KERNEL_WAIT, HOST_WAIT, IDLE, HOST = "kernel_wait", "host_wait", "idle", "host"
+
+MEANING = {
+    COMPUTE: "a kernel, or on the CPU an operator, computes",
+    COMM: "only communication runs: the exposed part of it",
+    COPY: "only copies run",
+    KERNEL_WAIT: "the device is idle though work was launched: it waits for other streams or for itself",
+    HOST_WAIT: "the device is idle and nothing was launched: it waits for the host",
+    IDLE: "the device is idle; the trace does not tell when work was launched",
+    HOST: "no operator and no collective runs: Python, data loading, waiting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """All calls of one collective under one name."""
+
+    name: str
+    """As in the trace: the kernel's name or ``gloo:all_reduce``."""
+    operation: str
+    """``all_reduce``."""
+    count: int
+    total_ms: float
+    exposed_ms: float
+    """The part during which nothing computed on the same device or thread."""
+    bytes: int | None
+    """Sum over the calls; None where the trace does not tell for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A kernel or operator by the time that it took itself."""
+
+    name: str
+    count: int
+    total_ms: float
+    share: float
+    """Of the lane's busy time, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step on one lane."""
+
+    name: str
+    """The number in ``ProfilerStep#7``."""
+    wall_ms: float
+    parts_ms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A device, or where the trace has none a training thread."""
+
+    name: str
+    """``GPU 0 NVIDIA H200`` or ``thread 28851 (python)``."""
+    kind: str
+    """``device`` or ``thread``."""
+    wall_ms: float
+    parts_ms: dict[str, float]
+    """Exclusive: at each moment the first of compute, communication, copy that runs, else why nothing does."""
+    communication_ms: float
+    """Any communication, exposed or not."""
+    collectives: tuple[Collective, ...]
+    """The most exposed first."""
+    hot: tuple[Hot, ...]
+    """The most expensive first."""
+    steps: tuple[Step, ...]
+
+    @property
+    def overlapped(self) -> float | None:
+        """Share of the communication that is hidden behind compute; None without communication."""
+        return 1 - self.parts_ms[COMM] / self.communication_ms if self.communication_ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls of the device runtime in the host's threads, by name."""
+
+    name: str
+    count: int
+    total_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """What ``analyse_trace`` found."""
+
+    path: str
+    events: int
+    torn: str | None
+    """Why the file ended early; None for a whole one."""
+    lanes: tuple[Lane, ...]
+    operators: tuple[Hot, ...]
+    """Host operators by self time, over all threads; a thread lane has its own in ``hot``."""
+    calls: tuple[Call, ...]
+    """Runtime calls that wait for the device (``cudaStreamSynchronize``) by time."""
+    attention: dict[str, int] = field(default_factory=dict)
+    """Calls of ``scaled_dot_product_attention`` by implementation: ``math``, ``flash``, ``memory-efficient``, ``cuDNN``."""
+    rank: int | None = None
+    world_size: int | None = None
+
+    @property
+    def math_attention(self) -> bool:
+        """Whether attention fell back to the math implementation, which keeps the whole score matrix (CE06)."""
+        return self.attention.get("math", 0) > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values with stable names; None for what the trace does not tell."""
+        from gputop_analysis.traces.text import as_dict
+
+        return as_dict(self)
+
+    def to_text(self, width: int = 80) -> str:
+        """For a terminal, at most ``width`` columns wide."""
+        from gputop_analysis.traces.text import as_text
+
+        return as_text(self, width)
+
+    def to_html(self) -> str:
+        """One ``<section>`` without styles of its own."""
+        from gputop_analysis.traces.html import as_html
+
+        return as_html(self)

@@ -1,0 +1,124 @@
+"""An analysed trace as data and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from gputop_analysis.text import bar, ms
+from gputop_analysis.traces.model import COMM, Lane, TraceReport
+
+_SHOWN_STEPS = 12
+_SHOWN_COLLECTIVES = 8
+_SHOWN_HOT = 10
+
+
+def as_dict(report: TraceReport) -> dict[str, Any]:
+    """See ``TraceReport.to_dict``."""
+    data = asdict(report)
+    data["math_attention"] = report.math_attention
+    for lane, one in zip(data["lanes"], report.lanes, strict=True):
+        lane["overlapped"] = one.overlapped
+    return data
+
+
+def as_text(report: TraceReport, width: int) -> str:
+    """See ``TraceReport.to_text``."""
+    width = max(60, width)
+    parts = [list(_head(report, width))]
+    for lane in report.lanes:
+        parts += [list(part) for part in (_split(lane, width), _collectives(lane, width), _hot(lane, width))]
+        parts.append(list(_steps(lane, width)))
+    parts += [list(_calls(report, width)), list(remarks(report))]
+    return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
+
+
+def remarks(report: TraceReport) -> Iterator[str]:
+    """What stands out, one sentence each."""
+    if report.math_attention:
+        calls = report.attention["math"]
+        yield f"math attention: {calls:,} calls keep the whole score matrix (CE06); use a mask and dtype that flash takes"
+    for lane in report.lanes:
+        share = lane.parts_ms[COMM] / lane.wall_ms if lane.wall_ms else 0.0
+        if lane.communication_ms and share >= 0.1:
+            yield f"{lane.name}: {share:.0%} of the time is exposed communication (CR06)"
+        waiting = lane.parts_ms.get("host_wait", 0.0) / lane.wall_ms if lane.wall_ms else 0.0
+        if waiting >= 0.3:
+            yield f"{lane.name}: idle for {waiting:.0%} of the time because the host had launched nothing (HO01)"
+
+
+def _head(report: TraceReport, width: int) -> Iterator[str]:
+    rank = f", rank {report.rank} of {report.world_size}" if report.rank is not None else ""
+    yield from textwrap.wrap(f"trace {report.path}: {report.events:,} events{rank}", width)
+    if report.torn:
+        yield f"the file is not whole ({report.torn}): this is what it still has"
+    if not report.lanes:
+        yield "no device and no training thread in it"
+
+
+def _split(lane: Lane, width: int) -> Iterator[str]:
+    yield f"{lane.name}: {ms(lane.wall_ms)} ms"
+    room = max(6, min(30, width - 48))
+    for name, value in lane.parts_ms.items():
+        share = value / lane.wall_ms if lane.wall_ms else 0.0
+        label = name.replace("_", " ") + (" (exposed)" if name == COMM else "")
+        yield f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}".rstrip()
+    if lane.overlapped is not None:
+        yield f"  communication in all    {ms(lane.communication_ms):>10} ms, {lane.overlapped:.0%} hidden behind compute"
+
+
+def _collectives(lane: Lane, width: int) -> Iterator[str]:
+    if not lane.collectives:
+        return
+    room = width - 52
+    yield f"{'collective':<{room}}{'calls':>9}{'total ms':>12}{'exposed ms':>12}{'MiB':>11}"
+    for one in lane.collectives[:_SHOWN_COLLECTIVES]:
+        size = "-" if one.bytes is None else f"{one.bytes / 2**20:,.1f}"
+        name = _short(one.name, room - 1)
+        yield f"{name:<{room}}{one.count:>9,}{ms(one.total_ms):>12}{ms(one.exposed_ms):>12}{size:>11}"
+    yield from _more(len(lane.collectives) - _SHOWN_COLLECTIVES)
+
+
+def _hot(lane: Lane, width: int) -> Iterator[str]:
+    if not lane.hot:
+        return
+    what = "kernel" if lane.kind == "device" else "operator (self time)"
+    room = width - 36
+    yield f"{what:<{room}}{'calls':>10}{'total ms':>14}{'share':>12}"
+    for one in lane.hot[:_SHOWN_HOT]:
+        yield f"{_short(one.name, room - 1):<{room}}{one.count:>10,}{ms(one.total_ms):>14}{one.share * 100:>10.1f} %"
+
+
+def _steps(lane: Lane, width: int) -> Iterator[str]:
+    if not lane.steps:
+        return
+    names = list(lane.parts_ms)
+    yield f"{'step':<10}{'wall ms':>10}" + "".join(f"{_column(name):>12}" for name in names)
+    for step in lane.steps[:_SHOWN_STEPS]:
+        figures = "".join(f"{ms(step.parts_ms[name]):>12}" for name in names)
+        yield f"{step.name:<10}{ms(step.wall_ms):>10}{figures}"
+    yield from _more(len(lane.steps) - _SHOWN_STEPS)
+
+
+def _calls(report: TraceReport, width: int) -> Iterator[str]:
+    if not report.calls:
+        return
+    room = width - 24
+    yield f"{'host waits for the device in':<{room}}{'calls':>10}{'total ms':>14}"
+    for call in report.calls:
+        yield f"{_short(call.name, room - 1):<{room}}{call.count:>10,}{ms(call.total_ms):>14}"
+
+
+def _column(name: str) -> str:
+    return {"communication": "comm", "kernel_wait": "kernel wait", "host_wait": "host wait"}.get(name, name)
+
+
+def _more(count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"and {count} more"
+
+
+def _short(name: str, room: int) -> str:
+    return name if len(name) <= room else name[: max(1, room - 2)] + ".."
