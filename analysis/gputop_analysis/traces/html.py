@@ -52,6 +52,14 @@ def _lane(lane: Lane) -> str:
     )
 
 
+def _label(part: str) -> str:
+    return part.replace("_", " ") + (", exposed" if part == COMM else "")
+
+
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:,.1f}"
+
+
 def _percent(value: float, lane: Lane) -> str:
     return f"{value / lane.wall_ms:.1%}" if lane.wall_ms else "-"
 

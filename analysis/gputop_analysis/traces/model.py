@@ -104,7 +104,7 @@ class TraceReport:
     calls: tuple[Call, ...]
     """Runtime calls that wait for the device (``cudaStreamSynchronize``) by time."""
     attention: dict[str, int] = field(default_factory=dict)
-    """Calls of ``scaled_dot_product_attention`` by implementation: ``math``, ``flash``, ``memory-efficient``, ``cuDNN``."""
+    """Calls of ``scaled_dot_product_attention`` by implementation: math, flash, memory-efficient, cuDNN."""
     rank: int | None = None
     world_size: int | None = None
 

@@ -15,7 +15,7 @@ NS_PER_MS = 1e6
 
 
 def split(layers: dict[str, Intervals], rest: str, starts: Times, ends: Times) -> dict[str, Times]:
-    """Parts of each window ``[starts[k], ends[k])`` in ns: of every layer what no layer before it covers, then the rest.
+    """Parts of each window ``[starts[k], ends[k])`` in ns: of a layer what no layer before it covers, then the rest.
 
     The parts of a window add up to its length exactly.
     """
@@ -92,7 +92,7 @@ def hottest(trace: Trace, names: npt.NDArray[np.int32], times: Times) -> tuple[H
     whole = totals.sum() or 1.0
     top = np.argsort(-totals, kind="stable")[:HOT]
     return tuple(
-        Hot(trace.names[name], int(counts[name]), _ms(totals[name]), float(totals[name] / whole))
+        Hot(trace.names[name], int(counts[name]), _ms(float(totals[name])), float(totals[name] / whole))
         for name in top
         if totals[name] > 0
     )

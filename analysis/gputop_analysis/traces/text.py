@@ -38,8 +38,8 @@ def as_text(report: TraceReport, width: int) -> str:
 def remarks(report: TraceReport) -> Iterator[str]:
     """What stands out, one sentence each."""
     if report.math_attention:
-        calls = report.attention["math"]
-        yield f"math attention: {calls:,} calls keep the whole score matrix (CE06); use a mask and dtype that flash takes"
+        n = report.attention["math"]
+        yield f"math attention: {n:,} calls keep the whole score matrix (CE06): use a mask and dtype that flash takes"
     for lane in report.lanes:
         share = lane.parts_ms[COMM] / lane.wall_ms if lane.wall_ms else 0.0
         if lane.communication_ms and share >= 0.1:
@@ -66,7 +66,8 @@ def _split(lane: Lane, width: int) -> Iterator[str]:
         label = name.replace("_", " ") + (" (exposed)" if name == COMM else "")
         yield f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}".rstrip()
     if lane.overlapped is not None:
-        yield f"  communication in all    {ms(lane.communication_ms):>10} ms, {lane.overlapped:.0%} hidden behind compute"
+        hidden = f"{lane.overlapped:.0%} hidden behind compute"
+        yield f"  communication in all    {ms(lane.communication_ms):>10} ms, {hidden}"
 
 
 def _collectives(lane: Lane, width: int) -> Iterator[str]:
