@@ -7,6 +7,9 @@ import textwrap
 from collections.abc import Sequence
 
 SGR = {"critical": "1;31", "high": "31", "medium": "33", "info": "36", "good": "32", "bold": "1", "dim": "2"}
+"""Select Graphic Rendition codes by style; a phase has the hue that it has on the screen."""
+SGR |= {"data": "33", "h2d": "93", "forward": "96", "backward": "34", "optimizer": "32", "comm": "35", "eval": "36"}
+SGR |= {"checkpoint": "31", "compile": "95", "other": "90"}
 LABEL = 10
 """Columns of a label before wrapped text."""
 

@@ -1,30 +1,81 @@
-"""``gputop report RUN``: what a run shows, for people or as JSON."""
+"""``gputop report RUN``: what a run shows, for people, for the web, as data; and where each number comes from."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
+
+if TYPE_CHECKING:
+    from gputop_analysis.report import Report
+
+_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--explain [NAME]]"
 
 
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
-    parser = Parser("report", "Print what a run shows.", usage="gputop report [RUN] [--json]")
-    parser.add_run()
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    options = parser.parse_args(words)
+    options = _parser().parse_args(words)
     record = open_record(options.run)
-    from gputop_analysis.report import report_data, report_text
+    from gputop_analysis.report import Report
 
-    if options.json:
-        print(json.dumps(report_data(record), indent=2, allow_nan=False))
+    report = Report(record)
+    if options.explain is not None:
+        return _explain(report, options.explain, options.format == "json")
+    return _print(report, options)
+
+
+def _parser() -> Parser:
+    parser = Parser("report", "Print what a run shows.", usage=_USAGE)
+    parser.add_run()
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=("text", "json", "md"), default="text", help="text, json or md (Markdown)")
+    form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    form.add_argument("--md", dest="format", action="store_const", const="md", help="the same as --format md")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
+    parser.add_argument(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="inputs, statistic, threshold and formula of a finding or figure; without a name: what there is",
+    )
+    return parser
+
+
+def _print(report: Report, options: argparse.Namespace) -> int:
+    from gputop_analysis.report import as_data, as_text
+
+    if options.format == "json":
+        print_json(as_data(report))
     else:
-        print(report_text(record, width=report_width(), colour=wants_colour()))
+        print(as_text(report, width=report_width(), colour=wants_colour()))
     return 0
+
+
+def _explain(report: Report, name: str, as_json: bool) -> int:
+    from gputop_analysis.explain import NotInReport, explain, explain_data, overview
+
+    try:
+        if as_json and name:
+            print_json(explain_data(report, name))
+        else:
+            print(explain(report, name, report_width()) if name else overview(report, report_width()))
+    except NotInReport as error:
+        raise CliError(error.args[0]) from None
+    return 0
+
+
+def print_json(data: Any) -> None:
+    """JSON on stdout; NaN is refused, it is no JSON."""
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def report_width() -> int:

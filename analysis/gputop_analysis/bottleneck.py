@@ -1,0 +1,87 @@
+"""The class of a run's bottleneck: from its first finding, or from the phases where nothing is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import CATALOGUE, Cause
+from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.model import Bottleneck, BottleneckKind, Finding
+from gputop_analysis.stats import block_length, block_sums
+from gputop_analysis.view import Array, RunView
+from gputop_analysis.waits import mean_wait_ms
+
+_KIND_OF_CAUSE: dict[Cause, BottleneckKind] = {
+    "hang": "hang",
+    "crash": "crash",
+    "nan": "numerics",
+    "throttle": "throttle",
+    "straggler": "straggler",
+    "input": "input",
+    "comm": "comm",
+    "host": "host",
+    "compute": "compute",
+    "memory": "memory",
+}
+_PHASES_OF_KIND: dict[BottleneckKind, tuple[str, ...]] = {
+    "compute": ("forward", "backward", "optimizer"),
+    "input": ("data", "h2d"),
+    "comm": ("comm",),
+    "host": ("other", "eval", "checkpoint", "compile"),
+}
+_WORDS: dict[BottleneckKind, str] = {
+    "compute": "forward, backward and optimizer",
+    "input": "waiting for data",
+    "comm": "waiting for other ranks",
+    "host": "host code, evaluation, checkpoints and compilation",
+}
+RESAMPLES = 400
+
+
+def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
+    """Judge by the first finding above ``info``; without one, by the kind that takes most of the step."""
+    serious = next((one for one in findings if one.severity != "info"), None)
+    if serious is not None:
+        return _of_finding(serious)
+    shares = _shares(view)
+    if shares is None:
+        return Bottleneck("unknown", 0.0, f"fewer than {ENOUGH_STEPS} steady steps: too few for a verdict")
+    kinds, totals, confidence = shares
+    largest = int(np.argmax(totals))
+    share = 100 * totals[largest] / max(totals.sum(), 1e-9)
+    why = f"{_WORDS[kinds[largest]]} take {share:.0f} % of the step, and no check found anything that is worth a change"
+    return Bottleneck(kinds[largest], confidence, why)
+
+
+def _of_finding(one: Finding) -> Bottleneck:
+    spec = CATALOGUE.get(one.id)
+    kind: BottleneckKind = _KIND_OF_CAUSE[spec.cause] if spec else "unknown"
+    return Bottleneck(kind, one.confidence, one.title, one.fix, one)
+
+
+def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
+    """Kinds, their time over the steady steps of all ranks, and how often the largest stays so when resampled."""
+    parts = [part for rank in view.ranks if (part := _blocks(view, rank)) is not None]
+    if not parts:
+        return None
+    blocks = np.concatenate(parts)
+    totals = blocks.sum(axis=0)
+    drawn = np.random.default_rng(0).multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), RESAMPLES)
+    again = np.argmax(drawn @ blocks, axis=1) == np.argmax(totals)
+    return list(_PHASES_OF_KIND), totals, float(again.mean())
+
+
+def _blocks(view: RunView, rank: int) -> Array | None:
+    """Blocks of steady steps x kinds, milliseconds; what DDP hides in backward is moved to communication."""
+    series = view.per_rank[rank]
+    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    if counts.sum() < ENOUGH_STEPS:
+        return None
+    kinds = list(_PHASES_OF_KIND)
+    times = np.stack([sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[kind]) / 1e6 for kind in kinds], axis=1)
+    hidden = mean_wait_ms(view, rank) if len(view.comm(rank)) else float("nan")
+    if np.isfinite(hidden):
+        moved = np.minimum(hidden * counts, rows["backward_ns"] / 1e6)
+        times[:, kinds.index("compute")] -= moved
+        times[:, kinds.index("comm")] += moved
+    return block_sums(times, block_length(times.sum(axis=1)))

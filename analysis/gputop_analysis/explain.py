@@ -1,0 +1,157 @@
+"""Where a number or a finding comes from: inputs, statistic, threshold, formula."""
+
+from __future__ import annotations
+
+import difflib
+
+from gputop_analysis.catalogue import entry
+from gputop_analysis.findings import CATALOGUE
+from gputop_analysis.model import Finding, Proof
+from gputop_analysis.notes import NOTES
+from gputop_analysis.report.build import Report
+from gputop_analysis.report.figures import Figure, figures
+from gputop_analysis.report.words import confidence, figure, recoverable
+from gputop_analysis.text import wrapped
+
+
+RANKS_LISTED = 2
+"""Ranks whose figures the overview lists; the others have the same."""
+
+
+class NotInReport(LookupError):
+    """No finding and no figure of that name; the message says which are near."""
+
+
+def explain(report: Report, name: str, width: int = 80) -> str:
+    """A finding by its id, or the figures of that name, for people.
+
+    Raises:
+        NotInReport: there is no such thing.
+    """
+    if name.upper() in CATALOGUE:
+        raised = raised_as(report, name.upper())
+        parts = [finding_text(report, one, width) for one in raised] or [_not_raised(name.upper(), width)]
+        return "\n\n".join(parts)
+    return "\n\n".join(figure_text(one, width) for one in figures_named(report, name))
+
+
+def raised_as(report: Report, id: str) -> list[Finding]:
+    """The findings of that id, those that another one takes in as well."""
+    return [one for one in (*report.findings, *report.explained) if one.id == id]
+
+
+def figures_named(report: Report, name: str) -> list[Figure]:
+    """The figure of that whole name, or all whose last part it is (``wait_mean_ms``: of every rank).
+
+    Raises:
+        NotInReport: there is none.
+    """
+    known = figures(report)
+    found = [f for f in known if f.name == name] or [f for f in known if name in _endings(f.name)]
+    if found:
+        return found
+    names = [*CATALOGUE, *(f.name for f in known), *{f.name.rpartition(".")[2] for f in known}]
+    near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.upper(), CATALOGUE, n=1)
+    hint = f"did you mean {near[0]}?" if near else "--explain without a name lists what there is"
+    raise NotInReport(f"no finding and no figure {name!r} in this report: {hint}")
+
+
+def overview(report: Report, width: int) -> str:
+    """All that can be asked for: the findings of this run and every figure with its value."""
+    lines = ["findings"]
+    lines += [f"  {one.id}  {one.title}"[:width] for one in (*report.findings, *report.explained)] or ["  none"]
+    lines.append("figures")
+    ranks = [f"ranks.{rank}." for rank in report.view.ranks[RANKS_LISTED:]]
+    if ranks:
+        lines.append(f"  ({len(ranks)} more ranks have the same names as rank {report.view.ranks[0]})")
+    for one in figures(report):
+        if one.name.startswith(tuple(ranks)):
+            continue
+        lines.append(f"  {one.name:<38} {_number(one.value):>12} {one.unit}"[:width].rstrip())
+    return "\n".join(lines)
+
+
+def figure_text(one: Figure, width: int) -> str:
+    """One figure for people."""
+    lines = [f"{one.name} = {_number(one.value)} {one.unit}".rstrip()]
+    lines += wrapped("means", one.definition, width, indent=2)
+    lines += wrapped("source", one.source, width, indent=2)
+    lines += wrapped("read", one.read, width, indent=2)
+    return "\n".join(lines)
+
+
+def finding_text(report: Report, one: Finding, width: int) -> str:
+    """One finding of the run with all that it rests on."""
+    where = f", rank {one.rank}" if one.rank is not None else ""
+    said = f"taken in by {one.absorbed_by}" if one.absorbed_by else one.severity
+    lines = [f"{one.id} {one.name}: {said}{where}, confidence {confidence(one.confidence)}"]
+    lines += wrapped("says", one.title, width, indent=2)
+    lines += _proof(one.proof, width) if one.proof else wrapped("evidence", one.evidence, width, indent=2)
+    if won := recoverable(one):
+        lines += wrapped("wins back", won, width, indent=2)
+    lines += wrapped("fix", one.fix, width, indent=2)
+    lines += _small_print(one.id, width)
+    for other in report.explained:
+        if other.id in one.absorbed and other.absorbed_by == one.id:
+            lines += wrapped("takes in", f"{other.id} {other.name}: {other.title}", width, indent=2)
+    return "\n".join(lines)
+
+
+def _proof(proof: Proof, width: int) -> list[str]:
+    lines = wrapped("statistic", proof.statistic, width, indent=2)
+    lines += wrapped("value", f"{figure(proof.value)} {proof.unit}", width, indent=2)
+    lines += wrapped("threshold", f"{figure(proof.threshold)} {proof.unit}", width, indent=2)
+    lines += wrapped("formula", proof.formula, width, indent=2)
+    room = max((len(i.name) for i in proof.inputs), default=0)
+    for place, i in enumerate(proof.inputs):
+        value = f"{i.value if isinstance(i.value, str) else figure(i.value)} {i.unit}".rstrip()
+        said = f"{i.name:<{room}}  {value}" + (f"  from {i.source}" if i.source else "")
+        lines += _kept(" " * 2 + f"{'' if place else 'inputs':<10}", said, width)
+    return lines
+
+
+def _kept(head: str, said: str, width: int) -> list[str]:
+    """One line with its columns kept, or wrapped where it does not fit."""
+    whole = head + said
+    return [whole] if len(whole) <= width else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
+
+
+def _small_print(id: str, width: int) -> list[str]:
+    note = NOTES.get(id)
+    lines = wrapped("raised", CATALOGUE[id].trigger, width, indent=2)
+    if note is not None:
+        lines += wrapped("silent", note.silent, width, indent=2)
+        lines += wrapped("traps", note.traps, width, indent=2)
+    return lines
+
+
+def _not_raised(id: str, width: int) -> str:
+    lines = [f"{id} {CATALOGUE[id].name}: not raised in this run"]
+    lines += _small_print(id, width)
+    note = NOTES.get(id)
+    return "\n".join(lines + (wrapped("reads", note.reads, width, indent=2) if note else []))
+
+
+def explain_data(report: Report, name: str) -> dict[str, object]:
+    """The same as data: ``{"findings", "catalogue"}`` of an id, ``{"figures"}`` of a figure's name.
+
+    Raises:
+        NotInReport: there is no such thing.
+    """
+    from dataclasses import asdict
+
+    from gputop_analysis.report.data import finding_data, finite
+
+    if name.upper() in CATALOGUE:
+        raised = [finding_data(one) for one in raised_as(report, name.upper())]
+        return finite({"findings": raised, "catalogue": entry(CATALOGUE[name.upper()])})
+    return finite({"figures": [asdict(one) for one in figures_named(report, name)]})
+
+
+def _endings(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[i:]) for i in range(len(parts))] + [".".join(parts[:2])]
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else figure(value)

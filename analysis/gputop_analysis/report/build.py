@@ -1,0 +1,55 @@
+"""A report in the making: everything that its forms show, judged once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gputop_analysis.bottleneck import bottleneck
+from gputop_analysis.findings import judge_view
+from gputop_analysis.model import Bottleneck, Finding, RunSummary, Verdict
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
+from gputop_analysis.view import RunView
+from gputop_probes.record.reader import RunRecord
+
+
+@dataclass
+class Report:
+    """One run as it stands when the report is made. Parts are computed when they are asked for, and only once."""
+
+    record: RunRecord
+
+    @cached_property
+    def view(self) -> RunView:
+        """All of the run."""
+        return RunView(self.record)
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """Counts, rates, phases, ranks, devices."""
+        return summarise(self.record)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings, worst first."""
+        return self._judged[0]
+
+    @property
+    def explained(self) -> list[Finding]:
+        """Findings that another one takes in, with ``absorbed_by`` set."""
+        return self._judged[1]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The headline."""
+        return verdict(self.summary, self.findings)
+
+    @cached_property
+    def bottleneck(self) -> Bottleneck:
+        """What the run is limited by."""
+        return bottleneck(self.view, self.findings)
+
+    @cached_property
+    def _judged(self) -> tuple[list[Finding], list[Finding]]:
+        return judge_view(self.view)

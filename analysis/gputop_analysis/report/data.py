@@ -1,0 +1,122 @@
+"""The report as data: stable names with units, null for what was not measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from gputop_agent import wire
+from gputop_analysis.model import Bottleneck, Finding, GpuSummary, RankSummary
+from gputop_analysis.report.build import Report
+from gputop_probes.record.reader import RunRecord
+
+_RANK = (
+    "rank",
+    "host",
+    "steps",
+    "step_time_p50_ms",
+    "step_time_p95_ms",
+    "phases_mean_ms",
+    "wait_mean_ms",
+    "peak_allocated_gib",
+    "peak_reserved_gib",
+    "peak_rss_gib",
+    "dropped_records",
+)
+_GPU = ("index", "name", "memory_total_gib", "peak_used_gib", "util_mean_pct", "power_mean_w")
+_FINDING = (
+    "id",
+    "name",
+    "severity",
+    "rank",
+    "gpu",
+    "host",
+    "site",
+    "title",
+    "evidence",
+    "fix",
+    "confidence",
+    "recoverable_ms_per_step",
+    "interval_ms_per_step",
+    "recoverable_hours",
+    "absorbed",
+    "absorbed_by",
+)
+
+
+def report_data(record: RunRecord) -> dict[str, Any]:
+    """What ``gputop report --json`` prints of a record: ``as_data`` of its report."""
+    return as_data(Report(record))
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The report as one JSON object. What was not measured is None; every number is finite.
+
+    Findings that another one explains stand at the end, with severity ``info`` and ``absorbed_by``.
+    """
+    s = report.summary
+    data = {
+        "command": list(s.command),
+        "state": s.state,
+        "exit_code": s.exit_code,
+        "duration_s": ((s.ended_ns or s.now_ns) - s.started_ns) / 1e9,
+        "world_size": s.world_size,
+        "steps": s.steps,
+        "total_steps": s.total_steps,
+        "step_time_p50_ms": s.step_time_p50_ms,
+        "step_time_p95_ms": s.step_time_p95_ms,
+        "steps_per_s": s.steps_per_s,
+        "samples_per_s": s.samples_per_s or None,
+        "tokens_per_s": s.tokens_per_s or None,
+        "phases_mean_ms": dict.fromkeys(wire.PHASES, 0.0) | {p.name: p.mean_ms for p in s.phases},
+        "verdict": _verdict(report),
+        "ranks": [_rank(one) for one in s.ranks],
+        "gpus": [_gpu(one) for one in s.gpus],
+        "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
+        "context": s.context,
+    }
+    return finite(data)
+
+
+def finite(value: Any) -> Any:
+    """The same JSON value with NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value
+
+
+def finding_data(one: Finding) -> dict[str, Any]:
+    """One finding with its proof."""
+    return {name: getattr(one, name) for name in _FINDING} | {"proof": asdict(one.proof) if one.proof else None}
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    limit: Bottleneck = report.bottleneck
+    one = limit.finding
+    return {
+        "health": report.verdict.health,
+        "headline": report.verdict.headline,
+        "bottleneck": limit.kind,
+        "confidence": limit.confidence,
+        "why": limit.why,
+        "do_first": limit.do_first,
+        "finding": one.id if one else None,
+        "rank": one.rank if one else None,
+        "site": one.site if one else None,
+        "recoverable_ms_per_step": one.recoverable_ms_per_step if one else None,
+        "interval_ms_per_step": one.interval_ms_per_step if one else None,
+        "recoverable_hours": one.recoverable_hours if one else None,
+    }
+
+
+def _rank(one: RankSummary) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _RANK}
+
+
+def _gpu(one: GpuSummary) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _GPU}

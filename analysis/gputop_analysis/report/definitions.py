@@ -1,0 +1,125 @@
+"""What the numbers of the report mean. A star stands for any rank, GPU or phase."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+STEPS = "steps"
+"""Read from the step records: the report says how many."""
+
+
+class Definition(NamedTuple):
+    """Of one number."""
+
+    unit: str
+    text: str
+    source: str
+    table: str = STEPS
+    """``steps``, or how much was read in words."""
+
+
+_ALL_HOSTS = "the last state that each host wrote"
+_HELLOS = "the hello of each rank"
+_SAMPLES = "the newest 50,000 samples of the device"
+_FOLDED = "a record of n folded steps counts n times, each with 1/n of its time"
+_FIRST = "the finding named in verdict.finding; its proof: --explain with its id"
+
+DEFINITIONS: dict[str, Definition] = {
+    "exit_code": Definition("", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS),
+    "duration_s": Definition(
+        "s", "from the command's start to its end, or to now", "host.json: started_ns, ended_ns", _ALL_HOSTS
+    ),
+    "world_size": Definition(
+        "ranks", "what the ranks say it is, at least those that were seen", "hello.world_size, steps/", _HELLOS
+    ),
+    "steps": Definition(
+        "steps",
+        "steps done by the slowest rank: last step index + 1 of each attempt, added up",
+        "steps.step, rank_start.record_index",
+        "the last record of each attempt",
+    ),
+    "total_steps": Definition("steps", "steps that there will be, as the trainer says", "hello.total_steps", _HELLOS),
+    "step_time_p50_ms": Definition(
+        "ms",
+        f"smallest time t such that half of all ranks' steps took at most t; {_FOLDED}",
+        "steps.wall_ns / steps.n_steps",
+    ),
+    "step_time_p95_ms": Definition(
+        "ms",
+        f"smallest time t such that 95 % of all ranks' steps took at most t; {_FOLDED}",
+        "steps.wall_ns / steps.n_steps",
+    ),
+    "steps_per_s": Definition(
+        "1/s",
+        "steps / wall time of the slowest rank without its first step; while the run goes on, of the last 10 s",
+        "steps.n_steps, steps.wall_ns",
+    ),
+    "samples_per_s": Definition(
+        "1/s",
+        "samples / wall time, added up over the ranks, over the steps of steps_per_s",
+        "steps.samples, steps.wall_ns",
+    ),
+    "tokens_per_s": Definition(
+        "1/s",
+        "tokens / wall time, added up over the ranks, over the steps of steps_per_s",
+        "steps.tokens, steps.wall_ns",
+    ),
+    "phases_mean_ms.*": Definition(
+        "ms",
+        "time of the phase / steps, all steps of all ranks; the phases add up to the mean wall time of a step",
+        "steps.<phase>_ns, steps.n_steps",
+    ),
+    "verdict.confidence": Definition(
+        "0 to 1",
+        "the finding's confidence; without a finding, how often this kind takes most of the step when blocks of "
+        "steady steps are drawn anew (400 draws)",
+        "the finding, or steps.<phase>_ns and comm.wait_ns",
+    ),
+    "verdict.recoverable_ms_per_step": Definition(
+        "ms", "wall time a step that the fix would win back", _FIRST, "see there"
+    ),
+    "verdict.interval_ms_per_step.0": Definition("ms", "lower end of its 95 % interval", _FIRST, "see there"),
+    "verdict.interval_ms_per_step.1": Definition("ms", "upper end of its 95 % interval", _FIRST, "see there"),
+    "verdict.recoverable_hours": Definition(
+        "h", "recoverable_ms_per_step x (total_steps - steps done by the slowest rank)", _FIRST, "see there"
+    ),
+    "ranks.*.rank": Definition("", "global rank", "file name of the step records", "the file name"),
+    "ranks.*.steps": Definition(
+        "steps", "last step index + 1 of each attempt, added up", "steps.step", "the last record of each attempt"
+    ),
+    "ranks.*.step_time_p50_ms": Definition(
+        "ms", f"as step_time_p50_ms, of this rank; {_FOLDED}", "steps.wall_ns / n_steps"
+    ),
+    "ranks.*.step_time_p95_ms": Definition(
+        "ms", f"as step_time_p95_ms, of this rank; {_FOLDED}", "steps.wall_ns / n_steps"
+    ),
+    "ranks.*.phases_mean_ms.*": Definition(
+        "ms", "time of the phase / steps, of this rank", "steps.<phase>_ns, n_steps"
+    ),
+    "ranks.*.wait_mean_ms": Definition(
+        "ms",
+        "exposed waiting for other ranks a step: the mean of DDP's own timing where there is one, else time in "
+        "synchronous collectives / steps",
+        "comm.wait_ns, else steps.comm_ns",
+        "every record of the rank, evenly spread blocks where there are more than 131,072",
+    ),
+    "ranks.*.peak_allocated_gib": Definition(
+        "GiB", "largest allocation of PyTorch's allocator at its peak inside any step", "steps.peak_allocated_bytes"
+    ),
+    "ranks.*.peak_reserved_gib": Definition(
+        "GiB", "most that PyTorch's allocator held at the end of any step", "steps.reserved_bytes"
+    ),
+    "ranks.*.peak_rss_gib": Definition(
+        "GiB", "most resident memory of the process at the end of any step", "steps.rss_bytes"
+    ),
+    "ranks.*.dropped_records": Definition(
+        "records", "records that the rank could not send in time; its last count", "steps.dropped", "the last record"
+    ),
+    "gpus.*.index": Definition("", "the driver's index", "gpu.index", _SAMPLES),
+    "gpus.*.memory_total_gib": Definition("GiB", "memory of the device", "gpu.memory_total_bytes", _SAMPLES),
+    "gpus.*.peak_used_gib": Definition("GiB", "most memory in use, by whomever", "gpu.memory_used_bytes", _SAMPLES),
+    "gpus.*.util_mean_pct": Definition(
+        "%", "mean of the driver's utilisation: part of the time in which any kernel ran", "gpu.util_pct", _SAMPLES
+    ),
+    "gpus.*.power_mean_w": Definition("W", "mean power draw", "gpu.power_w", _SAMPLES),
+}

@@ -1,0 +1,87 @@
+"""Every number of the report: what it means, where it comes from, how much was read for it.
+
+``gputop report RUN --explain NAME`` prints one of them. The names are the paths of ``--json``, with dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gputop_analysis.report.build import Report
+from gputop_analysis.report.data import as_data
+from gputop_analysis.report.definitions import DEFINITIONS, Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of one run's report."""
+
+    name: str
+    """``ranks.0.wait_mean_ms``: a rank by its number, a GPU by its index."""
+    value: float | None
+    """None: not measured."""
+    unit: str
+    definition: str
+    source: str
+    """Columns and events of the record."""
+    read: str
+    """How much of them."""
+
+
+def figures(report: Report) -> list[Figure]:
+    """All numbers of a report in the order of ``--json``, but those inside findings: a finding has its own proof."""
+    return [
+        Figure(name, value, known.unit, known.text, known.source, _read(report, name, known))
+        for name, value in numbers(as_data(report))
+        if (known := definition(name)) is not None
+    ]
+
+
+def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Names and values of the numbers in ``as_data``, but those of findings, proofs and the machine's description."""
+    for key, value in data.items():
+        if key in ("ranks", "gpus"):
+            for item in value:
+                number = item["rank" if key == "ranks" else "index"]
+                yield from _leaves(item, f"{key}.{number}")
+        elif key not in ("findings", "context", "command", "baseline", "trace"):
+            yield from _leaves(value, key)
+
+
+def definition(name: str) -> Definition | None:
+    """The definition of a dotted name: the number of a rank or a GPU and the name of a phase stand for any."""
+    parts = name.split(".")
+    if parts[0] in ("ranks", "gpus"):
+        parts[1] = "*"
+    if len(parts) > 1 and parts[-2] == "phases_mean_ms":
+        parts[-1] = "*"
+    return DEFINITIONS.get(".".join(parts))
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, float | None]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}.{key}")
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _leaves(item, f"{name}.{place}")
+    elif value is None:
+        if definition(name) is not None:
+            yield name, None
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield name, value
+
+
+def _read(report: Report, name: str, known: Definition) -> str:
+    if known.table != "steps":
+        return known.table
+    parts = name.split(".")
+    ranks = [int(parts[1])] if parts[0] == "ranks" else report.view.ranks
+    records = sum(len(report.view.per_rank[rank].rows) for rank in ranks)
+    held = sum(len(report.record.steps(rank)) for rank in ranks)
+    steps = sum(report.view.per_rank[rank].total_steps() for rank in ranks)
+    of = f", evenly spread blocks of {held:,}" if records < held else ""
+    whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    return f"{records:,} records for {steps:,} steps, {whose}{of}"

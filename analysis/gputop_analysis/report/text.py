@@ -1,0 +1,163 @@
+"""The report as text for a terminal or a pipe: verdict, header, phases, ranks, devices, findings, trends."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from gputop_analysis.model import Finding
+from gputop_analysis.report.build import Report
+from gputop_analysis.report.trends import Trend, trends
+from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, figure, recoverable, speed
+from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
+from gputop_probes.record.reader import RunRecord
+
+_GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
+_ASCII_GLYPHS = {"critical": "X", "high": "!", "medium": "*", "info": "-"}
+RANKS_SHOWN = 16
+
+Section = Callable[[Report, int, bool], Iterator[str]]
+
+
+def report_text(record: RunRecord, width: int = 80, colour: bool = False) -> str:
+    """What ``gputop report`` prints of a record: ``as_text`` of its report."""
+    return as_text(Report(record), width, colour)
+
+
+def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
+    """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without ``colour``."""
+    width = max(40, width)
+    sections: tuple[Section, ...] = (_verdict, _header, _phases, _ranks, _gpus, _findings, _trends)
+    parts = [list(section(report, width, colour)) for section in sections]
+    text = "\n\n".join("\n".join(part) for part in parts if part)
+    return text if colour else plain_ascii(text)
+
+
+def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
+    for line in textwrap.wrap(report.verdict.headline, width):
+        yield painted(line, HEALTH_STYLE[report.verdict.health], colour)
+    limit = report.bottleneck
+    if limit.kind == "unknown":
+        return
+    said = f"{limit.kind}, confidence {confidence(limit.confidence)}"
+    if limit.finding is None:
+        said += f": {limit.why}"
+    yield from _labelled("bottleneck", said, width, colour)
+    if limit.do_first:
+        yield from _labelled("do first", limit.do_first, width, colour)
+    if limit.finding is not None and (won := recoverable(limit.finding)):
+        yield from _labelled("wins back", won, width, colour)
+
+
+def _labelled(label: str, said: str, width: int, colour: bool) -> Iterator[str]:
+    first, *rest = wrapped(f"{label:<12}", said, width, indent=0)
+    yield first.replace(label, painted(label, "bold", colour), 1)
+    yield from rest
+
+
+def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
+    s = report.summary
+    command = " ".join(s.command)
+    yield f"{'command':<9} {command if len(command) <= width - 10 else command[: width - 13] + '...'}"
+    if report.record.manifest.recording:
+        yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
+    ranks = "1 rank" if s.world_size == 1 else f"{s.world_size} ranks"
+    yield f"{'steps':<9} {done(s)}, {ranks}, {duration(((s.ended_ns or s.now_ns) - s.started_ns) / 1e9)}"
+    yield f"{'speed':<9} {speed(s)}"
+    yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+
+
+def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
+    shown = [phase for phase in report.summary.phases if phase.share > 0]
+    if not shown:
+        return
+    room = max(6, min(40, width - 52))
+    yield painted(f"{'phase':<12}{'mean ms':>10}{'p50':>9}{'p95':>9}{'share':>8}", "bold", colour)
+    for phase in sorted(shown, key=lambda p: -p.share):
+        figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}{phase.share * 100:>6.1f} %"
+        meter = bar(phase.share, room, colour).rstrip()
+        yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
+
+
+def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
+    ranks = report.summary.ranks
+    if not ranks:
+        return
+    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in ranks)
+    wide = width >= 80
+    memory = "peak GiB" if on_gpu else "RSS GiB"
+    head = _rank_line("rank", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped", wide) + "  host"
+    yield painted(head, "bold", colour)
+    for r in ranks[:RANKS_SHOWN]:
+        held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
+        times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
+        yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
+    if len(ranks) > RANKS_SHOWN:
+        yield f"     and {len(ranks) - RANKS_SHOWN} more ranks (--json lists them all)"
+
+
+def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:
+    """The two least needed columns go where there is no room."""
+    tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")
+    return f"{rank:>4}{steps:>10}{p50:>8}{tail}{wait:>9}{memory:>9}{lost}"
+
+
+def _gpus(report: Report, width: int, colour: bool) -> Iterator[str]:
+    ours = [gpu for gpu in report.summary.gpus if gpu.ours]
+    if not ours:
+        return
+    room = max(8, min(30, width - 44))
+    head = f"{'gpu':>4}  {'name':<{room}}{'peak GiB':>10}{'total':>9}{'util %':>9}{'power W':>9}"
+    yield painted(head, "bold", colour)
+    for gpu in ours:
+        used = f"{gib(gpu.peak_used_gib):>10}{gib(gpu.memory_total_gib):>9}"
+        rates = f"{_whole(gpu.util_mean_pct):>9}{_whole(gpu.power_mean_w):>9}"
+        yield f"{gpu.index:>4}  {gpu.name[: room - 1]:<{room}}{used}{rates}"
+
+
+def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:
+    findings = report.findings
+    if not findings:
+        yield "no findings"
+        return
+    yield painted("1 finding" if len(findings) == 1 else f"{len(findings)} findings", "bold", colour)
+    for one in findings:
+        yield from _finding(one, width, colour)
+
+
+def _finding(one: Finding, width: int, colour: bool) -> Iterator[str]:
+    glyph = (_GLYPHS if colour else _ASCII_GLYPHS)[one.severity]
+    head = f"{glyph} {one.severity:<8} {one.id}  "
+    first, *rest = wrapped("", one.title, width, indent=len(head) - LABEL)
+    yield painted(head, one.severity, colour) + first[len(head) :]
+    yield from rest
+    yield from wrapped("evidence", one.evidence, width)
+    if won := recoverable(one):
+        yield from wrapped("wins back", won, width)
+    yield from wrapped("fix", one.fix, width)
+    if one.absorbed:
+        yield from wrapped("explains", ", ".join(one.absorbed), width)
+
+
+def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:
+    known = list(trends(report.view))
+    if not known:
+        return
+    room = max(10, min(60, width - 44))
+    yield painted(f"{'over the run':<17}{'first':>10}{'last':>12}", "bold", colour)
+    for one in known:
+        first, last = one.ends
+        yield f"{one.name:<17}{figure(first):>10}{figure(last):>12} {one.unit:<4}{_spark(one, room, colour)}".rstrip()
+
+
+def _spark(one: Trend, room: int, colour: bool) -> str:
+    known = one.values[np.isfinite(one.values)]
+    means = [float(part.mean()) for part in np.array_split(known, min(room, len(known)))]
+    return sparkline(means, room, colour)
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "-"

@@ -1,0 +1,55 @@
+"""Phrases that all forms of the report share."""
+
+from __future__ import annotations
+
+import math
+
+from gputop_analysis.model import Finding, RunSummary
+from gputop_analysis.text import ms
+
+HEALTH_STYLE = {
+    "waiting": "info",
+    "healthy": "good",
+    "ended": "good",
+    "attention": "medium",
+    "critical": "critical",
+    "failed": "critical",
+}
+
+
+def done(s: RunSummary) -> str:
+    """``1,200 of 5,000``."""
+    return f"{s.steps:,} of {s.total_steps:,}" if s.total_steps else f"{s.steps:,}"
+
+
+def speed(s: RunSummary) -> str:
+    """``10.9 steps/s, 350 samples/s``."""
+    rates = [f"{s.steps_per_s:,.4g} steps/s"]
+    rates += [f"{s.samples_per_s:,.0f} samples/s"] if s.samples_per_s else []
+    rates += [f"{s.tokens_per_s:,.0f} tokens/s"] if s.tokens_per_s else []
+    return ", ".join(rates)
+
+
+def confidence(value: float) -> str:
+    """``95 %``; never a whole 100 for what is an estimate and not a fact."""
+    return "100 %" if value >= 1.0 else f"{min(99, math.floor(100 * value)):d} %"
+
+
+def recoverable(one: Finding) -> str:
+    """``15.9 ms a step (95 % interval 15.8 to 16.0), 0.40 h over the rest of the run``; empty where nothing is."""
+    if one.recoverable_ms_per_step is None:
+        return ""
+    said = f"{ms(one.recoverable_ms_per_step)} ms a step"
+    if one.interval_ms_per_step:
+        low, high = one.interval_ms_per_step
+        said += f" (95 % interval {ms(low)} to {ms(high)})"
+    if one.recoverable_hours and one.recoverable_hours >= 0.01:
+        said += f", {one.recoverable_hours:.2f} h over the rest of the run"
+    return said
+
+
+def figure(value: float) -> str:
+    """A number of any size with four significant digits, or a dash."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

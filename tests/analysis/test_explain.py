@@ -1,0 +1,109 @@
+"""Every number of a report can be traced, and so can every finding."""
+
+import json
+
+import pytest
+from analysis_support import Builder
+
+from gputop_analysis import catalogue
+from gputop_analysis.explain import NotInReport, explain, explain_data, overview
+from gputop_analysis.findings import CATALOGUE
+from gputop_analysis.notes import NOTES
+from gputop_analysis.report import Report, as_data
+from gputop_analysis.report.definitions import DEFINITIONS
+from gputop_analysis.report.figures import definition, figures, numbers
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Two ranks on a GPU that tells everything, held up by their loader."""
+    build = Builder(tmp_path / "r")
+    for rank in (0, 1):
+        build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=1000)
+        for _ in range(150):
+            build.step(
+                rank,
+                wait_ms=0.1,
+                data=10.0,
+                forward=5.0,
+                backward=9.0,
+                samples=8,
+                tokens=512,
+                peak_allocated_bytes=2 << 30,
+                reserved_bytes=3 << 30,
+            )
+    build.sample(
+        "gpu", t_ns=1, index=3, memory_used_bytes=3 << 30, memory_total_bytes=80 << 30, util_pct=70.0, power_w=300.0
+    )
+    build.end()
+    return Report(build.open())
+
+
+def test_every_number_of_the_report_has_a_definition(report):
+    data = as_data(report)
+    undefined = [name for name, _ in numbers(data) if definition(name) is None]
+    assert undefined == []
+    measured = {one.name: one.value for one in figures(report)}
+    assert measured["step_time_p50_ms"] == data["step_time_p50_ms"]
+    assert measured["ranks.1.wait_mean_ms"] == pytest.approx(0.1)
+    assert measured["gpus.3.power_mean_w"] == 300.0
+    assert all(one.definition and one.source and one.read for one in figures(report))
+
+
+def test_no_definition_is_of_something_that_no_report_has(report):
+    stars = {DEFINITIONS[key].text for key in DEFINITIONS}
+    used = {one.definition for one in figures(report)}
+    assert stars - used == set()
+
+
+def test_a_raised_finding_shows_what_it_rests_on(report):
+    said = explain(report, "in02", width=90)
+    for part in ("IN02 single-process loader: high", "wins back", "raised", "silent", "takes in  IN01 input-bound"):
+        assert part in said
+    assert max(map(len, said.splitlines())) <= 90
+    data = json.loads(json.dumps(explain_data(report, "IN02"), allow_nan=False))
+    assert data["findings"][0]["id"] == data["catalogue"]["id"] == "IN02"
+
+
+def test_one_that_was_taken_in_says_by_what(report):
+    assert explain(report, "IN01").startswith("IN01 input-bound: taken in by IN02")
+
+
+def test_one_that_was_not_raised_says_when_it_would_be(report):
+    said = explain(report, "NU01")
+    assert said.startswith("NU01 non-finite loss: not raised in this run")
+    assert CATALOGUE["NU01"].trigger in said
+
+
+def test_a_figure_by_its_name_or_the_end_of_it(report):
+    assert explain(report, "step_time_p50_ms").splitlines()[0].startswith("step_time_p50_ms = 24")
+    assert "300 records for 300 steps, 2 ranks" in explain(report, "step_time_p50_ms")
+    assert explain(report, "peak_allocated_gib").count("= 2 GiB") == 2
+    assert "ranks.1." not in explain(report, "ranks.0")
+    assert "150 records for 150 steps, rank 1" in explain(report, "ranks.1.step_time_p95_ms")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(report):
+    with pytest.raises(NotInReport, match="did you mean step_time_p50_ms"):
+        explain(report, "step_time_p50")
+    with pytest.raises(NotInReport, match="did you mean IN0"):
+        explain(report, "IN0")
+
+
+def test_the_overview_lists_findings_and_figures(report):
+    said = overview(report, 80)
+    assert "  IN02  " in said
+    assert "verdict.confidence" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_an_empty_record_has_figures_too(tmp_path):
+    empty = Report(Builder(tmp_path / "r").open())
+    assert [name for name, _ in numbers(as_data(empty)) if definition(name) is None] == []
+    assert "  none" in overview(empty, 80)
+
+
+def test_a_note_belongs_to_a_finding_and_says_something():
+    for id, note in NOTES.items():
+        assert note.reads and note.silent and note.traps, id
+    assert [spec.id for spec in catalogue.specs() if spec.id not in NOTES] == []
