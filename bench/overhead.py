@@ -9,7 +9,8 @@ step; a repeated matrix product sets its length. A recorder that reads and throw
 ``added_us`` compares the typical step, ``added_mean_us`` the whole blocks, which holds the sending too.
 ``processes`` adds whole runs, with and without injection, interleaved.
 
-Rows for pytscope's AutoProfiler and TraceML are added where they are installed.
+Rows for pytscope's AutoProfiler and TraceML (``traceml_ai``) are added where they are installed, on the same loop.
+TraceML wants ``with trace_step(model)`` around each step; its block without it still has its patches in place.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> None:
         result = {"bench": "overhead", "unit": "us a step", **child("interleaved", options.rounds, path)}
         if options.processes:
             result["processes"] = whole_runs(options.processes, path)
-        for name in ("pytscope", "traceml"):
+        for name in ("pytscope", "traceml_ai"):
             if importlib.util.find_spec(name):
                 result[name] = child(name, options.rounds, None)
     print(json.dumps(result))
@@ -87,11 +88,20 @@ def child(what: str, rounds: int, path: Path | None) -> dict[str, object]:
     env["OMP_NUM_THREADS"] = "1"
     if path is not None:
         env |= {"PYTHONPATH": str(AGENT_DIR / "inject"), "GPUTOP_AGENT_DIR": str(AGENT_DIR), "GPUTOP_SOCKET": str(path)}
-    command = [sys.executable, __file__, "--child", what, "--rounds", str(rounds)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
+    mine = ["--child", what, "--rounds", str(rounds)]
+    with tempfile.TemporaryDirectory() as logs:
+        command = [*(_traceml(logs) if what == "traceml_ai" else [sys.executable, __file__]), *mine]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(lines[-1])
+
+
+def _traceml(logs: str) -> list[str]:
+    """Its launcher, without which it measures nothing."""
+    start = "from traceml_ai.launcher.cli import main; main()"
+    return [sys.executable, "-c", start, "run", "--logs-dir", logs, "--run-name", "bench", __file__, "--args"]
 
 
 def one_process(what: str, rounds: int) -> dict[str, object]:
@@ -105,9 +115,10 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
     if what == "whole":
         return {"step_us": statistics.median(make_steps(torch)(rounds, PRODUCTS_OF_WHOLE)[rounds // 4 :]) * 1e6}
     for step_ms in STEP_MS:
-        loop = make_loop(torch, step_ms)
+        steps = make_steps(torch)
+        loop = make_loop(steps, step_ms)
         loop(20)
-        rows[f"{step_ms:g}ms"] = compare(loop, step_ms, rounds, switch(what))
+        rows[f"{step_ms:g}ms"] = compare(loop, step_ms, rounds, switch(what, steps))
     return rows
 
 
@@ -126,6 +137,8 @@ def make_steps(torch):
     source = iter(torch.utils.data.DataLoader(Rows(), batch_size=None))
 
     def steps(n: int, products: int) -> list[float]:
+        if steps.around is not None:  # type: ignore[attr-defined]
+            return wrapped(n, products, steps.around)  # type: ignore[attr-defined]
         took = []
         for _ in range(n):
             began = time.perf_counter()
@@ -138,30 +151,65 @@ def make_steps(torch):
             took.append(time.perf_counter() - began)
         return took
 
+    def wrapped(n: int, products: int, around) -> list[float]:
+        took = []
+        for _ in range(n):
+            began = time.perf_counter()
+            with around(net):
+                loss = net(next(source)).sum()
+                for _ in range(products):
+                    torch.mm(filler, filler)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            took.append(time.perf_counter() - began)
+        return took
+
+    steps.around, steps.net, steps.optimizer = None, net, optimizer  # type: ignore[attr-defined]
     return steps
 
 
-def make_loop(torch, step_ms: float):
+def make_loop(steps, step_ms: float):
     """``loop(n)`` runs n steps of about ``step_ms``."""
-    steps = make_steps(torch)
     bare = statistics.median(steps(300, 0))
     one = statistics.median(steps(100, 20)) - bare
     products = max(0, round((step_ms / 1e3 - bare) / max(one / 20, 1e-7)))
     return lambda n: steps(n, products)
 
 
-def switch(what: str):
+def switch(what: str, steps):
     """``switch(on)`` of the tool that is measured."""
     if what == "interleaved":
         return take_in_and_out
-    if what == "pytscope":
-        from pytscope import AutoProfiler  # type: ignore[import-not-found]
+    return pytscope_switch(steps) if what == "pytscope" else traceml_switch(steps)
 
-        profiler = AutoProfiler()
-        return lambda on: profiler.start() if on else profiler.stop()
-    import traceml  # type: ignore[import-not-found]
 
-    return lambda on: traceml.init() if on and hasattr(traceml, "init") else None
+def pytscope_switch(steps):
+    """Start and finish an AutoProfiler of the loop's model and optimizer."""
+    from pytscope import AutoProfiler  # type: ignore[import-not-found]
+
+    folder, running = tempfile.mkdtemp(), []
+
+    def turn(on: bool) -> None:
+        for profiler in running:
+            profiler.finish()
+        running.clear()
+        if on:
+            running.append(AutoProfiler(folder, steps.net, steps.optimizer).start())
+
+    return turn
+
+
+def traceml_switch(steps):
+    """Its patches once, and its step boundary around each step or none."""
+    import traceml_ai  # type: ignore[import-not-found]
+
+    traceml_ai.init()
+
+    def turn(on: bool) -> None:
+        steps.around = traceml_ai.trace_step if on else None
+
+    return turn
 
 
 def take_in_and_out(on: bool) -> None:
