@@ -24,7 +24,7 @@ def as_html(report: TraceReport) -> str:
 def _lane(lane: Lane) -> str:
     parts = [
         (
-            name.replace("_", " ") + (", exposed" if name == COMM else ""),
+            _label(name),
             ms(value),
             _percent(value, lane),
             MEANING[name],
@@ -37,7 +37,7 @@ def _lane(lane: Lane) -> str:
             f"{c.count:,}",
             ms(c.total_ms),
             ms(c.exposed_ms),
-            "-" if c.bytes is None else f"{c.bytes / 2**20:,.1f}",
+            _mib(c.bytes),
         )
         for c in lane.collectives[:_SHOWN]
     ]

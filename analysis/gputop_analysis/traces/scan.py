@@ -101,6 +101,8 @@ class EventScanner:
                 if text.startswith("]", at):
                     self._at += 1
                     return
+                if at < len(text) and text[at] != "{":
+                    raise _Torn("the file is damaged") from None
                 self._fill()
                 text, at = self._text, 0
                 continue
