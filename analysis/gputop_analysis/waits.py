@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_analysis.align import Aligned, bucketed
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
 
@@ -35,6 +35,7 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
     return comm_ns / 1e6 / max(series.total_steps(), 1) if comm_ns else float("nan")
 
 
+@once_per_view
 def waits(view: RunView) -> Waits | None:
     """Waits of all ranks over the steady common steps; None where no source covers every rank.
 

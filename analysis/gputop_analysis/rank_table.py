@@ -1,0 +1,202 @@
+"""Ranks side by side, as columns: what a screen of up to a thousand ranks shows and sorts.
+
+The rank that waits least sets the step: it is the critical path of that step. Whether it is always the same one, and
+whether that is more than chance, is judged as for the straggler findings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_agent import wire
+from gputop_analysis.culprit import Culprit, find_culprit
+from gputop_analysis.series import RankSeries
+from gputop_analysis.view import RunView, once_per_view
+from gputop_analysis.waits import Waits, waits
+
+Array = npt.NDArray[Any]
+
+Pattern = Literal["persistent", "rotating", "balanced", "unknown"]
+
+ROTATING_RATIO = 1.05
+"""Slowest rank of a step against the median one, from which ranks that take turns are called uneven."""
+
+MIN_EXCESS_SHARE = 0.01
+"""Of the step: a smaller difference between ranks is not shown as one."""
+
+_SUMMED = ("wall_ns", *(f"{phase}_ns" for phase in wire.PHASES))
+_OWN_PHASES = tuple(phase for phase in wire.PHASES if phase != "comm")
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """One entry a rank in every column, in the order of ``ranks``. Means are over the steady steps of the window."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: Array
+    """Steps done in the window."""
+    step_ms: Array
+    """Wall time per step."""
+    compute_ms: Array
+    """The same without waiting for other ranks; NaN where that is not measured."""
+    wait_ms: Array
+    """Exposed communication and waiting per step, median; NaN where nothing measures it."""
+    phases_ms: dict[str, Array]
+    """By phase of ``wire.PHASES``; backward without its waiting where that is known."""
+    excess_phase: tuple[str, ...]
+    """The phase in which a rank takes longest compared with the median rank; empty where it takes no longer in any."""
+    excess_ms: Array
+    """By how much."""
+    slowest_share: Array
+    """Share of the steps in which this rank was the one that set the step; NaN where not measured."""
+    comm_share: Array
+    """Exposed communication and waiting / wall time, 0 to 1; NaN where not measured."""
+    critical_path: Array
+    """Rank that set each step (or bucket of folded steps), oldest first; empty where not measured."""
+    culprit: int | None
+    """The persistently slow rank."""
+    cause: str
+    """The phase in which the culprit takes longer; empty without one."""
+    pattern: Pattern
+    """``persistent``: one rank is slow; ``rotating``: another one each time; ``balanced``: neither."""
+    load_imbalance: float
+    """(largest compute / mean compute) - 1 over the ranks' means; NaN where not measured."""
+    exposed_comm_ms: float
+    """Communication that even the slowest rank sees: the least wait of any rank; NaN where not measured."""
+    source: str
+    """What measured the waiting; empty for nothing."""
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def by_wait(self) -> Array:
+        """Row numbers, the rank that waits least (and so holds up the others) first; not measured last."""
+        return np.argsort(self.wait_ms, kind="stable")
+
+    def by(self, column: str) -> Array:
+        """Row numbers by a numeric column, largest first; not measured last."""
+        return np.argsort(-np.asarray(getattr(self, column), float), kind="stable")
+
+
+@once_per_view
+def rank_table(view: RunView) -> RankTable:
+    """All ranks of a view; NaN, not zero, where a record does not tell."""
+    ranks = tuple(view.ranks)
+    sums, counts = _sums(view)
+    mean_ms = sums / np.maximum(counts[:, None], 1) / 1e6
+    mean_ms[counts == 0] = np.nan
+    waited = waits(view)
+    wait_ms, wait_mean = _columns(waited, ranks)
+    step_ms, phases = mean_ms[:, 0], dict(zip(wire.PHASES, mean_ms[:, 1:].T, strict=True))
+    if waited is not None and waited.backward_compute_ms is not None:
+        phases["backward"] = _spread(waited, ranks, waited.backward_compute_ms.mean(axis=0))
+    excess_phase, excess_ms = _excess(phases, step_ms)
+    found = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
+    culprit = waited.ranks[found.index] if waited is not None and found is not None else None
+    return RankTable(
+        ranks=ranks,
+        hosts=tuple(view.host_of(rank) for rank in ranks),
+        steps=np.array([view.per_rank[rank].total_steps() for rank in ranks], np.int64),
+        step_ms=step_ms,
+        compute_ms=step_ms - wait_mean,
+        wait_ms=wait_ms,
+        phases_ms=phases,
+        excess_phase=excess_phase,
+        excess_ms=excess_ms,
+        slowest_share=_slowest_share(waited, ranks),
+        comm_share=wait_mean / step_ms,
+        critical_path=_critical_path(waited),
+        culprit=culprit,
+        cause=excess_phase[ranks.index(culprit)] if culprit is not None else "",
+        pattern=_pattern(waited, found, _mean(step_ms)),
+        load_imbalance=_imbalance(step_ms - wait_mean),
+        exposed_comm_ms=float(waited.ms.mean(axis=0).min()) if waited is not None else float("nan"),
+        source=waited.source if waited is not None else "",
+    )
+
+
+def _sums(view: RunView) -> tuple[Array, Array]:
+    """Ranks x (wall, phases) in nanoseconds over the steady steps, and how many steps those are."""
+    sums, counts = np.zeros((len(view.ranks), len(_SUMMED))), np.zeros(len(view.ranks))
+    for row, rank in enumerate(view.ranks):
+        series = view.per_rank[rank]
+        sums[row], counts[row] = _sum(series), series.n_steps[series.steady].sum()
+    return sums, counts
+
+
+def _sum(series: RankSeries) -> Array:
+    rows = series.rows[series.steady]
+    words = rows.view(np.int64).reshape(len(rows), -1) if rows.dtype.itemsize % 8 == 0 else None
+    names = list(rows.dtype.names or ())
+    if words is None or any(rows.dtype.fields[name][1] != 8 * names.index(name) for name in _SUMMED):  # type: ignore[index]
+        return np.array([rows[name].sum(dtype=np.float64) for name in _SUMMED])
+    return words[:, [names.index(name) for name in _SUMMED]].sum(axis=0, dtype=np.float64)
+
+
+def _mean(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _columns(waited: Waits | None, ranks: tuple[int, ...]) -> tuple[Array, Array]:
+    """Median and mean wait of each rank."""
+    if waited is None:
+        return np.full(len(ranks), np.nan), np.full(len(ranks), np.nan)
+    return _spread(waited, ranks, np.median(waited.ms, axis=0)), _spread(waited, ranks, waited.ms.mean(axis=0))
+
+
+def _spread(waited: Waits, ranks: tuple[int, ...], values: Array) -> Array:
+    """Values of the ranks whose waits are known, at their places among all ranks."""
+    found = np.full(len(ranks), np.nan)
+    found[np.searchsorted(ranks, waited.ranks)] = values
+    return found
+
+
+def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], Array]:
+    """The phase in which each rank exceeds the median rank most, and by how much."""
+    table = np.stack([phases[name] for name in _OWN_PHASES])
+    if table.shape[1] < 2:
+        return ("",) * table.shape[1], np.zeros(table.shape[1])
+    excess = np.nan_to_num(table - _median(table), nan=0.0)
+    largest = excess.argmax(axis=0)
+    by_ms = excess[largest, np.arange(excess.shape[1])]
+    by_ms[~(by_ms > MIN_EXCESS_SHARE * step_ms)] = 0.0
+    return tuple(_OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)), by_ms
+
+
+def _median(table: Array) -> Array:
+    """Of each row's known values, as a column; 0 for none."""
+    known = np.where(np.isnan(table).all(axis=1, keepdims=True), 0.0, table)
+    return np.nanmedian(known, axis=1)[:, None]
+
+
+def _slowest_share(waited: Waits | None, ranks: tuple[int, ...]) -> Array:
+    if waited is None:
+        return np.full(len(ranks), np.nan)
+    counts = np.bincount(waited.ms.argmin(axis=1), minlength=len(waited.ranks))
+    return _spread(waited, ranks, counts / len(waited.ms))
+
+
+def _critical_path(waited: Waits | None) -> Array:
+    return np.empty(0, np.int64) if waited is None else np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
+
+
+def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pattern:
+    if waited is None:
+        return "unknown"
+    if found is not None:
+        return "persistent"
+    lead = float((np.median(waited.ms, axis=1) - waited.ms.min(axis=1)).mean())
+    slowest = step_ms - float(waited.ms.min(axis=1).mean())
+    return "rotating" if slowest > lead > 0 and slowest / (slowest - lead) > ROTATING_RATIO else "balanced"
+
+
+def _imbalance(compute_ms: Array) -> float:
+    """Percent imbalance of DeRose et al. 2007, as a fraction: largest / mean - 1."""
+    known = compute_ms[np.isfinite(compute_ms)]
+    return float(known.max() / known.mean() - 1) if len(known) > 1 and known.mean() > 0 else float("nan")
