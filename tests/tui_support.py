@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from gputop.feed.pages import PageReader
 from gputop.feed.snapshot import Snapshot
 from gputop_agent import wire
 from gputop_analysis.model import Finding, Severity
@@ -199,6 +200,7 @@ class StillFeed:
 
     def __init__(self, snapshot: Snapshot):
         self.next = snapshot
+        self.pages = PageReader(FixedClock())
 
     def first(self) -> Snapshot:
         return self.next

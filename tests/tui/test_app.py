@@ -12,15 +12,19 @@ from textual.widgets import Input
 from tui_support import FakeControl, FixedClock, StillFeed
 
 from gputop.app import Source
-from gputop.app.actions import ACTIONS, OF_THE_APP, target
+from gputop.app.actions import ACTIONS, OF_THE_APP, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.main import MainScreen
+from gputop.screens.numerics import NumericsScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
+
+SCREENS = {"main": MainScreen, "evidence": EvidenceScreen, "numerics": NumericsScreen}
 
 
 @asynccontextmanager
@@ -113,10 +117,12 @@ async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(running):
     async with started(running) as (app, pilot):
         await pilot.press("f", "enter")
         await pilot.pause()
-        assert isinstance(app.screen, TextDialog)
+        assert isinstance(app.screen, EvidenceScreen)
         text = screen_text(app)
-        assert "evidence" in text and "num_workers=2" in text and "train.py:41" in text
+        assert "1 of 2" in text and "num_workers=2" in text and "train.py:41" in text
         await pilot.press("y")
+        assert app.clipboard == app.main.snapshot.findings[0].fix
+        await pilot.press("Y")
         assert app.clipboard.startswith("IN01 high: data wait") and "fix: DataLoader" in app.clipboard
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)
@@ -135,15 +141,24 @@ async def test_the_cursor_moves_and_y_copies_the_chosen_row(running):
 async def test_every_action_of_the_table_exists_and_is_in_the_help(running):
     async with started(running, FakeControl(), size=(120, 70)) as (app, pilot):
         for action in ACTIONS:
-            owner = app if action.id in OF_THE_APP else app.main
+            owner = app if action.id in OF_THE_APP else SCREENS[action.screen]
             assert callable(getattr(owner, f"action_{action.id}")), action.id
             assert target(action).endswith("." + action.id)
         assert {b.id for b in app.main._bindings.key_to_bindings["q"]} == {"quit"}
         await pilot.press("question_mark")
         await pilot.pause()
         text = screen_text(app)
-        for action in ACTIONS:
+        for action in on_screen("main"):
             assert (action.description in text) == (action.scope != "replay"), action.id
+
+
+@pytest.mark.parametrize("name", ["evidence", "numerics"])
+def test_every_key_of_a_screen_does_something_there(name):
+    for action in on_screen(name):
+        owner = GputopApp if action.id in OF_THE_APP else SCREENS[name]
+        assert callable(getattr(owner, f"action_{action.id}")), action.id
+    keys = [key for action in on_screen(name) for key in action.keys.split(",")]
+    assert len(keys) == len(set(keys)), "a key has one meaning on a screen"
 
 
 async def test_the_palette_lists_the_same_actions(running):

@@ -28,6 +28,8 @@ class Action:
     group: str = "General"
     label_in_replay: str = ""
     """Where a replay gives the key another meaning."""
+    screen: str = "main"
+    """The screen on which the key works; those in ``SHARED`` work on every one."""
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -53,18 +55,26 @@ ACTIONS: tuple[Action, ...] = (
     Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=4, group="Panels"),
     Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=5, group="Panels"),
     Action("loss", "7,l", "7 l", "loss", "Go to the loss curve.", group="Panels"),
+    Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=11, group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
     Action("previous_panel", "shift+tab", "shift+tab", "previous", "Focus the panel before.", group="Panels"),
-    Action("back", "escape", "esc", "back", "Close what is open: dialog, zoom, search, pause.", group="Panels"),
+    Action("back", "escape", "esc", "back", "Close what is open: screen, dialog, zoom, search, pause.", group="Panels"),
     Action("up", "up,k", "↑", "up", "Move up in the focused panel.", group="Moving"),
     Action("down", "down,j", "↓", "down", "Move down in the focused panel.", group="Moving"),
     Action("page_up", "pageup", "pgup", "page up", "One screenful up.", group="Moving"),
     Action("page_down", "pagedown", "pgdn", "page down", "One screenful down.", group="Moving"),
     Action("home", "home", "home", "start", "First item; in a replay, the start.", group="Moving"),
     Action("end", "end", "end", "end", "Last item; in a replay, the end.", group="Moving"),
-    Action("open", "enter", "enter", "open", "Open the chosen finding.", group="Moving"),
+    Action("open", "enter", "enter", "open", "Open what lies behind the focused panel.", group="Moving"),
+    Action("next_finding", "tab", "tab", "next finding", "The next finding.", group="Evidence", screen="evidence"),
+    Action(
+        "previous_finding", "shift+tab", "shift+tab", "before", "The last one.", group="Evidence", screen="evidence"
+    ),
+    Action("copy_all", "Y", "Y", "copy all", "Copy figures and fix.", group="Evidence", screen="evidence"),
+    Action("next_rank", "tab", "tab", "next rank", "The next rank.", group="Numerics", screen="numerics"),
+    Action("previous_rank", "shift+tab", "shift+tab", "before", "The last one.", group="Numerics", screen="numerics"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
     Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
@@ -72,9 +82,27 @@ ACTIONS: tuple[Action, ...] = (
     Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 9, "Replay"),
 )
 OF_THE_APP = frozenset(
-    ["quit", "help", "export", "copy", "profile", "dump", "search", "seek_back", "seek_forward", "slower", "faster"]
+    ["quit", "help", "export", "copy", "profile", "dump", "search", "numerics"]
+    + ["seek_back", "seek_forward", "slower", "faster"]
 )
-"""Actions that concern the run or the whole app; the others belong to the main screen."""
+"""Actions that concern the run or the whole app; the others belong to a screen."""
+SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", "page_down", "home", "end"}
+"""Actions that work on the screens above the main one too."""
+PAGE_FOOTER = ("back", "quit", "next_finding", "next_rank", "copy", "copy_all", "export", "seek_back", "help")
+"""Footer of those screens, by importance."""
+
+
+def on_screen(name: str) -> list[Action]:
+    """The actions whose keys work on a screen."""
+    return [action for action in ACTIONS if action.screen == name or (name != "main" and action.id in SHARED)]
+
+
+def in_footer(name: str) -> list[Action]:
+    """The actions of a screen's footer, the most important first."""
+    here = on_screen(name)
+    if name == "main":
+        return sorted((action for action in here if action.footer), key=lambda action: action.footer)
+    return sorted((action for action in here if action.id in PAGE_FOOTER), key=lambda a: PAGE_FOOTER.index(a.id))
 
 
 def target(action: Action) -> str:

@@ -8,15 +8,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
 from gputop.app import AppResult, Source, keymap, theme
-from gputop.app.actions import ACTIONS, applies, target
+from gputop.app.actions import applies, on_screen, target
 from gputop.app.messages import FeedFailed, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
 from gputop.feed.clock import Clock, SystemClock
@@ -24,7 +25,10 @@ from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
-from gputop.widgets.findings import Findings, as_text
+from gputop.widgets.findings import Findings
+
+if TYPE_CHECKING:
+    from gputop.screens.page import PageScreen
 
 COLLECT_AFTER_S = 1.5
 LEAVE_WITHIN_S = 4.0
@@ -133,6 +137,7 @@ class GputopApp(App[AppResult]):
         self._taking = False
         if message.snapshot is not self.main.snapshot or message.output is not None:
             self.main.receive(message.snapshot, message.output)
+        self._show_page(message.snapshot)
         self._announce(message.snapshot)
         self._leave_if_stopped()
         self.call_after_refresh(self._schedule, message.snapshot)
@@ -175,13 +180,53 @@ class GputopApp(App[AppResult]):
         text = texts.notice_text(notice)
         self.push_screen(TextDialog(texts.notice_title(notice), Content(text), text))
 
-    def on_findings_chosen(self, message: Findings.Chosen) -> None:
-        from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog
+    # ---- screens above the main one
 
-        finding = message.finding
-        body = texts.finding_text(finding, self.theme_variables)
-        self.push_screen(TextDialog(f"{finding.id} {finding.name}", body, as_text(finding)))
+    @property
+    def page_screen(self) -> PageScreen | None:
+        """The screen above the main one, dialogs left out."""
+        return next((s for s in self.screen_stack[1:] if getattr(s, "NAME", "")), None)  # type: ignore[return-value]
+
+    def on_findings_chosen(self, message: Findings.Chosen) -> None:
+        from gputop.screens.evidence import EvidenceScreen
+
+        self._open(EvidenceScreen, message.finding)
+
+    def action_numerics(self) -> None:
+        from gputop.screens.numerics import NumericsScreen
+
+        self._open(NumericsScreen)
+
+    def _open(self, kind: Callable[..., PageScreen], *arguments: object) -> None:
+        """Put a screen above the main one, in place of the one that is there."""
+        snapshot = self.main.snapshot
+        if snapshot is None:
+            return
+        page = kind(self.source.mode, self.source.control is not None, snapshot, *arguments)
+        self.main.covered = True
+        self.switch_screen(page) if self.page_screen is not None else self.push_screen(page)
+        self._want(page)
+
+    def _want(self, page: PageScreen | None) -> None:
+        self.feed.pages.wanted = page.page.loader() if page is not None else None
+        self.tick()
+
+    def _show_page(self, snapshot: Snapshot) -> None:
+        page = self.page_screen
+        if page is not None and page.is_mounted:
+            page.receive(snapshot, self.main.missed() if self.main.paused else None)
+
+    def on_page_wanted(self) -> None:
+        self._want(self.page_screen)
+
+    def on_page_closed(self) -> None:
+        if self.page_screen is not None:
+            self.pop_screen()
+            self.main.uncover()
+            self._want(None)
+
+    def on_pause_asked(self) -> None:
+        self.main.action_pause()
 
     # ---- actions of the table that concern the whole app
 
@@ -189,13 +234,12 @@ class GputopApp(App[AppResult]):
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog
 
-        body = texts.help_text(self.source.mode, self.source.control is not None, self.theme_variables)
+        name = self.page_screen.NAME if self.page_screen is not None else "main"
+        body = texts.help_text(self.source.mode, self.source.control is not None, self.theme_variables, name)
         self.push_screen(TextDialog("Keys", body))
 
     def action_copy(self) -> None:
-        panel = self.main.focused_panel()
-        copy = getattr(panel, "copy_text", None)
-        text = copy(self.main.snapshot) if copy and self.main.snapshot else ""
+        text = (self.page_screen or self.main).copy_text()
         if text:
             self.copy_to_clipboard(text)
             self.notify("copied" if "\n" not in text else f"copied {text.count(chr(10)) + 1} lines")
@@ -308,14 +352,15 @@ class GputopApp(App[AppResult]):
     # ---- command palette
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        for action in ACTIONS:
+        name = self.page_screen.NAME if self.page_screen is not None else "main"
+        for action in on_screen(name):
             if applies(action, self.source.mode, self.source.control is not None) and action.group != "Moving":
                 run = partial(self._run_from_palette, target(action))
                 yield SystemCommand(f"{action.label.capitalize()} ({action.shown})", action.description, run)
         yield SystemCommand("Theme", "Choose dark, light or any other theme.", self.action_change_theme)
 
     def _run_from_palette(self, action: str) -> None:
-        self.call_later(self.main.run_action, action)
+        self.call_later((self.page_screen or self.main).run_action, action)
 
 
 def _collect_garbage() -> None:

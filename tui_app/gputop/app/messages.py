@@ -18,6 +18,18 @@ class SnapshotArrived(Message):
         """None: nothing was written since the last time."""
 
 
+class PageWanted(Message):
+    """A screen above the main one wants to show something else than it did."""
+
+
+class PageClosed(Message):
+    """A screen above the main one is to go."""
+
+
+class PauseAsked(Message):
+    """The picture is to be held, or to go on."""
+
+
 class FeedFailed(Message):
     """The feed raised what it should not: shown, and kept for stderr."""
 

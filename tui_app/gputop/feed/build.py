@@ -7,7 +7,7 @@ from gputop.feed.history import history
 from gputop.feed.live import notices, short
 from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
-from gputop_analysis.model import Finding
+from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
@@ -26,6 +26,16 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
         if place is not None and str(hello.get("device", "")).startswith("cuda"):
             found[rank] = place
     return found
+
+
+def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What stops the run first, then by what the fix would win back, what is merely worth knowing last."""
+
+    def place(one: Finding) -> tuple[int, float, int]:
+        group = {"critical": 0, "info": 2}.get(one.severity, 1)
+        return group, -(one.recoverable_ms_per_step or 0.0), SEVERITIES.index(one.severity)
+
+    return tuple(sorted(findings, key=place))
 
 
 def build(
@@ -51,7 +61,7 @@ def build(
     return Snapshot(
         summary=summary,
         verdict=verdict(summary, list(findings)),
-        findings=findings,
+        findings=by_worth(findings),
         recent=recent_steps(record, previous),
         history=history(record),
         loss=loss_curve(record),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gputop.feed.clock import Clock, SystemClock
+from gputop.feed.pages import PageReader
 from gputop.feed.snapshot import Notice, RecentSteps, Snapshot, first_snapshot
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ NOTICE_TYPES = ("profile", "stack_dump")
 class Feed(Protocol):
     """Anything that hands out snapshots."""
 
+    pages: PageReader
+    """Told by the screens above the main one what they want to read."""
+
     def first(self) -> Snapshot:
         """What can be shown at once."""
         ...
@@ -42,6 +46,7 @@ class LiveFeed:
         self.run_dir = run_dir
         self.clock = clock or SystemClock()
         self.window_steps = window_steps
+        self.pages = PageReader(self.clock)
         self._record: RunRecord | None = None
         self._findings: LiveFindings | None = None
         self._last = first_snapshot(run_dir, self.clock.now_ns())
@@ -73,12 +78,16 @@ class LiveFeed:
         if self._record is None:
             self._record = RunRecord.open(self.run_dir)
         elif not self._record.refresh() and self._last.ended:
-            return self._last
+            return self._with_page(self._record, self._last, moved=False)
         ended = all(host.state.state == "ended" for host in self._record.hosts.values())
         findings = self._final(self._record) if ended else self._tick_findings(self._record)
         snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended)
         self._recent = snapshot.recent
-        return snapshot
+        return self._with_page(self._record, snapshot, moved=True)
+
+    def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:
+        page = self.pages.read(record, snapshot, moved)
+        return snapshot if page is snapshot.page else replace(snapshot, page=page)
 
     def _tick_findings(self, record: RunRecord) -> tuple[Finding, ...]:
         from gputop_analysis.findings.live import LiveFindings

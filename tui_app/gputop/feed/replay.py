@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from gputop.feed.clock import Clock, SystemClock
+from gputop.feed.pages import PageReader
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class ReplayFeed:
         self.clock = clock or SystemClock()
         self.speed = 1.0
         self.playing = play
+        self.pages = PageReader(self.clock)
+        self._part: RunRecord | None = None
         self._lock = Lock()
         self._share: float | None = 0.0 if play else 1.0
         self._at_ns = 0
@@ -85,8 +88,12 @@ class ReplayFeed:
             if self._record is None:
                 self._open()
             position = self._advance()
-            if position != self._last.position:
-                self._last = replace(self._build(position), sequence=self._last.sequence + 1)
+            moved = position != self._last.position
+            snapshot = self._build(position) if moved else self._last
+            assert self._part is not None
+            page = self.pages.read(self._part, snapshot, moved)
+            if moved or page is not snapshot.page:
+                self._last = replace(snapshot, page=page, sequence=self._last.sequence + 1)
         except (OSError, RecordError) as error:
             self._last = replace(self._last, problem=str(error))
         return self._last
@@ -117,7 +124,7 @@ class ReplayFeed:
 
         assert self._record is not None
         whole = position.at_ns >= position.end_ns
-        part = cut(self._record, position.at_ns)
+        part = self._part = cut(self._record, position.at_ns)
         snapshot = build(part, self._judge(part, position), WINDOW, self._recent, position.at_ns, whole)
         self._recent = snapshot.recent
         return replace(snapshot, position=position)

@@ -93,6 +93,8 @@ class Snapshot:
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
     sequence: int = 0
+    page: object | None = None
+    """What the screen above the main one asked for (``feed.pages``); None while none is open or nothing is read yet."""
 
     @property
     def ended(self) -> bool:

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gputop.app.actions import ACTIONS, target
+from gputop.app.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
 from gputop.widgets import roles
@@ -32,7 +32,9 @@ from gputop.widgets.scrolling import ScrollingPanel
 class MainScreen(Screen[None]):
     """Everything at a glance."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in ACTIONS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in on_screen("main")
+    ]
     COMPONENT_CLASSES = roles.CLASSES
     DEFAULT_CSS = (
         roles.css("MainScreen")
@@ -54,6 +56,8 @@ class MainScreen(Screen[None]):
         self._control = control
         self._latest = first
         self._latest_output = OutputView()
+        self.covered = False
+        """Whether another screen hides this one: nothing is drawn then."""
         self.set_reactive(MainScreen.snapshot, first)
 
     def compose(self) -> ComposeResult:
@@ -82,7 +86,9 @@ class MainScreen(Screen[None]):
         if output is not None:
             self._latest_output = output
         if self.paused:
-            self.query_one(Header).paused_steps = self._missed()
+            self.query_one(Header).paused_steps = self.missed()
+            return
+        if self.covered:
             return
         with self.app.batch_update():
             self.query_one(Body).fit(snapshot)
@@ -91,7 +97,18 @@ class MainScreen(Screen[None]):
             if output is not None:
                 self.query_one(Output).show(output)
 
-    def _missed(self) -> int:
+    def uncover(self) -> None:
+        """The screen above has gone: show what has come since."""
+        self.covered = False
+        self.receive(self._latest, self._latest_output)
+
+    def copy_text(self) -> str:
+        """The chosen row or the whole of the focused panel."""
+        copy = getattr(self.focused_panel(), "copy_text", None)
+        return copy(self.snapshot) if copy and self.snapshot else ""
+
+    def missed(self) -> int:
+        """Steps since the picture was paused."""
         shown = self.snapshot.summary.steps if self.snapshot else 0
         return max(0, self._latest.summary.steps - shown)
 
@@ -223,6 +240,8 @@ class MainScreen(Screen[None]):
         panel = self.focused_panel()
         if isinstance(panel, Findings):
             panel.choose()
+        elif isinstance(panel, Loss):
+            self.app.call_later(self.app.run_action, "app.numerics")
         elif panel is not None:
             self.action_zoom()
 

@@ -8,18 +8,17 @@ from typing import Any
 from textual.content import Content
 
 from gputop import palette
-from gputop.app.actions import ACTIONS, Action, applies
+from gputop.app.actions import Action, applies, on_screen
 from gputop.feed.snapshot import Notice
 from gputop.render import numbers
-from gputop_analysis.model import Finding
 
 Colours = Mapping[str, str]
 
 
-def help_text(mode: str, control: bool, colours: Colours) -> Content:
-    """All actions that apply, by group, then what the colours mean."""
+def help_text(mode: str, control: bool, colours: Colours, screen: str = "main") -> Content:
+    """All actions that apply on a screen, by group, then what the colours mean."""
     groups: dict[str, list[Action]] = {}
-    for action in ACTIONS:
+    for action in on_screen(screen):
         if applies(action, mode, control):
             groups.setdefault(action.group, []).append(action)
     lines: list[Content] = []
@@ -44,43 +43,6 @@ def _phase_samples(colours: Colours) -> list[tuple[str, str]]:
 
 def _severity_samples(colours: Colours) -> list[tuple[str, str]]:
     return [(f"{mark.glyph} {mark.word}   ", colours[f"role-{mark.style}"]) for mark in palette.SEVERITY.values()]
-
-
-def finding_text(finding: Finding, colours: Colours) -> Content:
-    """Everything about one finding, the fix on its own lines so that it can be typed off."""
-    mark = palette.SEVERITY[finding.severity]
-    muted, colour = colours["role-muted"], colours[f"role-{mark.style}"]
-    lines = [Content.assemble((f"{mark.glyph} {mark.word}  ", f"bold {colour}"), (finding.title, "bold")), Content("")]
-    for label, text in _finding_fields(finding):
-        lines += [Content.styled(label, muted), Content.styled(text, "bold" if label == "fix" else ""), Content("")]
-    return Content("\n").join(lines[:-1])
-
-
-def _finding_fields(finding: Finding) -> list[tuple[str, str]]:
-    fields = [("evidence", finding.evidence), ("fix", finding.fix)]
-    where = [
-        f"rank {finding.rank}" if finding.rank is not None else "",
-        f"GPU {finding.gpu}" if finding.gpu is not None else "",
-    ]
-    where += [finding.host or "", finding.site or ""]
-    if place := ", ".join(part for part in where if part):
-        fields.append(("where", place))
-    if finding.recoverable_ms_per_step is not None:
-        fields.append(("worth", _worth(finding)))
-    fields.append(("how sure", f"{finding.confidence * 100:.0f} %"))
-    if finding.absorbed:
-        fields.append(("explains", ", ".join(finding.absorbed)))
-    return fields
-
-
-def _worth(finding: Finding) -> str:
-    text = f"{numbers.duration_ms(finding.recoverable_ms_per_step)} a step"
-    if finding.interval_ms_per_step is not None:
-        low, high = finding.interval_ms_per_step
-        text += f" (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})"
-    if finding.recoverable_hours is not None:
-        text += f", {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run"
-    return text
 
 
 def notice_title(notice: Notice) -> str:

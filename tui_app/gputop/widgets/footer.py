@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.app.actions import ACTIONS, applies
+from gputop.app.actions import applies, in_footer
 from gputop.feed.snapshot import Position
 from gputop.render import numbers
 from gputop.render.rows import Row, row_width
 from gputop.widgets.canvas import Canvas
 
 
-def draw(mode: str, control: bool, width: int) -> Row:
-    """Keys and labels in the order of importance, as many as fit."""
+def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
+    """Keys and labels of a screen in the order of importance, as many as fit."""
     row: Row = [(" ", "")]
-    chosen = [a for a in ACTIONS if a.footer and applies(a, mode, control)]
-    for action in sorted(chosen, key=lambda a: a.footer):
+    for action in (a for a in in_footer(screen) if applies(a, mode, control)):
         label = action.label_in_replay if mode != "live" and action.label_in_replay else action.label
         item: Row = [
-            (action.shown.split(" ")[-1] if action.group == "Panels" else action.shown, "bold accent"),
+            (action.shown.split(" ")[-1] if action.group in ("Panels", "Screens") else action.shown, "bold accent"),
             (f" {label}", "muted"),
             ("   ", ""),
         ]
@@ -45,13 +44,14 @@ class Footer(Canvas):
 
     position: reactive[Position | None] = reactive(None, repaint=False)
 
-    def __init__(self, mode: str, control: bool, *, id: str | None = None):
+    def __init__(self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None):
         super().__init__(id=id)
+        self.name_of_screen = name_of_screen
         self.mode = mode
         self.control = control
 
     def rows(self, width: int, height: int) -> list[Row]:
-        keys = draw(self.mode, self.control, width)
+        keys = draw(self.mode, self.control, width, self.name_of_screen)
         return [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
 
     def watch_position(self) -> None:

@@ -1,0 +1,289 @@
+"""Which pictures show a finding, and what is in them. One table: by id, else by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop.feed import listings, series
+from gputop.feed.numerics import charts
+from gputop.feed.plots import Bar, Bars, Chart, Line, Plot
+from gputop.feed.snapshot import Snapshot
+from gputop_agent.wire import PHASES
+from gputop_analysis.model import Finding
+from gputop_analysis.numerics import numerics
+from gputop_analysis.view import RunView
+from gputop_analysis.waits import Waits, waits
+from gputop_probes.record.reader import RunRecord
+
+WINDOW = 1000
+"""Steps that live findings are judged by."""
+GIB = 2.0**30
+BARS_AT_MOST = 32
+
+Picture = Callable[[RunView, Finding], Plot | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What stands behind one finding."""
+
+    finding: Finding
+    plots: tuple[Plot, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvidenceLoader:
+    """Reads the evidence of one finding."""
+
+    id: str
+    rank: int | None
+
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> Evidence | None:
+        from gputop.feed.live import short
+
+        found = next((f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None)
+        if found is None:
+            return None
+        whole = self.id[:2] in _WHOLE_RUN or (snapshot.ended and short(record))
+        view = RunView(record, None if whole else WINDOW)
+        made = [picture(view, found) for picture in pictures(found.id)] if view.ranks else []
+        return Evidence(found, tuple(plot for plot in made if plot is not None))
+
+
+_WHOLE_RUN = ("NU", "ME", "RE")
+"""Families that look at the whole run: a spike or a leak is no matter of the last steps."""
+
+
+def pictures(finding_id: str) -> tuple[Picture, ...]:
+    """The pictures of a finding, the telling one first."""
+    return _BY_ID.get(finding_id) or _BY_FAMILY.get(finding_id[:2]) or (step_time,)
+
+
+# ---- where the time goes
+
+
+def phases(*focus: str) -> Picture:
+    """The step, with these phases in colour."""
+
+    def picture(view: RunView, found: Finding) -> Plot | None:
+        who = f" of rank {found.rank}" if found.rank in view.per_rank and len(view.ranks) > 1 else ""
+        return series.columns(view, found.rank, f"{' and '.join(focus)} in each step{who}", focus)
+
+    return picture
+
+
+def curve(title: str, unit: str, column: str, scale: float, per_step: bool = True) -> Picture:
+    """One column of the step records."""
+
+    def picture(view: RunView, found: Finding) -> Plot | None:
+        def values(rows, counts):
+            shown = np.where(rows[column] >= 0, rows[column] / scale, np.nan)
+            return shown / counts if per_step else shown
+
+        one = series.line(view, _rank(view, found), title, values)
+        return Chart(title, unit, (one,), from_zero=True) if one.values else None
+
+    return picture
+
+
+step_time = curve("step time", "ms", "wall_ns", 1e6)
+
+
+def cpu_share(view: RunView, found: Finding) -> Plot | None:
+    """How much of its time the training thread really runs."""
+
+    def values(rows, _counts):
+        return np.where(rows["cpu_ns"] >= 0, 100 * rows["cpu_ns"] / np.maximum(rows["wall_ns"], 1), np.nan)
+
+    one = series.line(view, _rank(view, found), "CPU time of the training thread", values)
+    return Chart("training thread on a core", "% of the step", (one,), from_zero=True) if one.values else None
+
+
+# ---- numerics
+
+
+def reported(axis: str) -> Picture:
+    """What the training itself said, with its jumps marked: the loss, the norm, the learning rate, the scale."""
+
+    def picture(view: RunView, found: Finding) -> Plot | None:
+        known = numerics(view, _rank(view, found))
+        return charts(known).get(axis) if known is not None else None
+
+    return picture
+
+
+_LOSS, _NORM, _RATE, _SCALE = (reported(axis) for axis in ("loss", "grad_norm", "lr", "loss_scale"))
+
+
+# ---- memory
+
+
+def memory(view: RunView, found: Finding) -> Plot | None:
+    """What is allocated, or the resident set without a GPU, with the trend of its minima."""
+    rank = _rank(view, found)
+    rows = view.per_rank[rank].rows
+    if found.id != "ME05" and len(rows) and (rows["allocated_bytes"] > 0).any():
+        names = [("reserved", "reserved_bytes", "reserved"), ("peak", "peak_allocated_bytes", "meter")]
+        names.append(("allocated", "allocated_bytes", "allocated"))
+    else:
+        names = [("resident set", "rss_bytes", "allocated")]
+    lines = []
+    for name, column, style in names:
+        lines.append(series.line(view, rank, name, lambda rows, _, c=column: _known(rows[c]) / GIB, style))
+    lines = [one for one in lines if one.values]
+    trend = series.trend_line(lines[-1]) if lines else None
+    return Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else []))) if lines else None
+
+
+def _known(column):
+    return np.where(column > 0, column, np.nan)
+
+
+# ---- ranks
+
+
+def rank_waits(view: RunView, found: Finding) -> Plot | None:
+    """Each rank's own time and its wait for the others: the rank that never waits is the one that holds up."""
+    waited = waits(view)
+    if waited is None:
+        return None
+    wait = np.median(waited.ms, axis=0)
+    order = np.argsort(wait)[:BARS_AT_MOST]
+    bars = []
+    for i in order.tolist():
+        rank = waited.ranks[i]
+        steady = view.per_rank[rank].steady
+        wall = float(np.median(view.per_rank[rank].wall_ms[steady])) if steady.any() else 0.0
+        parts = ((max(wall - wait[i], 0.0), "allocated"), (float(wait[i]), "track"))
+        bars.append(Bar(f"rank {rank}", parts, rank == found.rank))
+    legend = (("own", "allocated"), ("waits for the others", "track"))
+    return Bars(f"step of each rank, by {waited.source}", "ms", legend, tuple(bars))
+
+
+def slow_against_others(view: RunView, found: Finding) -> Plot | None:
+    """The slow rank's phases as the mean of its steps beside the median rank's."""
+    if found.rank not in view.per_rank or len(view.ranks) < 2:
+        return None
+    means = {r: _phase_means(view, r) for r in view.ranks[:: max(1, len(view.ranks) // 64)]}
+    means[found.rank] = _phase_means(view, found.rank)
+    others = np.median([m for r, m in means.items() if r != found.rank], axis=0)
+    own = means[found.rank]
+    if (waited := waits(view)) is not None and waited.backward_compute_ms is not None:
+        own, others = _without_wait(own, others, waited, found.rank)
+    bars: list[Bar] = []
+    for i, name in enumerate(PHASES):
+        if max(own[i], others[i]) > 0.01 * own.sum():
+            stands_out = own[i] > 1.2 * others[i] and own[i] - others[i] > 0.02 * own.sum()
+            bars.append(Bar(name, ((float(own[i]), "high" if stands_out else "allocated"),), stands_out))
+            bars.append(Bar("", ((float(others[i]), "muted"),)))
+    title = f"phases of rank {found.rank} against the others"
+    return Bars(title, "ms", ((f"rank {found.rank}", "allocated"), ("median of the others", "muted")), tuple(bars))
+
+
+def _without_wait(own, others, waited: Waits, rank: int):
+    """Backward as DDP's own timers have it: in the step it contains the wait for the others."""
+    backward, at = waited.backward_compute_ms.mean(axis=0), PHASES.index("backward")  # type: ignore[union-attr]
+    own, others, column = own.copy(), others.copy(), waited.ranks.index(rank)
+    own[at], others[at] = backward[column], float(np.median(np.delete(backward, column)))
+    return own, others
+
+
+def _phase_means(view: RunView, rank: int):
+    one = view.per_rank[rank]
+    steady = one.steady if one.steady.any() else np.ones(len(one.rows), bool)
+    steps = max(1, int(one.n_steps[steady].sum()))
+    return np.array([float(one.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES])
+
+
+# ---- devices
+
+
+def device(*fields: tuple[str, str, str]) -> Picture:
+    """Samples of one GPU over time: ``(column, name, unit)``, all of one unit."""
+
+    def picture(view: RunView, found: Finding) -> Plot | None:
+        lines: list[Line] = []
+        for name, host in view.record.hosts.items():
+            if found.host and name != found.host:
+                continue
+            rows = np.asarray(host.gpu.rows[-20_000:])
+            gpus = [found.gpu] if found.gpu is not None else np.unique(rows["index"]).tolist()[:4]
+            styles = ("allocated", "good", "high", "medium")
+            for index, style in zip(gpus, styles, strict=False):
+                lines += _samples(rows[rows["index"] == index], int(index), style, fields)
+        return Chart(fields[0][1], fields[0][2], tuple(lines), axis="s") if lines else None
+
+    return picture
+
+
+def _samples(rows, index: int, style: str, fields: tuple[tuple[str, str, str], ...]) -> list[Line]:
+    found = []
+    for column, name, _ in fields:
+        if column in (rows.dtype.names or ()) and np.isfinite(rows[column]).any():
+            seconds = (rows["t_ns"] - rows["t_ns"][0]) / 1e9
+            steps, values = series.extremes(seconds, rows[column])
+            found.append(Line(f"{name} of GPU {index}", steps, values, "muted" if found else style))
+    return found
+
+
+def _rank(view: RunView, found: Finding) -> int:
+    return found.rank if found.rank in view.per_rank else view.ranks[0]
+
+
+_CLOCK = device(("sm_clock_mhz", "SM clock", "MHz"), ("sm_clock_max_mhz", "highest", "MHz"))
+_UTIL = device(("util_pct", "busy", "%"), ("tensor_active_pct", "tensor cores", "%"))
+_BY_ID: dict[str, tuple[Picture, ...]] = {
+    "IN04": (cpu_share, phases("forward", "backward")),
+    "IN08": (phases("h2d"),),
+    "IN09": (phases("h2d"),),
+    "IN11": (rank_waits, slow_against_others),
+    "HO01": (_UTIL, phases("forward", "backward")),
+    "HO02": (phases("forward", "backward"),),
+    "HO03": (curve("garbage collection", "ms a step", "gc_ns", 1e6), step_time),
+    "HO04": (cpu_share, phases("forward", "backward")),
+    "HO05": (cpu_share, step_time),
+    "HO06": (phases("other"),),
+    "HO07": (phases("checkpoint"),),
+    "HO08": (phases("eval"),),
+    "HO09": (phases("compile"),),
+    "HO11": (phases("optimizer"),),
+    "HO14": (cpu_share, phases("forward", "backward")),
+    "CE01": (_UTIL,),
+    "CE05": (device(("dram_active_pct", "DRAM", "%"), ("tensor_active_pct", "tensor cores", "%")),),
+    "CE07": (phases("backward"),),
+    "CE13": (device(("power_w", "power", "W"), ("power_limit_w", "limit", "W")),),
+    "CR01": (rank_waits, slow_against_others),
+    "CR02": (rank_waits, slow_against_others),
+    "CR03": (rank_waits, slow_against_others),
+    "CR04": (rank_waits, slow_against_others),
+    "CR05": (rank_waits, step_time),
+    "CR06": (rank_waits, phases("comm", "backward")),
+    "TP01": (_CLOCK, device(("temperature_c", "temperature", "°C"))),
+    "TP02": (device(("power_w", "power", "W"), ("power_limit_w", "limit", "W")), _CLOCK),
+    "TP10": (device(("memory_temperature_c", "memory temperature", "°C")),),
+    "NU03": (_NORM, _LOSS),
+    "NU04": (_SCALE, _LOSS),
+    "NU05": (_NORM, _LOSS),
+    "NU06": (_RATE, _LOSS),
+    "NU07": (_LOSS, _RATE),
+    "NU11": (_NORM, _LOSS),
+    "HC01": (listings.stacks,),
+    "HC02": (listings.stacks,),
+    "HC03": (listings.stacks,),
+    "HC04": (memory, listings.traceback),
+    "HC05": (memory,),
+    "HC06": (listings.traceback,),
+    "HC08": (listings.stacks, _UTIL),
+    "HC09": (listings.last_output,),
+}
+_BY_FAMILY: dict[str, tuple[Picture, ...]] = {
+    "IN": (phases("data"),),
+    "ME": (memory,),
+    "NU": (_LOSS, _NORM),
+    "CR": (rank_waits, phases("comm")),
+    "TP": (_CLOCK,),
+    "HC": (listings.traceback, listings.stacks),
+}

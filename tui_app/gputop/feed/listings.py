@@ -1,0 +1,57 @@
+"""Pictures made of words: where each rank stands, what was raised, what the command wrote last."""
+
+from __future__ import annotations
+
+from gputop.feed.plots import Listing
+from gputop_analysis.findings.sites import user_line
+from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
+
+RANKS_AT_MOST = 64
+OUTPUT_BYTES = 4096
+OUTPUT_LINES = 14
+
+
+def stacks(view: RunView, found: Finding) -> Listing | None:
+    """One line a rank out of the newest stack dumps; the rank that holds up the others is marked."""
+    newest = {int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None}
+    lines: list[tuple[str, bool]] = []
+    for rank, dump in sorted(newest.items())[:RANKS_AT_MOST]:
+        thread = next(iter(dump.get("threads") or []), {})
+        frames = [str(frame) for frame in thread.get("frames") or []]
+        place = user_line(frames) or (frames[0] if frames else "no stack")
+        collective = dump.get("collective") or {}
+        waits_in = f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
+        lines.append((f"rank {rank:<4} {dump.get('phase', '?'):<10} {place}{waits_in}", rank == found.rank))
+    if len(newest) > RANKS_AT_MOST:
+        lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
+    return Listing("where each rank stands", tuple(lines)) if lines else None
+
+
+def traceback(view: RunView, found: Finding) -> Listing | None:
+    """The first exception, of the finding's rank where it names one."""
+    raised = [e for e in view.record.events("exception") if found.rank is None or e.get("rank") == found.rank]
+    if not raised:
+        return None
+    first = min(raised, key=lambda event: event.get("t_ns", 0))
+    head = f"{first.get('class', 'exception')}: {first.get('message', '')}".splitlines()[0]
+    frames = [line for frame in first.get("traceback") or [] for line in str(frame).rstrip().splitlines()]
+    return Listing(f"raised on rank {first.get('rank', '?')}", ((head, True), *((line, False) for line in frames)))
+
+
+def last_output(view: RunView, found: Finding) -> Listing | None:
+    """The end of what the command wrote: the error that it gave itself."""
+    from gputop.output.ansi import resolve_text
+
+    for host in view.record.hosts.values():
+        for name in ("stderr.log", "output.log"):
+            try:
+                with (host.path / name).open("rb") as file:
+                    file.seek(max(0, file.seek(0, 2) - OUTPUT_BYTES))
+                    text = file.read().rstrip(b"\0\n").decode(errors="replace")
+            except OSError:
+                continue
+            lines = [resolve_text(line).rstrip() for line in text.splitlines()[-OUTPUT_LINES:]]
+            if any(lines):
+                return Listing(f"end of {name}", tuple((line, False) for line in lines))
+    return None

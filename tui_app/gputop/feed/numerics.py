@@ -1,0 +1,109 @@
+"""What the Numerics screen shows: the training's own numbers as charts over one axis of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop.feed.plots import Chart, Line, Mark, Trouble
+from gputop.feed.series import extremes
+from gputop.feed.snapshot import Snapshot
+from gputop_analysis.numerics import Numerics, numerics
+from gputop_analysis.spikes import Instability, Spike
+from gputop_analysis.view import RunView
+from gputop_probes.record.reader import RunRecord
+
+MARKS_AT_MOST = 12
+"""A chart: more could not be told apart."""
+MARKS_APART = 60
+"""Marks lie at least this part of the axis from each other; of two that are closer the larger one stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsPageData:
+    """One rank's numbers."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    charts: tuple[Chart, ...]
+    steps: tuple[float, float]
+    """The common axis."""
+    trend: tuple[str, str] | None
+    """Where the loss goes (``falling``, ``still``, ``rising``, ``unclear``), and by how much."""
+    instabilities: tuple[str, ...]
+    """Jumps of several quantities at once, each in one line."""
+    spikes: tuple[str, ...]
+    """The largest jumps of one quantity alone."""
+
+
+@dataclass(frozen=True)
+class NumericsLoader:
+    """Reads the numbers of one rank, of the first one where none is named."""
+
+    rank: int | None = None
+
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> NumericsPageData | Trouble:
+        view = RunView(record)
+        found = numerics(view, self.rank)
+        if found is None or not len(found.series):
+            return Trouble("Known once a rank has trained its first step.")
+        together = {id(one) for event in found.instabilities for one in event.spikes}
+        alone = [one for one in found.spikes if id(one) not in together and one.axis not in ("step_time", "memory")]
+        alone.sort(key=lambda one: -one.sigmas)
+        return NumericsPageData(
+            rank=found.rank,
+            ranks=tuple(view.ranks),
+            charts=tuple(charts(found).values()),
+            steps=(float(found.series.first_step[0]), float(found.series.step[-1])),
+            trend=_trend(found),
+            instabilities=tuple(event.told() for event in reversed(found.instabilities)),
+            spikes=tuple(one.told() for one in alone[:MARKS_AT_MOST]),
+        )
+
+
+def charts(found: Numerics) -> dict[str, Chart]:
+    """A chart for each quantity that was measured, by axis name."""
+    series = found.series
+    lines = {
+        "loss": ("loss", "", "forward", [("largest", series.loss_max, "track"), ("loss", series.loss, "forward")]),
+        "grad_norm": ("gradient norm", "", "backward", [("gradient norm", series.grad_norm, "backward")]),
+        "lr": ("learning rate", "", "optimizer", [("learning rate", series.lr, "optimizer")]),
+        "loss_scale": ("loss scale", "", "compile", [("loss scale", series.loss_scale, "compile")]),
+        "step_time": ("step time", "ms", "data", [("step time", series.step_time_max_ms, "data")]),
+        "memory": (f"memory {found.memory_of}", "GiB", "comm", [("memory", series.memory_gib, "comm")]),
+    }
+    made = {}
+    for axis, (title, unit, _, parts) in lines.items():
+        drawn = tuple(Line(name, *extremes(series.step, values), style) for name, values, style in parts)
+        drawn = tuple(line for line in drawn if line.values)
+        if drawn:
+            made[axis] = Chart(title, unit, drawn, _marks(found, axis))
+    return made
+
+
+def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
+    """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of this axis alone."""
+    apart = (found.series.step[-1] - found.series.first_step[0]) / MARKS_APART
+    marks = [_of_event(event, axis) for event in found.instabilities[-MARKS_AT_MOST:]]
+    for one in sorted((one for one in found.spikes if one.axis == axis), key=lambda one: -one.sigmas)[:MARKS_AT_MOST]:
+        if all(abs(mark.step - one.step) > apart for mark in marks):
+            marks.append(Mark(one.step, _label(one), "high"))
+    return tuple(sorted(marks, key=lambda mark: mark.step))
+
+
+def _of_event(event: Instability, axis: str) -> Mark:
+    mine = next((one for one in event.spikes if one.axis == axis), None)
+    return Mark(mine.step if mine else event.last_step, _label(mine) if mine else None, "critical")
+
+
+def _label(one: Spike) -> str:
+    return "not a number" if one.axis == "loss" and not np.isfinite(one.value) else f"{one.value:.3g}"
+
+
+def _trend(found: Numerics) -> tuple[str, str] | None:
+    if found.trend is None:
+        return None
+    one = found.trend
+    words = f"{one.first_loss:.4g} → {one.last_loss:.4g} over steps {one.first_step:,} to {one.last_step:,}"
+    return one.kind, f"{words} (Mann-Kendall p = {one.p:.2g} on {one.blocks} blocks)"

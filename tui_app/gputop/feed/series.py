@@ -1,0 +1,97 @@
+"""Columns of a record as curves of a few hundred points, in which no spike is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gputop.feed.plots import Columns, Line
+from gputop_agent.wire import PHASES
+from gputop_analysis.view import Array, RunView
+
+BINS = 240
+RANKS_AT_MOST = 16
+"""Ranks that a mean over all of them is taken from."""
+
+
+def extremes(steps: Array, values: Array, bins: int = BINS) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The smallest and the largest value of each bin, in the order in which they come, and the newest value."""
+    keep = np.isfinite(values)
+    steps, values = steps[keep].astype(float), values[keep].astype(float)
+    if len(values) <= 2 * bins:
+        return tuple(steps.tolist()), tuple(values.tolist())
+    picked: list[int] = []
+    edges = np.linspace(0, len(values), bins + 1).astype(int)
+    for start, end in pairwise(edges.tolist()):
+        part = values[start:end]
+        picked += sorted({start + int(part.argmin()), start + int(part.argmax())})
+    if picked[-1] != len(values) - 1:
+        picked.append(len(values) - 1)
+    return tuple(steps[picked].tolist()), tuple(values[picked].tolist())
+
+
+def line(
+    view: RunView, rank: int, name: str, values: Callable[[Array, Array], Array], style: str = "allocated"
+) -> Line:
+    """A value per step of one rank's last attempt; ``values`` gets the rows and the steps that each stands for."""
+    series = view.per_rank[rank]
+    rows, counts = series.rows[series.attempt_start :], series.n_steps[series.attempt_start :]
+    rows, counts = rows[_usable(rows)], counts[_usable(rows)]
+    steps, shown = extremes(rows["step"].astype(float), values(rows, counts))
+    return Line(name, steps, shown, style)
+
+
+def _usable(rows: Array) -> Array:
+    """All but a process's first step, which is set-up, where there is more."""
+    usable = rows["step"].astype(np.int64) - rows["n_steps"] >= 0
+    return usable if usable.any() else np.ones(len(rows), bool)
+
+
+def columns(view: RunView, rank: int | None, title: str, focus: tuple[str, ...], count: int = 160) -> Columns | None:
+    """Stacked phases of one rank, or the mean over (some of) all ranks; None without steps."""
+    ranks = [rank] if rank in view.per_rank else view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
+    tables = []
+    for one in ranks:
+        series = view.per_rank[one]
+        rows = series.rows[series.attempt_start :]
+        tables.append(rows[_usable(rows)])
+    tables = [rows for rows in tables if len(rows)]
+    if not tables:
+        return None
+    first = min(int(rows["step"][0]) for rows in tables)
+    last = max(int(rows["step"][-1]) for rows in tables)
+    each = max(1, -(-(last - first + 1) // count))
+    used = (last - first) // each + 1
+    sums, steps = np.zeros((len(PHASES), used)), np.zeros(used)
+    for rows in tables:
+        index = np.maximum(rows["step"].astype(np.int64) - first, 0) // each
+        steps += np.bincount(index, rows["n_steps"], used)
+        for y, phase in enumerate(PHASES):
+            sums[y] += np.bincount(index, rows[f"{phase}_ns"], used)
+    filled = steps > 0
+    means = (sums[:, filled] / 1e6 / steps[filled]).T
+    return Columns(title, first, last, tuple(tuple(map(float, column)) for column in means.tolist()), focus)
+
+
+def trend_line(one: Line) -> Line | None:
+    """The Theil-Sen line of the minima of eight windows: what a leak is judged by; None for too short a curve."""
+    from gputop_analysis.stats import theil_sen
+
+    if len(one.values) < 24:
+        return None
+    parts = np.array_split(np.arange(len(one.values)), 8)
+    x = np.array([np.mean([one.steps[i] for i in part]) for part in parts])
+    y = np.array([min(one.values[i] for i in part) for part in parts])
+    slope = theil_sen(x, y)
+    middle = float(np.median(y - slope * x))
+    ends = (one.steps[0], one.steps[-1])
+    return Line("trend of the minima", ends, tuple(middle + slope * step for step in ends), "high")
+
+
+def last_finite(values: Any) -> float:
+    """The newest value that is a number, NaN where there is none."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else float("nan")

@@ -1,0 +1,201 @@
+"""Behind one finding: the picture that shows it, the statistic against its threshold, the inputs, the fix."""
+
+from __future__ import annotations
+
+import math
+
+from gputop import palette
+from gputop.feed.evidence import Evidence, EvidenceLoader
+from gputop.feed.plots import Plot
+from gputop.pages.page import Page
+from gputop.render import numbers
+from gputop.render.rows import Row, beside, left, right, row_width, spread, wrap
+from gputop.widgets import plots
+from gputop.widgets.findings import as_text
+from gputop_analysis.model import Finding, Input, Proof
+
+WIDE = 150
+PLOT_LEAST, PLOT_MOST = 7, 18
+
+
+def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> list[Row]:
+    """All rows of the page: below each other, or the pictures beside the words where there is room."""
+    finding = evidence.finding
+    head = heading(finding, width)
+    if width >= WIDE and evidence.plots:
+        side = width * 56 // 100
+        pictures = _pictures(evidence.plots, side, height - len(head) - 1, mono)
+        room = width - side - 3
+        words = [*fix(finding, room), [], *statistic(finding, room), [], *inputs(finding, room)]
+        return [*head, [], *beside(pictures, side, words, 3)]
+    gap: list[Row] = [[]] if height > 24 else []
+    words = [*fix(finding, width), *gap, *statistic(finding, width)]
+    room = height - len(head) - len(words) - 2 * len(gap)
+    pictures = _pictures(evidence.plots[: 1 if room < 30 else 2], width, max(room, PLOT_LEAST), mono)
+    return [*head, *gap, *pictures, *(gap if pictures else []), *words, *gap, *inputs(finding, width)]
+
+
+def _pictures(found: tuple[Plot, ...], width: int, height: int, mono: bool) -> list[Row]:
+    rows: list[Row] = []
+    for index, plot in enumerate(found):
+        share = (height - len(rows)) // (len(found) - index)
+        rows += plots.draw(plot, width, max(PLOT_LEAST, min(share - 1, PLOT_MOST)), mono)
+        rows += [[]] if index < len(found) - 1 else []
+    return rows
+
+
+def heading(finding: Finding, width: int) -> list[Row]:
+    """Severity and name, the title, and what is to be won."""
+    mark = palette.SEVERITY[finding.severity]
+    start: Row = [(f"{mark.glyph} {mark.word}", f"bold {mark.style}"), (f"  {finding.id} {finding.name}", "muted")]
+    rows = [spread(start, [(_sure(finding), "muted")], width)]
+    rows += [[(line, "bold text")] for line in wrap(finding.title, width)]
+    worth_row = worth(finding)
+    return [*rows, worth_row] if worth_row else rows
+
+
+def _sure(finding: Finding) -> str:
+    return f"{finding.confidence * 100:.0f} % sure"
+
+
+def worth(finding: Finding) -> Row:
+    """What the fix would win back: a step, its interval, over the rest of the run."""
+    if finding.recoverable_ms_per_step is None:
+        return []
+    row: Row = [("wins back ", "muted"), (numbers.duration_ms(finding.recoverable_ms_per_step), "bold good")]
+    row += [(" a step", "text")]
+    if finding.interval_ms_per_step is not None:
+        low, high = finding.interval_ms_per_step
+        row += [(f" (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})", "muted")]
+    if finding.recoverable_hours is not None:
+        row += [(f"  ·  {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run", "text")]
+    if (dollars := getattr(finding, "recoverable_usd", None)) is not None:
+        row += [(f"  ·  ${dollars:,.2f}", "text")]
+    return row
+
+
+def statistic(finding: Finding, width: int) -> list[Row]:
+    """The evidence in words, and where it is known the statistic against its threshold."""
+    rows: list[Row] = [plots.ruled("what was measured", [], width)]
+    proof = finding.proof
+    if proof is not None:
+        rows += gauge(proof, finding.severity, width)
+    return [*rows, *([(line, "text")] for line in wrap(finding.evidence, width))]
+
+
+def gauge(proof: Proof, severity: str, width: int) -> list[Row]:
+    """The value on a line with the threshold marked; heavy between the two."""
+    value, limit = _amount(proof.value, proof.unit), _amount(proof.threshold, proof.unit)
+    rows: list[Row] = [[(line, "muted")] for line in wrap(proof.statistic, width)]
+    end: Row = [("  ", ""), (value, "bold text"), ("  threshold ", "muted"), (limit, "text")]
+    cells = min(60, width - row_width(end))
+    if not (math.isfinite(proof.value) and math.isfinite(proof.threshold)) or cells < 12:
+        return [*rows, end[1:]]
+    top = max(abs(proof.value), abs(proof.threshold)) * 1.1 or 1.0
+    at, level = (min(cells - 1, max(0, int(abs(v) / top * cells))) for v in (proof.value, proof.threshold))
+    low, high = sorted((at, level))
+    line = [("─", "track")] * low + [("━", severity)] * (high - low) + [("─", "track")] * (cells - high)
+    line[level], line[at] = ("┃", "text"), ("●", f"bold {severity}")
+    return [*rows, [*line, *end]]
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{numbers.scalar(value)} {unit}".rstrip()
+
+
+def fix(finding: Finding, width: int) -> list[Row]:
+    """The fix as it is typed, and where."""
+    rows: list[Row] = [plots.ruled("fix", [("y copies it", "muted")], width)]
+    rows += [[(line, "bold good")] for line in wrap(finding.fix, width)]
+    if place := where(finding):
+        rows += [[("at ", "muted"), (place, "accent")]]
+    if finding.absorbed:
+        rows += [[("explains ", "muted"), (", ".join(finding.absorbed), "text")]]
+    return rows
+
+
+def where(finding: Finding) -> str:
+    """Site, rank, GPU and host, as far as they are known."""
+    rank = f"rank {finding.rank}" if finding.rank is not None else ""
+    gpu = f"GPU {finding.gpu}" if finding.gpu is not None else ""
+    return ", ".join(part for part in (finding.site or "", rank, gpu, finding.host or "") if part)
+
+
+def inputs(finding: Finding, width: int) -> list[Row]:
+    """What the statistic was computed from, each with where it lies in the record, and the formula."""
+    proof = finding.proof
+    if proof is None or not (proof.inputs or proof.formula):
+        return []
+    rows: list[Row] = [plots.ruled("computed from", [], width)]
+    names = min(max((len(item.name) for item in proof.inputs), default=0) + 2, max(width // 3, 12))
+    for item in proof.inputs:
+        rows += _input(item, names, width)
+    if proof.formula:
+        rows += [[(line, "muted")] for line in wrap(proof.formula, width)]
+    return rows
+
+
+def _input(item: Input, names: int, width: int) -> list[Row]:
+    value = item.value if isinstance(item.value, str) else numbers.scalar(item.value)
+    start: Row = [(left(item.name, names), "text"), (right(f"{value} {item.unit}".rstrip(), 16) + "  ", "bold text")]
+    room = width - row_width(start)
+    if room < 24:
+        return [start, *([("  " + line, "muted")] for line in wrap(item.source, width - 2))]
+    first, *more = wrap(item.source, room)
+    return [[*start, (first, "muted")], *([(" " * row_width(start) + line, "muted")] for line in more)]
+
+
+class EvidencePage(Page):
+    """The evidence of one finding; the next one is a key away."""
+
+    key = "5"
+    title = "Evidence"
+    reads = Evidence
+
+    def __init__(self, finding: Finding, *, id: str | None = None):
+        super().__init__(id=id)
+        self.finding = finding
+
+    def loader(self) -> EvidenceLoader:
+        return EvidenceLoader(self.finding.id, self.finding.rank)
+
+    @property
+    def page(self) -> object | None:
+        """The words need no reading: they are there at once, the pictures follow."""
+        page = super().page
+        if isinstance(page, Evidence) and (page.finding.id, page.finding.rank) != (self.finding.id, self.finding.rank):
+            page = None  # read for the finding before
+        if isinstance(page, Evidence):
+            self.finding = page.finding
+        return page if isinstance(page, Evidence) else Evidence(self.finding)
+
+    def note(self) -> Row:
+        found = self.snapshot.findings if self.snapshot else ()
+        keys = [(f.id, f.rank) for f in found]
+        here = (self.finding.id, self.finding.rank)
+        if here not in keys:
+            return [("no longer seen", "high")]
+        return [(f"{keys.index(here) + 1} of {len(keys)}", "muted")]
+
+    def content(self, page: object, width: int, height: int) -> list[Row]:
+        assert isinstance(page, Evidence)
+        return draw(page, width, height, self.mono)
+
+    def step(self, by: int) -> None:
+        """Go to the next finding of the list."""
+        found = self.snapshot.findings if self.snapshot else ()
+        if not found:
+            return
+        keys = [(f.id, f.rank) for f in found]
+        here = (self.finding.id, self.finding.rank)
+        self.finding = found[(keys.index(here) + by) % len(found) if here in keys else 0]
+        self.first = 0
+        self.redraw()
+
+    def copy_text(self) -> str:
+        """The fix alone: it is what one wants to paste. ``Y`` copies everything."""
+        return self.finding.fix
+
+    def copy_all_text(self) -> str:
+        """The finding with its figures, for an issue."""
+        return as_text(self.finding)

@@ -1,0 +1,77 @@
+"""What fills a screen above the main one: rows made for the width, scrolled where they are more than fit."""
+
+from __future__ import annotations
+
+from textual.reactive import reactive
+
+from gputop.feed.plots import Trouble
+from gputop.feed.snapshot import Snapshot
+from gputop.render.rows import Row, row_text, say
+from gputop.widgets.canvas import Canvas
+from gputop.widgets.panel import title_row
+
+
+class Page(Canvas, can_focus=True):
+    """A title line and a content. Subclasses say what they read (``loader``) and draw it (``content``)."""
+
+    key = ""
+    title = ""
+    reads: type = object
+    """Type of what the loader gives: anything else is not there yet."""
+    snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+    first = 0
+    """Rows that are scrolled away."""
+
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self._count = 0
+
+    def loader(self):
+        """What is to be read from the record while this is on the screen."""
+        raise AssertionError(f"{type(self).__name__} reads nothing")
+
+    def content(self, page: object, width: int, height: int) -> list[Row]:
+        """All rows below the title line; those that do not fit are scrolled to."""
+        raise AssertionError(f"{type(self).__name__} has no content")
+
+    def note(self) -> Row:
+        """What stands at the right end of the title line."""
+        return []
+
+    def copy_text(self) -> str:
+        """What ``y`` copies."""
+        width, height = self.size
+        return "\n".join(row_text(row).rstrip() for row in self._below_title(width, height - 1))
+
+    @property
+    def page(self) -> object | None:
+        """What was read for this screen; None while it is not there."""
+        page = self.snapshot.page if self.snapshot else None
+        return page if isinstance(page, (self.reads, Trouble)) else None
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        inner = width - 2
+        below = self._below_title(inner, height - 1)
+        self._count = len(below)
+        self.first = min(self.first, max(0, len(below) - (height - 1)))
+        shown = below[self.first : self.first + height - 1]
+        note = self.note()
+        if len(shown) < len(below):
+            note = [*note, (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(below)}", "muted")]
+        return [[(" ", ""), *row] for row in (title_row(self.key, self.title, note, inner, True), *shown)]
+
+    def _below_title(self, width: int, height: int) -> list[Row]:
+        page = self.page
+        if page is None:
+            return say("Reading the record.", width)
+        if isinstance(page, Trouble):
+            return say(page.text, width)
+        return self.content(page, width, height)
+
+    def scroll_by(self, rows: int) -> None:
+        """Scroll, as far as there is something."""
+        self.first = min(max(self.first + rows, 0), max(0, self._count - (self.size.height - 1)))
+        self.redraw()
+
+    def watch_snapshot(self) -> None:
+        self.redraw()

@@ -1,0 +1,110 @@
+"""Any plot as rows, under a title line of its own."""
+
+from __future__ import annotations
+
+from gputop import palette
+from gputop.feed.plots import Bars, Chart, Columns, Listing, Plot
+from gputop.render import chart, numbers
+from gputop.render.bars import apportion, stacked_columns
+from gputop.render.rows import Row, left, right, row_width, shorten, shorten_middle
+
+LABEL = 12
+
+
+def ruled(title: str, note: Row, width: int) -> Row:
+    """``── title ───────── note``."""
+    start: Row = [("── ", "rule"), (shorten(title, width - 8), "text"), (" ", "")]
+    room = width - row_width(start) - 4
+    end: Row = [(" ", ""), *note] if note and row_width(note) <= room else []
+    return [*start, ("─" * max(width - row_width(start) - row_width(end), 0), "rule"), *end]
+
+
+def wanted_height(plot: Plot) -> int:
+    """Rows that the plot makes good use of, with its title."""
+    if isinstance(plot, Bars):
+        return 1 + len(plot.bars)
+    return 1 + len(plot.lines) if isinstance(plot, Listing) else 12
+
+
+def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
+    """The plot with its title line in at most ``height`` rows."""
+    if height < 2:
+        return []
+    if isinstance(plot, Chart):
+        note = [*chart.legend(plot.lines)] if len(plot.lines) > 1 else []
+        head = ruled(f"{plot.title}, {plot.unit}" if plot.unit else plot.title, note, width)
+        return [head, *chart.draw(plot, width, height - 1)]
+    if isinstance(plot, Columns):
+        return [ruled(plot.title, _phase_note(plot), width), *_columns(plot, width, height - 1, mono)]
+    if isinstance(plot, Bars):
+        note = [part for name, style in plot.legend for part in (("━ ", style), (name + "  ", "muted"))]
+        return [ruled(f"{plot.title}, {plot.unit}", note, width), *_bars(plot, width, height - 1)]
+    return [ruled(plot.title, [], width), *_listing(plot, width, height - 1)]
+
+
+def _phase_note(plot: Columns) -> Row:
+    totals = [sum(column) for column in plot.phases_ms]
+    row: Row = []
+    for name in plot.focus:
+        index = next(i for i, phase in enumerate(palette.PHASES) if phase.name == name)
+        mean = sum(column[index] for column in plot.phases_ms) / max(len(totals), 1)
+        share = mean * len(totals) / (sum(totals) or 1.0)
+        row += [("■ ", name), (f"{name} {numbers.duration_ms(mean)}, {numbers.percent(share)}  ", "muted")]
+    return [*row, ("■ ", "track"), ("the rest", "muted")]
+
+
+def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
+    """What is in focus lies at the bottom, where its height can be compared; the rest is one grey part upon it."""
+    order = [i for i, phase in enumerate(palette.PHASES) if phase.name in plot.focus]
+    cells, rows = width - chart.AXIS, height - 1
+    spread = _resampled(plot.phases_ms, cells)
+    parts = [[*(c[i] for i in order), sum(v for i, v in enumerate(c) if i not in order)] for c in spread]
+    styles = [*(palette.PHASES[i].name for i in order), "track"]
+    letters = [*(palette.PHASES[i].letter for i in order), "·"]
+    totals = sorted(sum(part) for part in parts)
+    top = numbers.nice_ceiling((totals[min(len(totals) - 1, int(0.97 * len(totals)))] if totals else 1.0) * 1.05)
+    result: list[Row] = []
+    for y, row in enumerate(stacked_columns(parts, styles, letters, max(rows, 1), top, mono)):
+        label = numbers.duration_ms(top) if y == 0 else "0" if y == rows - 1 and rows > 2 else ""
+        result.append([(right(label, chart.AXIS - 1) + " ", "muted"), *row])
+    return [*result, chart.axis_row((plot.first_step, plot.last_step), width)]
+
+
+def _resampled(columns: tuple[tuple[float, ...], ...], cells: int) -> list[tuple[float, ...]]:
+    """As many columns as there are cells: several averaged into one, or one repeated."""
+    if not columns or cells < 1:
+        return []
+    result = []
+    for x in range(cells):
+        first = x * len(columns) // cells
+        part = columns[first : max((x + 1) * len(columns) // cells, first + 1)]
+        result.append(tuple(sum(values) / len(part) for values in zip(*part, strict=True)))
+    return result
+
+
+def _bars(plot: Bars, width: int, height: int) -> list[Row]:
+    top = max((sum(value for value, _ in bar.parts) for bar in plot.bars), default=0.0)
+    digits = numbers.digits_for(top)
+    figures = len(plot.legend) if any(len(bar.parts) > 1 for bar in plot.bars) else 1
+    cells = max(width - LABEL - 10 * figures, 4)
+    rows: list[Row] = []
+    for bar in plot.bars[:height]:
+        label: Row = [("▲ " if bar.chosen else "  ", "high"), (left(bar.label, LABEL - 3) + " ", "text")]
+        texts = [(right(numbers.ms_column(value, digits), 10), _figure_style(style)) for value, style in bar.parts]
+        values = [value for value, _ in bar.parts]
+        widths = apportion([*values, max(top - sum(values), 0.0)], cells)
+        drawn: Row = [("━" * n, style) for n, (_, style) in zip(widths, bar.parts, strict=False) if n]
+        rows.append([*label, *drawn, (" " * (cells - sum(widths[: len(values)])), ""), *texts])
+    return rows
+
+
+def _figure_style(style: str) -> str:
+    return style if style == "high" else "muted" if style in ("track", "muted") else "text"
+
+
+def _listing(plot: Listing, width: int, height: int) -> list[Row]:
+    rows: list[Row] = []
+    for text, matters in plot.lines[:height]:
+        mark = ("▲ " if matters else "  ", "high")
+        rows.append([mark, (shorten_middle(text, width - 2), "bold text" if matters else "text")])
+    return rows
