@@ -64,6 +64,8 @@ def autocorrelation_time(values: Array) -> float:
     size = 1 << (2 * n - 1).bit_length()
     spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
     rho = np.fft.irfft(spectrum, size)[:n]
+    if not rho[0] > 0:  # the variance is lost below the smallest number
+        return 1.0
     tau = 2.0 * np.cumsum(rho / rho[0]) - 1.0
     settled = np.flatnonzero(np.arange(n) >= 5.0 * tau)
     return float(max(1.0, tau[settled[0]] if len(settled) else tau.max()))
@@ -101,29 +103,6 @@ def block_bootstrap(
         return Interval(value, float("nan"), float("nan"))
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Interval(value, float(min(low, value)), float(max(high, value)))
-
-
-def block_permutation(matrix: Array, block: int, permutations: int = 999, seed: int = 0) -> float:
-    """How likely a rank as far above the others arises when ranks are exchangeable within blocks of steps.
-
-    Args:
-        matrix: steps x ranks, for instance milliseconds of compute.
-        block: steps per block, at least five autocorrelation times, so that blocks are independent.
-
-    Returns:
-        p of the largest mean deviation from the steps' median rank, never below 1 / (permutations + 1).
-    """
-    steps, ranks = matrix.shape
-    blocks = steps // block
-    if blocks < 2 or ranks < 2:
-        return 1.0
-    deviation = matrix - np.median(matrix, axis=1, keepdims=True)
-    means = deviation[: blocks * block].reshape(blocks, block, ranks).mean(1)
-    observed = means.mean(0).max()
-    random = np.random.default_rng(seed).random((permutations, blocks, ranks))
-    shuffled = np.take_along_axis(np.broadcast_to(means, random.shape), np.argsort(random, axis=2), axis=2)
-    as_extreme = np.count_nonzero(shuffled.mean(1).max(1) >= observed - 1e-12 * abs(observed))
-    return (as_extreme + 1) / (permutations + 1)
 
 
 def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:

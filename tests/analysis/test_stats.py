@@ -96,22 +96,8 @@ def test_autocorrelation_time_of_ar1():
     assert stats.autocorrelation_time(np.ones(50)) == 1
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.9])
-def test_block_permutation_has_few_false_alarms_and_finds_a_slow_rank(rho):
-    random = np.random.default_rng(3)
-    alarms = hits = 0
-    for _ in range(60):
-        compute = 1 + 0.03 * autocorrelated(random, 1000, 4, rho)
-        alarms += stats.block_permutation(compute, 100, permutations=199) <= 0.01
-        compute[:, 2] += 0.05
-        hits += stats.block_permutation(compute, 100, permutations=199) <= 0.01
-    assert alarms <= 5
-    assert hits >= 57
-
-
-def test_block_permutation_abstains_without_enough_blocks():
-    assert stats.block_permutation(np.ones((10, 4)), 8) == 1.0
-    assert stats.block_permutation(np.ones((100, 1)), 5) == 1.0
+def test_autocorrelation_time_of_all_but_constant_series():
+    assert stats.autocorrelation_time(np.full(64, 1e-170) * (1 + 1e-3 * np.arange(64))) >= 1
 
 
 def test_mad_spikes_finds_injected_spikes_among_heavy_tails():

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gputop_analysis.findings import crash, gil, host, input, memory, numerics, ranks  # noqa: F401  (they register)
+from gputop_analysis.findings import (  # noqa: F401  (they register)
+    crash,
+    gil,
+    host,
+    input,
+    memory,
+    numerics,
+    ranks,
+    ranks_rotating,
+)
 from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, Result
 from gputop_analysis.model import Finding

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
-from gputop_analysis.findings.shares import ENOUGH_STEPS
-from gputop_analysis.findings.sites import top_site
-from gputop_analysis.hardware import run_wait_share
-from gputop_analysis.model import Finding
-from gputop_analysis.series import RankSeries
-from gputop_analysis.stats import Interval, block_bootstrap, block_length, block_permutation
-from gputop_analysis.view import Array, RunView, once_per_view
+from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import Waits, waits
 
-MIN_EFFECT_MS, MIN_EFFECT_SHARE = 2.0, 0.03
-SIGNIFICANCE = 0.01
 SECOND_CAUSE = 0.25
 """A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow in all of them."""
 
@@ -42,9 +38,9 @@ class Straggler:
     """The rank that the others wait for."""
 
     rank: int
+    culprit: Culprit
     cost_ms: Interval
     wall_ms: float
-    p: float
     phase: str
     excess_ms: dict[str, float]
     """By phase: its time less the median of the other ranks."""
@@ -63,6 +59,21 @@ class Straggler:
         scale = min(1.0, causes / self.cost_ms.value)
         return Interval(*(scale * ms for ms in self.cost_ms))
 
+    @property
+    def wait_ms(self) -> tuple[float, float]:
+        """Mean wait of the slow rank, and of the median one of the others."""
+        means = self.waits.ms.mean(axis=0)
+        return float(means[self.culprit.index]), float(np.median(np.delete(means, self.culprit.index)))
+
+    @property
+    def causes(self) -> str:
+        """``forward 6.0 ms, backward 2.1 ms``: where it takes longer, the largest first."""
+        largest = self.excess_ms[self.phase]
+        named = sorted(self.excess_ms.items(), key=lambda item: -item[1])
+        return ", ".join(
+            f"{_NAMES.get(k, k)} {ms:.1f} ms" for k, ms in named if ms > 0 and ms >= SECOND_CAUSE * largest
+        )
+
 
 @once_per_view
 def straggler(view: RunView) -> Straggler | None:
@@ -70,20 +81,16 @@ def straggler(view: RunView) -> Straggler | None:
     waited, common = waits(view), view.common
     if waited is None or common is None:
         return None
-    culprit = int(np.argmin(waited.ms.mean(axis=0)))
-    others = np.delete(waited.ms, culprit, axis=1)
-    lead = np.median(others, axis=1) - waited.ms[:, culprit]
-    block = block_length(lead)
-    cost = block_bootstrap(lead, np.ones(len(lead)), block)
     wall_ms = float(common.per_step_ms("wall_ns").mean())
-    if not cost.low >= max(MIN_EFFECT_MS, MIN_EFFECT_SHARE * wall_ms):
+    found = find_culprit(waited.ms, wall_ms)
+    if found is None:
         return None
-    p = block_permutation(-waited.ms, block)
-    if p > SIGNIFICANCE:
-        return None
-    excess = _excess(view, waited, culprit)
+    others = np.delete(waited.ms, found.index, axis=1)
+    lead = np.median(others, axis=1) - waited.ms[:, found.index]
+    cost = block_bootstrap(lead, np.ones(len(lead)))
+    excess = _excess(view, waited, found.index)
     phase = max(excess, key=lambda name: excess[name])
-    return Straggler(common.ranks[culprit], cost, wall_ms, p, phase, excess, waited)
+    return Straggler(waited.ranks[found.index], found, cost, wall_ms, phase, excess, waited) if cost.low > 0 else None
 
 
 def _excess(view: RunView, waited: Waits, culprit: int) -> dict[str, float]:
@@ -101,37 +108,68 @@ def _excess(view: RunView, waited: Waits, culprit: int) -> dict[str, float]:
     return excess
 
 
+_NAMES = {"other": "host code", "data": "data loading", "h2d": "the copy of the batch"}
+
+
 def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     found = straggler(view)
     if found is None or CAUSE_OF_PHASE[found.phase] != spec.id:
         return None
-    cost, site = found.cost_ms, None
-    name = {"other": "host code", "data": "data loading", "h2d": "the copy of the batch"}.get(found.phase, found.phase)
-    if found.phase in ("other", "data", "forward"):
-        site = top_site(view, found.phase, rank=found.rank)
-    mine = found.waits.ms.mean(axis=0)[found.waits.ranks.index(found.rank)]
-    theirs = float(np.median(np.delete(found.waits.ms.mean(axis=0), found.waits.ranks.index(found.rank))))
+    cost, name = found.cost_ms, _NAMES.get(found.phase, found.phase)
+    site = top_site(view, found.phase, rank=found.rank) if found.phase in ("other", "data", "forward") else None
+    mine, theirs = found.wait_ms
     host = f" on {view.host_of(found.rank)}" if len(view.record.hosts) > 1 else ""
     return spec.make(
         "high" if cost.low > 0.10 * found.wall_ms else "medium",
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
-        f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.p:.3g}); it takes "
-        f"{found.excess_ms[found.phase]:.1f} ms longer than the median rank in {name}"
-        + (f", most often at {site}" if site else ""),
+        f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it takes "
+        f"longer than the median rank in {found.causes or name}" + (f", most often at {site}" if site else ""),
         advice.format(rank=found.rank, at=f" ({site.site})" if site else "", host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
-        confidence=float(1 - found.p),
+        confidence=float(1 - found.culprit.p),
         recoverable_ms_per_step=found.recoverable_ms.value,
         interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
+        proof=_proof(found, site),
     )
 
 
-_TRIGGER = (
-    "waits least for the others, which wait at least 3 % of the step and 2 ms for it (block permutation p <= 0.01)"
-)
+def _proof(found: Straggler, site: Site | None) -> Proof:
+    mine, theirs = found.wait_ms
+    rank, steps = found.rank, f"{len(found.waits.ms):,} steps or groups of steps"
+    inputs = [
+        Input(f"wait of rank {rank}", mine, "ms per step", f"{found.waits.source}, mean over {steps}"),
+        Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
+        Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
+        Input("p", found.culprit.p, "", f"chance of such a lead among alike ranks, at most {SIGNIFICANCE}"),
+        *(
+            Input(f"{phase} beyond the median rank", ms, "ms per step", _source(phase, found))
+            for phase, ms in found.excess_ms.items()
+        ),
+    ]
+    if site is not None:
+        inputs.append(Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples"))
+    return Proof(
+        "how much longer than the slow rank the typical other rank waits",
+        found.culprit.lead_ms,
+        found.culprit.threshold_ms,
+        "ms per step",
+        f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step without waiting); "
+        "p = Student's t of the lead over its standard error (AR(1) or batch means), times the number of ranks; "
+        "recoverable = mean over steps of (median wait of the others - wait of the slow rank), at most what it takes "
+        "longer in the named phases",
+        tuple(inputs),
+    )
+
+
+def _source(phase: str, found: Straggler) -> str:
+    of_ddp = phase == "backward" and found.waits.backward_compute_ms is not None
+    return "comm.backward_compute_ns" if of_ddp else f"steps.{phase}_ns"
+
+
+_TRIGGER = "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p <= 0.01, with drift)"
 
 
 @finding(
@@ -199,82 +237,6 @@ def slow_host(view: RunView, spec: Spec) -> Finding | None:
     return _straggler_with(
         view, spec, "rank {rank} does work in its loop that the others do not{at}: do it less often or elsewhere"
     )
-
-
-@finding(
-    id="CR05",
-    name="rotating imbalance",
-    family="ranks",
-    cause="straggler",
-    trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is not always the same",
-    fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
-)
-def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
-    """Batches differ in length, so that in each step all ranks wait for another one."""
-    by_step = _compute_by_step(view) if straggler(view) is None else None
-    if by_step is None:
-        return None
-    compute, tokens = by_step
-    slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
-    ratio = block_bootstrap(slowest, middle)
-    lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
-    follows = _correlation(compute, tokens)
-    by_length = follows is not None and follows > 0.5
-    needed = 1.05 if by_length else 1.15
-    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (not by_length and _oversubscribed(view)):
-        return None
-    told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
-    share = lost.value / float(slowest.mean())
-    return spec.make(
-        "high" if share > 0.25 else "medium",
-        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, {lost.value:.1f} ms",
-        f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one {middle.mean():.1f} ms "
-        f"(ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time"
-        f"{told}",
-        "give all ranks batches of equal length: group samples by length, pack sequences, or balance tokens per rank",
-        confidence=0.95 if by_length else 0.7,
-        recoverable_ms_per_step=lost.value,
-        interval_ms_per_step=(lost.low, lost.high),
-    )
-
-
-def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
-    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
-
-    Of steps whose wait is known on every rank and that are not folded with others; None for too few of them.
-    """
-    if len(view.ranks) < 2:
-        return None
-    tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
-    shared = tables[0][0]
-    for steps, *_ in tables[1:]:
-        shared = np.intersect1d(shared, steps, assume_unique=True)
-    if len(shared) < ENOUGH_STEPS:
-        return None
-    at = [np.searchsorted(steps, shared) for steps, *_ in tables]
-    compute, tokens, samples = (
-        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1) for column in (1, 2, 3)
-    )
-    return compute, tokens if tokens.any() else samples
-
-
-def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
-    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
-    rows = series.rows[series.steady & (series.n_steps == 1)]
-    steps, ours, theirs = np.intersect1d(rows["step"], comm["step"], return_indices=True)
-    compute = (rows["wall_ns"][ours] - comm["wait_ns"][theirs]) / 1e6
-    return steps, compute, rows["tokens"][ours].astype(float), rows["samples"][ours].astype(float)
-
-
-def _correlation(compute: Array, tokens: Array) -> float | None:
-    """How far a step's differences between ranks follow their tokens; None where all have the same."""
-    time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
-    scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
-    return float((time * work).sum()) / scale if scale > 0 and (work**2).sum() > 0 else None
-
-
-def _oversubscribed(view: RunView) -> bool:
-    return any(run_wait_share(rows) > 0.05 for rows in view.rank_processes.values())
 
 
 assert set(CAUSE_OF_PHASE.values()) <= set(CATALOGUE)

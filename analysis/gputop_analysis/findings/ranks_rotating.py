@@ -1,0 +1,110 @@
+"""Ranks that take turns at being slow: batches of unequal length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.culprit import MIN_EFFECT_MS
+from gputop_analysis.findings.ranks import straggler
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.hardware import run_wait_share
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries
+from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.view import Array, RunView
+
+
+@finding(
+    id="CR05",
+    name="rotating imbalance",
+    family="ranks",
+    cause="straggler",
+    trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is not always the same",
+    fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
+)
+def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
+    """Batches differ in length, so that in each step all ranks wait for another one."""
+    by_step = _compute_by_step(view) if straggler(view) is None else None
+    if by_step is None:
+        return None
+    compute, tokens = by_step
+    slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
+    ratio = block_bootstrap(slowest, middle)
+    lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
+    follows = _correlation(compute, tokens)
+    by_length = follows is not None and follows > 0.5
+    needed = 1.05 if by_length else 1.15
+    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (not by_length and _oversubscribed(view)):
+        return None
+    told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
+    share = lost.value / float(slowest.mean())
+    source = f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, {len(view.ranks)} ranks"
+    return spec.make(
+        "high" if share > 0.25 else "medium",
+        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, {lost.value:.1f} ms",
+        f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one {middle.mean():.1f} ms "
+        f"(ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time"
+        f"{told}",
+        "give all ranks batches of equal length: group samples by length, pack sequences, or balance tokens per rank",
+        confidence=0.95 if by_length else 0.7,
+        recoverable_ms_per_step=lost.value,
+        interval_ms_per_step=(lost.low, lost.high),
+        proof=Proof(
+            "lower end of the 95 % interval of mean(slowest rank of a step) / mean(median rank of a step)",
+            ratio.low,
+            needed,
+            "",
+            "recoverable = mean over steps of (compute of the slowest rank - mean compute of all ranks); the threshold "
+            "is 1.05 where compute follows tokens (correlation above 0.5), else 1.15",
+            (
+                Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
+                Input("compute of the median rank", float(middle.mean()), "ms per step", source),
+                Input("mean compute", float(mean.mean()), "ms per step", source),
+                Input("correlation with tokens", _told(follows), "", "steps.tokens, else steps.samples"),
+            ),
+        ),
+    )
+
+
+def _told(value: float | None) -> float | str:
+    return "all ranks have the same" if value is None else value
+
+
+def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
+    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
+
+    Of steps whose wait is known on every rank and that are not folded with others; None for too few of them.
+    """
+    if len(view.ranks) < 2:
+        return None
+    tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
+    shared = tables[0][0]
+    for steps, *_ in tables[1:]:
+        shared = np.intersect1d(shared, steps, assume_unique=True)
+    if len(shared) < ENOUGH_STEPS:
+        return None
+    at = [np.searchsorted(steps, shared) for steps, *_ in tables]
+    compute, tokens, samples = (
+        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1) for column in (1, 2, 3)
+    )
+    return compute, tokens if tokens.any() else samples
+
+
+def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
+    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
+    rows = series.rows[series.steady & (series.n_steps == 1)]
+    steps, ours, theirs = np.intersect1d(rows["step"], comm["step"], return_indices=True)
+    compute = (rows["wall_ns"][ours] - comm["wait_ns"][theirs]) / 1e6
+    return steps, compute, rows["tokens"][ours].astype(float), rows["samples"][ours].astype(float)
+
+
+def _correlation(compute: Array, tokens: Array) -> float | None:
+    """How far a step's differences between ranks follow their tokens; None where all have the same."""
+    time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
+    scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
+    return float((time * work).sum()) / scale if scale > 0 and (work**2).sum() > 0 else None
+
+
+def _oversubscribed(view: RunView) -> bool:
+    return any(run_wait_share(rows) > 0.05 for rows in view.rank_processes.values())
