@@ -123,8 +123,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         "high" if cost.low > 0.10 * found.wall_ms else "medium",
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
-        f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it takes "
-        f"longer than the median rank in {found.causes or name}" + (f", most often at {site}" if site else ""),
+        f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it "
+        f"takes longer than the median rank in {found.causes or name}" + (f", most often at {site}" if site else ""),
         advice.format(rank=found.rank, at=f" ({site.site})" if site else "", host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
