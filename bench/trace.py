@@ -1,4 +1,4 @@
-"""How fast a trace is analysed and how much memory that takes: `python bench/trace.py [MEGABYTES]` prints one JSON line.
+"""How fast a trace is analysed, in how much memory: `python bench/trace.py [MEGABYTES]` prints one JSON line.
 
 The trace is made here: a GPU run in the proportions of a real one, that is four host operators, a launch, a flow pair
 and a kernel at a time, every tenth kernel a collective on a stream of its own. Nothing of it is measured.

@@ -92,8 +92,11 @@ def nanoseconds(microseconds: Any) -> int:
     if isinstance(microseconds, int):
         return microseconds * 1000
     whole, _, part = microseconds.partition(".")
-    if len(part) <= 3 and part.isdigit() and whole.isdigit():
-        return int(whole) * 1000 + int(part.ljust(3, "0"))
+    if len(part) == 3:  # as Kineto writes it
+        try:
+            return int(whole + part)
+        except ValueError:
+            pass
     return int((Decimal(microseconds) * 1000).to_integral_value())
 
 
@@ -137,7 +140,10 @@ class _Builder:
         try:
             phase = event.get("ph")
             if phase == "X":
-                kind = known.KINDS.get(event.get("cat", "").lower())
+                category = event.get("cat", "")
+                kind = known.KINDS.get(category)
+                if kind is None:
+                    kind = known.KINDS.get(category.lower())
                 if kind is not None:
                     self._span(kind, event)
             elif phase == "M" and event.get("name") == "thread_name":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 KERNEL, COPY, LAUNCH, OP, MARK = range(5)
 
@@ -63,6 +64,7 @@ ATTENTION = {
 """The operators behind ``scaled_dot_product_attention``; torch 2.0 and later."""
 
 
+@lru_cache(maxsize=4096)
 def is_comm_kernel(name: str) -> bool:
     """Whether a device kernel moves data between ranks: NCCL of any version, RCCL, oneCCL, symmetric memory."""
     return _COMM_KERNEL.search(name) is not None
