@@ -1,0 +1,179 @@
+"""The efficiency budget: where the wall time of the steps went, to the nanosecond.
+
+``budget(view)`` gives each rank's wall time to ten lines that add up to it exactly, and the sum over the ranks. The
+lines are disjoint; what each one means and what it is read from stands in ``LINES``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.flops import Efficiency, efficiency
+from gputop_analysis.split import Split, split_of
+from gputop_analysis.view import RunView, once_per_view
+from gputop_analysis.waits import mean_wait_ms, waits
+
+
+@dataclass(frozen=True, slots=True)
+class LineDefinition:
+    """What one line of the budget counts."""
+
+    title: str
+    text: str
+    source: str
+    """The columns of the record it comes from."""
+
+
+LINES: dict[str, LineDefinition] = {
+    "useful_compute": LineDefinition(
+        "useful compute",
+        "where the FLOPs of a step and the device's dense peak are known: model FLOPs / peak, the time that a perfect "
+        "device would take; elsewhere forward, backward and optimizer less exposed waiting, without steps whose update "
+        "was skipped",
+        "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is one), tokens or samples",
+    ),
+    "compute_overhead": LineDefinition(
+        "compute overhead",
+        "forward, backward and optimizer time that is neither useful compute nor exposed waiting: kernels below the "
+        "peak, recomputation, gaps between launches, steps whose update GradScaler skipped",
+        "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is one), flags",
+    ),
+    "data_stall": LineDefinition(
+        "data stall", "waiting for the next batch, and copying it to the device", "steps.data_ns, h2d_ns"
+    ),
+    "host": LineDefinition(
+        "host", "host code between the phases: logging, metrics, schedulers, callbacks", "steps.other_ns - agent_ns"
+    ),
+    "communication": LineDefinition(
+        "communication exposed",
+        "waiting for collectives that nothing overlaps, as long as on the rank that waits least in each step",
+        "comm.wait_ns (moved out of backward), steps.comm_ns",
+    ),
+    "straggler_wait": LineDefinition(
+        "straggler wait",
+        "the rest of that waiting: a rank that is done earlier stands still until the slowest one arrives",
+        "comm.wait_ns, steps.comm_ns, compared over the ranks step by step",
+    ),
+    "checkpoint": LineDefinition("checkpoint", "saving checkpoints", "steps.checkpoint_ns"),
+    "eval": LineDefinition("eval", "evaluation between training steps", "steps.eval_ns"),
+    "compile": LineDefinition("compile", "torch.compile tracing and compiling", "steps.compile_ns"),
+    "other": LineDefinition(
+        "other",
+        "set-up inside the first step of a process, and gputop's own one-off work",
+        "steps.other_ns of the first step, agent_ns",
+    ),
+}
+"""The lines in the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBudget:
+    """One rank's wall time. ``sum(lines_ns.values()) == wall_ns``, always."""
+
+    rank: int
+    steps: int
+    wall_ns: int
+    lines_ns: dict[str, int]
+    """By name, all names of ``LINES`` in their order."""
+    clock: str
+    """``device`` where CUDA events split the compute, else ``host``."""
+    efficiency: Efficiency | None = None
+    """None where the FLOPs of a step or the device's peak are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The same for the run: sums over the ranks, so that an idle rank counts as much as it costs."""
+
+    steps: int
+    """Steps of all ranks together."""
+    wall_ns: int
+    lines_ns: dict[str, int]
+    ranks: tuple[RankBudget, ...]
+    mfu: float | None
+    """Model FLOPs utilisation, 0 to 1, over the steady steps (PaLM, appendix B); mean of the ranks that know theirs."""
+    hfu: float | None
+    """Hardware FLOPs utilisation: with recomputed FLOPs counted as well."""
+    compute_anchor: str
+    """What ``useful_compute`` rests on, in words."""
+
+    def share(self, line: str) -> float:
+        """Of the wall time, 0 to 1."""
+        return self.lines_ns[line] / self.wall_ns if self.wall_ns else 0.0
+
+    def ms_per_step(self, line: str) -> float:
+        """Mean over all steps of all ranks."""
+        return self.lines_ns[line] / 1e6 / self.steps if self.steps else 0.0
+
+
+@once_per_view
+def budget(view: RunView) -> Budget:
+    """The budget of the view's window. Without steps all lines are 0."""
+    shares = _straggler_shares(view)
+    ranks = tuple(_rank_budget(view, rank, shares.get(rank, 0.0)) for rank in view.ranks)
+    known = [one.efficiency for one in ranks if one.efficiency is not None]
+    return Budget(
+        steps=sum(one.steps for one in ranks),
+        wall_ns=sum(one.wall_ns for one in ranks),
+        lines_ns={name: sum(one.lines_ns[name] for one in ranks) for name in LINES},
+        ranks=ranks,
+        mfu=_mean([one.mfu for one in known]),
+        hfu=_mean([one.hfu for one in known]),
+        compute_anchor=known[0].source if known else "FLOPs or the device's peak are not known: measured compute",
+    )
+
+
+def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
+    split = split_of(view, rank)
+    waited, split = _exposed(view, rank, split)
+    late = round(waited * straggling)
+    known = efficiency(view, rank)
+    useful, overhead = _useful(split, known)
+    lines = dict.fromkeys(LINES, 0) | {
+        "useful_compute": useful,
+        "compute_overhead": overhead,
+        "data_stall": split.data + split.h2d,
+        "host": split.host,
+        "communication": waited - late,
+        "straggler_wait": late,
+        "checkpoint": split.checkpoint,
+        "eval": split.eval,
+        "compile": split.compile,
+        "other": split.set_up,
+    }
+    return RankBudget(rank, view.per_rank[rank].total_steps(), split.wall, lines, split.clock, known)
+
+
+def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
+    """Nanoseconds of exposed waiting, and the split without them: what DDP reports lies inside backward."""
+    inside = 0
+    if len(view.comm(rank)):
+        inside = round(mean_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
+    from_backward = min(inside, split.backward)
+    from_forward = min(inside - from_backward, split.forward)
+    return split.comm + from_backward + from_forward, split.less(forward=from_forward, backward=from_backward)
+
+
+def _useful(split: Split, known: Efficiency | None) -> tuple[int, int]:
+    """Useful compute and overhead; together all of the compute."""
+    compute = split.forward + split.backward + split.optimizer
+    useful = round(compute * (1 - split.skipped))
+    if known is not None:
+        useful = min(useful, round(1e9 * known.seconds_at_peak))
+    return useful, compute - useful
+
+
+def _straggler_shares(view: RunView) -> dict[int, float]:
+    """By rank, the part of its waiting that goes beyond the wait of the rank that waits least in the same step."""
+    found = waits(view)
+    if found is None:
+        return {}
+    least, own = found.ms.min(axis=1).mean(), found.ms.mean(axis=0)
+    shares = 1 - least / np.maximum(own, 1e-12)
+    return {rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)}
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,145 @@
+"""Floating-point operations of the training steps, and how much of the device's peak they use.
+
+A multiplication and an addition count as two. Model FLOPs are what forward and backward need once; hardware FLOPs count
+what activation checkpointing computes again as well (Chowdhery et al. 2022, PaLM, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.peaks import find_gpu, precision
+from gputop_analysis.view import RunView
+
+RECOMPUTED = 4 / 3
+"""Hardware over model FLOPs with full activation checkpointing: forward twice and backward, over forward and backward
+(Narayanan et al. 2021, Megatron, equation 3: 96 with recomputation against 72 without)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFlops:
+    """FLOPs of one token, sample or step of one rank."""
+
+    unit: str
+    """``tokens``, ``samples`` or ``steps``."""
+    model: float
+    hardware: float
+    source: str
+    """How it was found, with its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """FLOPs of a rank against its device's peak."""
+
+    mfu: float
+    """Model FLOPs / (peak x wall time) over the steady steps, 0 to 1."""
+    hfu: float
+    """The same of hardware FLOPs."""
+    model_flops_per_step: float
+    peak_flops: float
+    """Dense peak of the device in the precision used, FLOP/s."""
+    precision: str
+    gpu: str
+    seconds_at_peak: float
+    """Time that the model FLOPs of all steps of the window would take at the peak."""
+    source: str
+
+
+def efficiency(view: RunView, rank: int) -> Efficiency | None:
+    """MFU and HFU of a rank; None where its FLOPs or its device's peak are not known, or it has no steady steps."""
+    hello = view.hello(rank)
+    gpu = find_gpu(str(hello.get("device_name") or ""))
+    kind = precision(hello)
+    unit = unit_flops(view, rank) if gpu is not None and kind in gpu.dense_flops else None
+    if gpu is None or unit is None:
+        return None
+    series = view.per_rank[rank]
+    units = series.n_steps if unit.unit == "steps" else series.rows[unit.unit].astype(np.float64)
+    steady_s = float(series.rows["wall_ns"][series.steady].sum()) / 1e9
+    steady_units, steps = float(units[series.steady].sum()), int(series.n_steps[series.steady].sum())
+    if steady_s <= 0 or steady_units <= 0:
+        return None
+    peak = gpu.dense_flops[kind]
+    return Efficiency(
+        mfu=unit.model * steady_units / (peak * steady_s),
+        hfu=unit.hardware * steady_units / (peak * steady_s),
+        model_flops_per_step=unit.model * steady_units / max(steps, 1),
+        peak_flops=peak,
+        precision=kind,
+        gpu=gpu.name,
+        seconds_at_peak=unit.model * float(units.sum()) / peak,
+        source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {kind} ({gpu.source})",
+    )
+
+
+def unit_flops(view: RunView, rank: int) -> UnitFlops | None:
+    """FLOPs as torch counted them in one step (``--count-flops``), else from the model's shape, else None."""
+    return _counted(view, rank) or _from_shape(view, rank)
+
+
+def _counted(view: RunView, rank: int) -> UnitFlops | None:
+    said_by = (e for e in view.record.events("flops") if e.get("rank") == rank)
+    event = next(said_by, None)
+    if event is None or not event.get("flops"):
+        return None
+    hardware = float(event["flops"])
+    model = hardware / RECOMPUTED if view.hello(rank).get("checkpointing") else hardware
+    for unit in ("tokens", "samples"):
+        if event.get(unit):
+            count = float(event[unit])
+            break
+    else:
+        unit, count = "steps", 1.0
+    said = f"counted by torch's FlopCounterMode in step {event.get('step')}"
+    if model != hardware:
+        said += "; model FLOPs are 3/4 of it, since activations are checkpointed"
+    return UnitFlops(unit, model / count, hardware / count, said)
+
+
+def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
+    """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM, appendix B)."""
+    hello = view.hello(rank)
+    model, config = hello.get("model") or {}, (hello.get("model") or {}).get("config") or {}
+    rows = view.per_rank[rank].rows
+    if not model.get("parameters") or not rows["tokens"].any() or _is_spread(hello) or config.get("experts"):
+        return None
+    trainable = float(model.get("trainable") or 0)
+    weights = float(model["parameters"])
+    hidden, layers = config.get("hidden_size"), config.get("layers")
+    known = isinstance(hidden, int) and isinstance(layers, int) and isinstance(config.get("vocab_size"), int)
+    attention = 0.0
+    if known:
+        if not config.get("tied_embeddings", True):  # the input's embedding is a look-up, no product
+            table = float(config["vocab_size"]) * hidden
+            trainable -= table if trainable == weights else 0.0
+            weights -= table
+        length = float(rows["tokens"].sum(dtype=np.float64)) / max(float(rows["samples"].sum(dtype=np.float64)), 1.0)
+        width = config["heads"] * config["head_dim"] if _ints(config, "heads", "head_dim") else hidden
+        attention = 12.0 * layers * width * length
+    flops = 4.0 * weights + 2.0 * trainable + attention
+    again = RECOMPUTED if hello.get("checkpointing") else 1.0
+    said = (
+        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within about 5 % of counting for dense transformers"
+        if known
+        else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, most at long sequences"
+    )
+    return UnitFlops("tokens", flops, flops * again, said)
+
+
+def _is_spread(hello: dict[str, Any]) -> bool:
+    """Whether the parameter count may be of a part of the model only, or a rank computes only a part of it."""
+    parallel = hello.get("parallel") or {}
+    names = ((parallel.get("mesh") or {}).get("names") or ()) if isinstance(parallel.get("mesh"), dict) else ()
+    fsdp = parallel.get("fsdp")
+    flat = bool((hello.get("model") or {}).get("sharded")) and not (isinstance(fsdp, dict) and fsdp.get("version") == 2)
+    deepspeed = parallel.get("deepspeed")
+    zero3 = isinstance(deepspeed, dict) and deepspeed.get("zero_stage") == 3
+    return flat or zero3 or bool({"tp", "cp", "ep"} & set(names))
+
+
+def _ints(config: dict[str, Any], *names: str) -> bool:
+    return all(isinstance(config.get(name), int) for name in names)

@@ -1,0 +1,105 @@
+"""One rank's wall time by phase as whole nanoseconds, on the best clock that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.view import RunView
+
+DEVICE_STEPS = 20
+"""Steps that must be measured on the device before its clock splits the time."""
+_ON_DEVICE = ("data", "h2d", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Nanoseconds; all of them but ``skipped`` and ``clock`` add up to ``wall``."""
+
+    wall: int
+    data: int
+    h2d: int
+    forward: int
+    backward: int
+    optimizer: int
+    comm: int
+    host: int
+    set_up: int
+    """Host code of a process's first step, and gputop's own one-off work."""
+    checkpoint: int
+    eval: int
+    compile: int
+    skipped: float
+    """Part of the compute that belongs to steps whose update was skipped, 0 to 1."""
+    clock: str
+
+    def less(self, forward: int, backward: int) -> Split:
+        """Without so much of forward and backward, which the caller books elsewhere."""
+        return replace(self, forward=self.forward - forward, backward=self.backward - backward)
+
+
+def split_of(view: RunView, rank: int) -> Split:
+    """The split of a rank's window.
+
+    Where CUDA events measured at least 20 steady steps, the time outside evaluation, checkpoints, compilation and
+    set-up is given to the phases as they share the device's time: the host only launches kernels, and its own times
+    say nothing about theirs.
+    """
+    rows = view.per_rank[rank].rows
+    total = {name: int(rows[f"{name}_ns"].sum()) for name in wire.PHASES}
+    first = (rows["flags"] & wire.F_FIRST) != 0
+    agent = np.minimum(rows["agent_ns"], rows["other_ns"])
+    set_up = int(np.where(first, rows["other_ns"], agent).sum())
+    total["other"] -= set_up
+    on_device = _device_weights(view, rank)
+    if on_device is not None:
+        phases = (*_ON_DEVICE, "comm")
+        total |= dict.fromkeys(phases, 0) | dict(
+            zip(_ON_DEVICE, apportion(sum(total[name] for name in phases), on_device), strict=True)
+        )
+    return Split(
+        wall=int(rows["wall_ns"].sum()),
+        host=total.pop("other"),
+        set_up=set_up,
+        skipped=_skipped(rows),
+        clock="host" if on_device is None else "device",
+        **total,
+    )
+
+
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be (largest remainder)."""
+    whole = sum(weights)
+    if whole <= 0:
+        return [total, *[0] * (len(weights) - 1)]
+    exact = [total * weight / whole for weight in weights]
+    parts = [int(value) for value in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda i: parts[i] - exact[i])
+    missing = total - sum(parts)
+    for place in range(abs(missing)) if abs(missing) <= len(parts) else ():
+        parts[by_remainder[place % len(parts)]] += 1 if missing > 0 else -1
+    parts[by_remainder[0]] += total - sum(parts)
+    return parts
+
+
+def _device_weights(view: RunView, rank: int) -> list[float] | None:
+    """The phases' means on the device's clock; None where too few steps were measured on it."""
+    rows = view.device(rank)
+    times = np.stack([rows[f"{name}_ms"] for name in _ON_DEVICE], axis=1).astype(np.float64)
+    good = ((rows["flags"] & wire.F_UNSTEADY) == 0) & np.isfinite(times).all(axis=1)
+    if good.sum() < DEVICE_STEPS:
+        return None
+    means = np.maximum(times[good].mean(axis=0), 0.0)
+    return means.tolist() if means.sum() > 0 else None
+
+
+def _skipped(rows: np.ndarray) -> float:
+    skipped = (rows["flags"] & wire.F_SCALER_SKIP) != 0
+    if not skipped.any():
+        return 0.0
+    alone = skipped & (rows["n_steps"] <= 1)
+    compute = rows["forward_ns"] + rows["backward_ns"] + rows["optimizer_ns"]
+    return float(compute[alone].sum()) / max(1.0, float(compute.sum()))
