@@ -96,7 +96,7 @@ class Share:
 
 def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
     """A phase over the steady steps: on the device's clock where the run has one, else on the host's."""
-    return device_share(view, rank, phase) or _of_rows(
+    return device_share(view, rank, phase) or share_over(
         view.per_rank[rank], view.per_rank[rank].steady, lambda rows: rows[f"{phase}_ns"]
     )
 
@@ -104,7 +104,7 @@ def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
 def whole_share(view: RunView, rank: int, nanoseconds: Callable[[Array], Array]) -> Share | None:
     """Something over all steps but the first, which contains the set-up."""
     series = view.per_rank[rank]
-    return _of_rows(series, series.after_set_up, nanoseconds)
+    return share_over(series, series.after_set_up, nanoseconds)
 
 
 def device_share(view: RunView, rank: int, phase: str) -> Share | None:
@@ -201,7 +201,8 @@ def everybody(view: RunView) -> int | None:
     return view.ranks[0] if len(view.ranks) == 1 else None
 
 
-def _of_rows(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+def share_over(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+    """Something over the masked records of one rank; None for too few of them."""
     counts = series.n_steps[mask]
     if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None

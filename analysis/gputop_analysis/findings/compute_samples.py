@@ -1,0 +1,74 @@
+"""What the sampler saw of the device that a rank trains on, while it trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.findings.shares import on_device
+from gputop_analysis.model import Input
+from gputop_analysis.view import Array, RunView
+
+ENOUGH_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``gpu.bin`` rows of one rank's device from its warm-up to its last step."""
+
+    rank: int
+    gpu: int
+    rows: Array
+
+    def mean(self, column: str) -> float | None:
+        """Mean of what was measured; None for fewer than five samples."""
+        values = self.rows[column]
+        known = values[np.isfinite(values)] if values.dtype.kind == "f" else values[values >= 0]
+        return float(known.mean()) if len(known) >= ENOUGH_SAMPLES else None
+
+    def free_memory_share(self) -> float | None:
+        """Of the device's memory, what was free at the peak; None where it is not told."""
+        used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]
+        known = (used >= 0) & (total > 0)
+        return float(1 - (used[known] / total[known]).max()) if np.count_nonzero(known) >= ENOUGH_SAMPLES else None
+
+    def input(self, what: str, column: str, unit: str = "%") -> Input:
+        """The mean of a column as an input of a proof."""
+        source = f"gpu.{column}, GPU {self.gpu}, {len(self.rows)} samples between the warm-up and the last step"
+        return Input(what, value if (value := self.mean(column)) is not None else "not told", unit, source)
+
+
+def samples(view: RunView, rank: int) -> Samples | None:
+    """None where the rank trains on no device, or where that was not sampled."""
+    key = f"samples of rank {rank}"
+    if key not in view.known:
+        view.known[key] = _samples(view, rank)
+    return view.known[key]
+
+
+def _samples(view: RunView, rank: int) -> Samples | None:
+    index = gpu_index(view, rank)
+    host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
+    if index is None or host is None or not series.steady.any():
+        return None
+    ends = series.rows["t_end_ns"][series.steady]
+    rows = host.gpu.rows
+    first, last = np.searchsorted(rows["t_ns"], (ends[0], ends[-1]))
+    rows = np.asarray(rows[max(first, last - 20_000) : last])
+    rows = rows[rows["index"] == index]
+    return Samples(rank, index, rows) if len(rows) >= ENOUGH_SAMPLES else None
+
+
+def gpu_index(view: RunView, rank: int) -> int | None:
+    """NVML's index of the device that a rank trains on: by its UUID, else as the only one that the run uses."""
+    hello, host = view.hello(rank), view.record.hosts.get(view.host_of(rank))
+    if host is None or not on_device(view, rank):
+        return None
+    uuid = hello.get("device_uuid")
+    if uuid:
+        for one in host.state.gpus:
+            if one.uuid == uuid:
+                return one.index
+    ours = [one.index for one in host.state.gpus if one.ours]
+    return ours[0] if len(ours) == 1 else None

@@ -1,0 +1,152 @@
+"""Host and Python: torch.compile that compiles again and again, or gives up in the middle of the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from gputop_analysis.findings.host_device import launch_bound
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, everybody, only_on, share_over, worst
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+SETTLED_STEPS = 50
+"""By then everything that a training needs is compiled."""
+MANY = 3
+"""A new phase, such as the first evaluation, compiles once or twice; more than this is a habit."""
+
+
+@finding(
+    id="HO09",
+    name="recompile storm",
+    family="host",
+    cause="host",
+    trigger="more than 3 recompilations after step 50, or 2 that take over 2 % of the time since (lower end of the "
+    "95 % interval)",
+    fix="torch._dynamo.mark_dynamic, dynamic=True, or inputs of a few lengths only",
+    explains=("CE10",),
+)
+def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
+    """Inputs change in a way that the compiled code was not made for."""
+    again = {rank: events for rank in view.ranks if len(events := _recompilations(view, rank)) >= 2}
+    shares = [_compiling(view, rank) for rank in again]
+    spent = worst(shares)
+    if spent is None or spent.mean_ms <= 0:
+        return None
+    events = again[spent.rank]
+    if len(events) <= MANY and not spent.surely_above(0.02):
+        return None
+    site, function, reason = _most_often(events)
+    times = Counter(event.get("site") for event in events)[site]
+    return spec.make(
+        "high" if spent.share.low > 0.20 else "medium",
+        f"torch.compile compiled {function} again {len(events)} times since step {SETTLED_STEPS}",
+        f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step {SETTLED_STEPS}: {spent.percent}; "
+        f"{times} times {site} {function}, last because: {reason}"
+        + ("; after 8 recompilations dynamo gives up and runs the function uncompiled" if times >= 7 else ""),
+        _remedy(reason, function),
+        rank=only_on(spent, shares) if len(shares) == len(view.ranks) else spent.rank,
+        site=f"{site} {function}".strip(),
+        recoverable_ms_per_step=spent.ms.value,
+        interval_ms_per_step=(spent.ms.low, spent.ms.high),
+        proof=_storm_proof(spent, len(events)),
+    )
+
+
+def _storm_proof(spent: Share, count: int) -> Proof:
+    return Proof(
+        f"recompilations after step {SETTLED_STEPS}",
+        count,
+        MANY,
+        "",
+        f"recoverable = sum(compile) / steps = {spent.mean_ms:.3f} ms per step",
+        (
+            Input("recompilations", count, "", f"compile events with a reason, rank {spent.rank}"),
+            Input("compile time per step", spent.mean_ms, "ms", f"steps.compile_ns, {spent.steps:,} steps"),
+            Input("lower end of its share", 100 * spent.share.low, "%", "block bootstrap, judged against 2 %"),
+        ),
+    )
+
+
+def _recompilations(view: RunView, rank: int) -> list[dict[str, Any]]:
+    """Compile events after the warm-up in which the number of recompilations grew."""
+    found, known = [], 0
+    for event in view.record.events("compile"):
+        if event.get("rank") == rank:
+            count, step = int(event.get("recompiles") or 0), int(event.get("step") or 0)
+            if count > known and step >= SETTLED_STEPS and event.get("t_ns", 0) >= view.from_ns:
+                found.append(event)
+            known = count
+    return found
+
+
+def _compiling(view: RunView, rank: int) -> Share | None:
+    series = view.per_rank[rank]
+    mask = series.steps - series.n_steps + 1 >= SETTLED_STEPS
+    mask[: series.attempt_start] = False
+    return share_over(series, mask, lambda rows: rows["compile_ns"])
+
+
+def _most_often(events: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """Place and function that are compiled again most often, and why the last time."""
+    site = Counter(str(event.get("site") or "") for event in events).most_common(1)[0][0]
+    last = [event for event in events if str(event.get("site") or "") == site][-1]
+    return site, str(last.get("function") or "the model"), str(last.get("reason") or "not told")
+
+
+def _remedy(reason: str, function: str) -> str:
+    if "size mismatch" in reason or "stride mismatch" in reason:
+        name = reason.partition("tensor ")[2].partition(" ")[0].strip("'") or "x"
+        index = reason.partition("at index ")[2].partition(".")[0].strip() or "0"
+        return (
+            f"call torch._dynamo.mark_dynamic({name}, {index}) before {function}, or torch.compile(..., dynamic=True), "
+            "or pad the inputs to a few lengths"
+        )
+    if "grad_mode" in reason or "GLOBAL_STATE" in reason:
+        return f"call {function} under the same grad mode and autocast each time, or compile a copy for evaluation"
+    return (
+        f"keep what {function} depends on the same from call to call: pass a number that changes as a tensor "
+        f"(the guard that failed: {reason})"
+    )
+
+
+@finding(
+    id="HO10",
+    name="graph breaks",
+    family="host",
+    cause="host",
+    trigger="torch.compile splits the model at one place or more; medium where the GPU waits for launches (HO01)",
+    fix="take out what dynamo cannot trace: print, .item(), data-dependent branches, unsupported calls",
+)
+def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
+    """Between two graphs Python runs as without torch.compile, and nothing is fused across."""
+    said = (view.hello(rank).get("compile") or {} for rank in view.ranks)
+    compiled = next((one for one in said if one.get("graph_breaks")), None)
+    if compiled is None:
+        return None
+    count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
+    places = [one for one in compiled.get("breaks") or () if one.get("site")]
+    first = f"{places[0]['site']} {places[0].get('function') or ''}".strip() if places else None
+    bound = any(launch_bound(view, rank) for rank in view.ranks)
+    return spec.make(
+        "medium" if bound else "info",
+        f"torch.compile breaks the model at {len(places) or count} places" + (f": {first}" if first else ""),
+        f"{count} graph breaks, {graphs} graphs" + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
+        "move it out of the compiled function, or find all of them with torch._dynamo.explain(model)(batch): "
+        + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
+        rank=everybody(view),
+        site=first,
+        proof=Proof(
+            "graph breaks",
+            count,
+            0,
+            "",
+            "no time is claimed: what a break costs depends on what could have been fused across it",
+            (
+                Input("graph breaks", count, "", "hello.compile.graph_breaks, counted by torch._dynamo"),
+                Input("graphs", graphs, "", "hello.compile.graphs"),
+                Input("places", len(places), "", "hello.compile.breaks, at most 8"),
+            ),
+        ),
+    )

@@ -1,0 +1,184 @@
+"""Host and Python: the GPU waits because the CPU does not feed it kernels, or is made to wait for each result."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, on_device, steady_share
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+IDLE = 0.30
+"""A GPU that is busy for less than 70 % of the time waits for something."""
+FEEDING = 0.9
+"""CPU time per wall time of a training thread that does nothing but launch kernels."""
+SYNC_SHARE = 0.03
+SYNCHRONISES = re.compile(
+    r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
+    r"|\b(float|int|bool|print|isnan|isfinite|isinf)\([^#]*\b(loss|grad|norm|acc)"
+)
+"""What in a line of source makes the CPU wait for the GPU; ``float``, ``print`` and the like only with a tensor."""
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """A device that waits for its host."""
+
+    seen: Samples
+    busy: float
+    cpu: float
+    """CPU time of the training thread per wall time."""
+    wall_ms: float
+    column: str
+
+
+def launch_bound(view: RunView, rank: int) -> Feeding | None:
+    """A rank whose GPU idles while its training thread computes all the time; None without samples of both."""
+    seen, series = samples(view, rank), view.per_rank[rank]
+    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    if seen is None or counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
+        return None
+    wall_ns = float(rows["wall_ns"].sum())
+    waiting_ns = float(rows["data_ns"].sum() + rows["comm_ns"].sum())
+    cpu = float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0)
+    busy, column = _busy(seen)
+    if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
+        return None
+    return Feeding(seen, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
+
+
+def _busy(seen: Samples) -> tuple[float | None, str]:
+    """Part of the time in which the GPU computes: by its counters, else as the driver tells."""
+    for column in ("sm_active_pct", "util_pct"):
+        value = seen.mean(column)
+        if value is not None:
+            return value / 100, column
+    return None, ""
+
+
+@finding(
+    id="HO01",
+    name="launch-bound",
+    family="host",
+    cause="host",
+    trigger="the GPU computes for less than 70 % of the time while the training thread uses its core for over 90 %",
+    fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused optimizer, or a larger batch",
+    explains=("HO06", "HO10", "HO11", "CE04"),
+)
+def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
+    """Kernels are shorter than their launch."""
+    found = [one for rank in view.ranks if (one := launch_bound(view, rank))]
+    if not found or len(found) * 2 <= len(view.ranks) or synchronising(view, found[0].seen.rank):
+        return None
+    one = sorted(found, key=lambda one: one.busy)[len(found) // 2]
+    idle_ms = (1 - one.busy) * one.wall_ms
+    compiled = (view.hello(one.seen.rank).get("compile") or {}).get("used")
+    return spec.make(
+        "high" if one.busy < 0.5 else "medium",
+        f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too slowly",
+        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the training thread uses "
+        f"{one.cpu * 100:.0f} % of a core outside data and collectives; {one.wall_ms:.1f} ms a step",
+        ("torch.compile(model, mode='reduce-overhead')" if compiled else "torch.compile(model)")
+        + ", fused=True in the optimizer, and a larger batch if memory allows",
+        rank=everybody(view),
+        gpu=one.seen.gpu if len(view.ranks) == 1 else None,
+        confidence=0.7,
+        recoverable_ms_per_step=idle_ms,
+        interval_ms_per_step=(0.0, idle_ms),
+        proof=Proof(
+            "part of the time in which the GPU computes",
+            100 * one.busy,
+            100 * (1 - IDLE),
+            "%",
+            "recoverable = (1 - busy) x step time: what a GPU that never waits would win, an upper bound",
+            (
+                one.seen.input("GPU busy", one.column),
+                Input("training thread's CPU share", 100 * one.cpu, "%", "steps.cpu_ns / (wall - data - comm)"),
+                Input("step time", one.wall_ms, "ms", "steps.wall_ns, steady steps"),
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Synchronising:
+    """A line at which the training thread is seen waiting for the GPU."""
+
+    site: str
+    code: str
+    phase: str
+    ms: float
+    """Per step, by stack samples."""
+    samples: int
+
+
+def synchronising(view: RunView, rank: int) -> Synchronising | None:
+    """The user's line with a synchronising call that is sampled most often; None if it is below five samples."""
+    counted: Counter[tuple[str, str, str]] = Counter()
+    spent_ms: Counter[tuple[str, str, str]] = Counter()
+    for event in view.events("stacks", rank=rank):
+        period_ms = float(event.get("period_ms") or 0)
+        for sample in event.get("samples", ()):
+            code = str(sample.get("code") or "")
+            if SYNCHRONISES.search(code):
+                where = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+                key = where, code, str(event.get("phase"))
+                counted[key] += int(sample.get("count", 1))
+                spent_ms[key] += period_ms * int(sample.get("count", 1))  # type: ignore[assignment]
+    if not counted:
+        return None
+    best = max(spent_ms, key=lambda key: spent_ms[key])
+    steps = max(1, view.per_rank[rank].total_steps())
+    return Synchronising(*best, spent_ms[best] / steps, counted[best]) if counted[best] >= 5 else None
+
+
+@finding(
+    id="HO02",
+    name="synchronisation each step",
+    family="host",
+    cause="host",
+    trigger="stack samples find the training thread at a line that waits for the GPU for over 3 % of the step, and the "
+    "GPU idles for over 3 % of the time",
+    fix="read values of the GPU every N steps only, or with non_blocking=True",
+    explains=("HO06",),
+)
+def synchronisation(view: RunView, spec: Spec) -> Finding | None:
+    """The wait itself is the GPU's own work; what is lost is the idle time after it, until new kernels arrive."""
+    for rank in view.ranks:
+        seen, wall = samples(view, rank), steady_share(view, rank, "other")
+        if not on_device(view, rank) or seen is None or wall is None:
+            continue
+        line, (busy, column) = synchronising(view, rank), _busy(seen)
+        if line is None or busy is None or line.ms < SYNC_SHARE * wall.wall_ms or 1 - busy < SYNC_SHARE:
+            continue
+        idle_ms = (1 - busy) * wall.wall_ms
+        return spec.make(
+            "high" if 1 - busy > 0.25 else "medium",
+            f"the CPU waits for the GPU at {line.site}: {line.code[:40]}",
+            f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line ({line.samples} stack samples in "
+            f"{line.phase}), and GPU {seen.gpu} idles {100 - busy * 100:.0f} % of the time ({column})",
+            f"do it every 50 steps: if step % 50 == 0: {line.code[:60]}",
+            rank=everybody(view),
+            gpu=seen.gpu if len(view.ranks) == 1 else None,
+            site=line.site,
+            confidence=0.7,
+            recoverable_ms_per_step=idle_ms,
+            interval_ms_per_step=(0.0, idle_ms),
+            proof=Proof(
+                "time at the line by stack samples / step time",
+                100 * line.ms / wall.wall_ms,
+                100 * SYNC_SHARE,
+                "%",
+                "recoverable = (1 - busy) x step time: all idle time of the GPU, an upper bound",
+                (
+                    Input("time at the line", line.ms, "ms", f"stacks events, {line.samples} samples, per step"),
+                    Input("step time", wall.wall_ms, "ms", f"{wall.clock} clock, {wall.steps:,} steady steps"),
+                    seen.input("GPU busy", column),
+                ),
+            ),
+        )
+    return None

@@ -1,0 +1,180 @@
+"""Host and Python: every so many steps one takes far longer than the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_RECORDS
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries
+from gputop_analysis.stats import MAD_TO_SIGMA
+from gputop_analysis.view import Array, RunView
+
+SLOW_SIGMAS, SLOW_FACTOR, SLOW_MS = 8.0, 1.5, 2.0
+"""A slow step lies so far above the median of its rank, in all three ways."""
+AT_LEAST = 5
+"""Periods that must have been seen."""
+REGULAR = 0.7
+"""Part of the expected occurrences that must be slow."""
+SURE = 0.001
+AT_MOST_SLOW = 400
+WAITING = ("data", "comm")
+"""Periodic waits for data have findings of their own; in a collective the cause lies on another rank."""
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Slow steps of one rank that come at equal distances."""
+
+    rank: int
+    period: int
+    """In steps."""
+    count: int
+    expected: float
+    p: float
+    """Chance that as many slow steps fall into one rhythm if they come at random."""
+    slow_ms: float
+    usual_ms: float
+    excess_ms: float
+    """Per step of the run, over all of them."""
+    phase: str
+    phase_part: float
+    """Of all the time of that phase, what lies in the slow steps' excess, 0 to 1."""
+
+
+@finding(
+    id="HO15",
+    name="periodic stall",
+    family="host",
+    cause="host",
+    trigger="slow steps (8 robust standard deviations, 1.5 times and 2 ms above the median) at equal distances: at "
+    "least 5, 70 % of those expected, p < 0.001, together over 1 % of the time",
+    fix="do what runs at that step less often or in the background",
+    explains=("HO06",),
+)
+def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
+    """Something runs every k steps: logging, a metric, an image that is drawn, a file that is synced."""
+    found = [one for rank in view.ranks if (one := rhythm(view.per_rank[rank]))]
+    found = [one for one in found if one.phase not in WAITING and one.excess_ms > 0.01 * one.usual_ms]
+    if len(view.ranks) > 1:  # the others see it inside their backward, where they wait
+        found = [one for one in found if one.phase != "backward"]
+    worst = max(found, key=lambda one: one.excess_ms, default=None)
+    if worst is None:
+        return None
+    site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
+    where = f": {site.site}" if site else f", in {worst.phase}"
+    return spec.make(
+        "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium",
+        f"every {_ordinal(worst.period)} step takes {worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
+        f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of {worst.usual_ms:.1f} "
+        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
+        + (f", most often at {site}" if site else ""),
+        f"look for what runs every {worst.period} steps"
+        + (f" at {site.site}" if site else "")
+        + ": run it less often, in a background process, or not at all",
+        rank=worst.rank if len(view.ranks) == 1 or len(found) < len(view.ranks) else None,
+        site=site.site if site else None,
+        confidence=0.9 if site else 0.8,
+        recoverable_ms_per_step=worst.excess_ms,
+        proof=_proof(worst),
+    )
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return "second" if number == 2 else f"{number}{ending}"
+
+
+def _proof(one: Rhythm) -> Proof:
+    read = f"steps.wall_max_ns, rank {one.rank}"
+    return Proof(
+        f"chance of {one.count} slow steps in one rhythm",
+        one.p,
+        SURE,
+        "",
+        "p = number of rhythms tried x binomial tail of the slow steps that share a remainder of step / period; "
+        "recoverable = mean(slow step - median step) / period, times the part of the expected ones that are slow",
+        (
+            Input("period", one.period, "steps", read),
+            Input("slow steps in this rhythm", one.count, "", read),
+            Input("expected in the window", one.expected, "", "steps of the window / period"),
+            Input("median step", one.usual_ms, "ms", read),
+            Input("median of the slow steps", one.slow_ms, "ms", read),
+        ),
+    )
+
+
+def rhythm(series: RankSeries) -> Rhythm | None:
+    """The strongest rhythm of a rank's slow steps; None if there is none.
+
+    Steps right after an evaluation, a checkpoint or a compilation are not looked at: they find cold caches. Pauses of
+    the garbage collector are taken off.
+    """
+    usable = series.steady.copy()
+    usable[1:] &= (series.rows["flags"][:-1] & wire.F_UNSTEADY) == 0
+    rows, counts = series.rows[usable], series.n_steps[usable]
+    if len(rows) < 2 * ENOUGH_RECORDS:
+        return None
+    longest_ms = np.maximum(rows["wall_max_ns"] - rows["gc_ns"], 0) / 1e6
+    usual = float(np.median(longest_ms))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(longest_ms - usual)))
+    slow = longest_ms > max(usual + SLOW_SIGMAS * sigma, SLOW_FACTOR * usual, usual + SLOW_MS)
+    if not AT_LEAST <= np.count_nonzero(slow) <= AT_MOST_SLOW:
+        return None
+    steps = rows["step"].astype(np.int64)
+    period, members, p = strongest_period(steps[slow], int(np.median(counts[slow])))
+    span = float(steps[-1] - steps[0] + 1)
+    if not period or len(members) < max(AT_LEAST, REGULAR * span / period) or p >= SURE:
+        return None
+    chosen = np.flatnonzero(slow)[members]
+    phase, part = _where(rows, counts, chosen)
+    excess = float((longest_ms[chosen] - usual).mean()) * min(1.0, len(members) * period / span) / period
+    slow_ms = float(np.median(longest_ms[chosen]))
+    return Rhythm(series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part)
+
+
+def strongest_period(at: Array, width: int = 1) -> tuple[int, Array, float]:
+    """The period at which most of the steps ``at`` lie, which of them do, and how likely that is by chance.
+
+    Every distance of neighbours and of second neighbours is tried as a period; ``width`` is how many steps a position
+    may be off. Returns ``(0, [], 1.0)`` where no period is longer than three widths.
+    """
+    gaps = np.concatenate([np.diff(at), at[2:] - at[:-2]])
+    periods = np.unique(gaps[gaps > 3 * max(width, 1)])[:32]
+    best = 0, np.zeros(0, np.int64), 1.0
+    for period in periods:
+        remainders = at % period
+        around = np.sort(remainders)
+        around = np.concatenate([around, around + period])
+        within = np.searchsorted(around, around[: len(at)] + width) - np.arange(len(at))
+        first = around[int(within.argmax())]
+        members = np.flatnonzero((remainders - first) % period < width)
+        p = min(1.0, len(periods) * len(at) * _binomial_tail(len(at) - 1, width / period, len(members) - 1))
+        if p < best[2]:
+            best = int(period), members, p
+    return best
+
+
+def _binomial_tail(n: int, probability: float, at_least: int) -> float:
+    """P(X >= at_least) for X binomial, summed in logarithms."""
+    k = np.arange(at_least, n + 1)
+    choose = np.array([lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) for i in k])
+    return float(np.exp(choose + k * np.log(probability) + (n - k) * np.log1p(-probability)).sum())
+
+
+def _where(rows: Array, counts: Array, slow: Array) -> tuple[str, float]:
+    """The phase in which the slow records spend more than the others, and what part of all its time that is."""
+    best, most, part = "other", 0.0, 0.0
+    for name in wire.PHASES:
+        total = rows[f"{name}_ns"].astype(np.float64)
+        usual = float(np.median(total / counts))
+        excess = float((total[slow] - usual * counts[slow]).sum())
+        if excess > most:
+            best, most, part = name, excess, excess / float(total.sum())
+    return best, part

@@ -1,0 +1,151 @@
+"""Host and Python: settings that make every step slower than it need be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, everybody, on_device, steady_share, typical
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+PARTLY_ON = 0.2
+"""Anomaly mode is often switched on around the backward only, which is half of a step."""
+MOSTLY_ON = 0.5
+"""A profiler with a schedule is on for a few steps out of many, and then costs little."""
+
+
+@finding(
+    id="HO16",
+    name="profiler or debug aid left on",
+    family="host",
+    cause="host",
+    trigger="anomaly mode in a fifth of the samples, a profiler in half of them, a tracer of every line, tracemalloc, "
+    "Python's development mode, CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA without its memory cache",
+    fix="switch it off; switch it on again for the few steps that are looked into",
+    explains=("HO06",),
+)
+def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
+    """Aids for finding faults are on during the training itself."""
+    found: dict[str, tuple[str, Input]] = {}
+    for rank in view.ranks:
+        for name, fix, seen in _aids(view, rank):
+            found.setdefault(name, (fix, seen))
+    if not found:
+        return None
+    return spec.make(
+        "medium",
+        f"left on in training: {', '.join(found)}",
+        "; ".join(seen.source for _, seen in found.values()) + "; each makes all steps slower",
+        "; ".join(fix for fix, _ in found.values()),
+        rank=everybody(view),
+        proof=Proof(
+            "debug aids that are on",
+            len(found),
+            0,
+            "",
+            "no time is claimed: what such an aid costs shows only without it",
+            tuple(seen for _, seen in found.values()),
+        ),
+    )
+
+
+def _aids(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]]:
+    """``(name, fix, what was seen)`` of each aid that is on in a rank."""
+    yield from _sampled(view.hello(rank).get("debug") or {}, rank)
+    yield from _in_environment(view, rank)
+
+
+def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input]]:
+    shares = (
+        ("anomaly mode", "anomaly", PARTLY_ON, "remove torch.autograd.set_detect_anomaly(True) or detect_anomaly()"),
+        ("torch.profiler", "profiler", MOSTLY_ON, "give torch.profiler a schedule(wait=100, warmup=2, active=5)"),
+    )
+    for name, key, threshold, fix in shares:
+        if float(debug.get(key) or 0) >= threshold:
+            share = 100 * float(debug[key])
+            yield name, fix, Input(name, share, "%", f"{name} is on in {share:.0f} % of the looks at rank {rank}")
+    tools = (
+        ("trace", "traces every line", "run without the debugger or coverage tool"),
+        ("profile", "profiles every call", "run without it, or use a sampling profiler such as py-spy"),
+        ("tracemalloc", "follows every allocation", "remove tracemalloc.start() and PYTHONTRACEMALLOC"),
+        ("dev_mode", "checks every allocation", "run without -X dev and PYTHONDEVMODE"),
+    )
+    for key, what, fix in tools:
+        if debug.get(key):
+            name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(key, str(debug[key]))
+            yield name, fix, Input(name, "on", "", f"{name} {what}, as rank {rank} said at its first step")
+
+
+def _in_environment(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]]:
+    env, cuda = view.hello(rank).get("env") or {}, on_device(view, rank)
+    variables = (
+        ("CUDA_LAUNCH_BLOCKING", ("1",), cuda, "every kernel launch waits for the kernel"),
+        ("TORCH_DISTRIBUTED_DEBUG", ("DETAIL",), view.world_size > 1, "each collective is checked by another one"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", ("1",), cuda, "each tensor is a cudaMalloc and a cudaFree"),
+    )
+    for name, values, matters, why in variables:
+        value = str(env.get(name, ""))
+        if matters and value in values:
+            yield f"{name}={value}", f"unset {name}", Input(name, value, "", f"{name}={value} in the environment of rank {rank}: {why}")
+
+
+FUSED_ON_CPU = {"Adam": (0.75, 0.60, 0.88), "AdamW": (0.75, 0.60, 0.88), "SGD": (0.55, 0.45, 0.70)}
+"""Part of the optimizer's time that ``fused=True`` wins on a CPU, with its range: measured with torch 2.13 on 4 to 1000
+tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 65 %)."""
+
+
+@finding(
+    id="HO11",
+    name="unfused optimizer",
+    family="host",
+    cause="host",
+    trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) with foreach=False and "
+    "without fused=True; info where that is the default (CPU)",
+    fix="fused=True, or foreach=True where the optimizer has no fused form",
+)
+def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
+    """The update runs one small operation after another for each tensor."""
+    update = typical(steady_share(view, rank, "optimizer") for rank in view.ranks)
+    if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
+        return None
+    optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
+    asked_for = optimizer.get("foreach") is False
+    name = str(optimizer.get("class"))
+    if optimizer.get("module") != "torch" or optimizer.get("fused") or not (asked_for or name in FUSED_ON_CPU):
+        return None
+    if not asked_for and (cuda or optimizer.get("foreach") is not None):
+        return None
+    gain = FUSED_ON_CPU.get(name) if not cuda else None
+    better = "fused=True" if name in FUSED_ON_CPU else "foreach=True"
+    tensors = optimizer.get("tensors")
+    return spec.make(
+        "medium" if asked_for else "info",
+        f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, {update.mean_ms:.1f} ms",
+        f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, {update.clock} clock; "
+        f"foreach={optimizer.get('foreach')}, fused={optimizer.get('fused')}"
+        + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
+        f"{name}(..., {better})" + (" instead of foreach=False" if asked_for else ""),
+        rank=everybody(view),
+        confidence=0.9 if asked_for else 0.8,
+        recoverable_ms_per_step=gain[0] * update.mean_ms if gain else None,
+        interval_ms_per_step=(gain[1] * update.ms.low, gain[2] * update.ms.high) if gain else None,
+        proof=_optimizer_proof(update, optimizer, gain),
+    )
+
+
+def _optimizer_proof(update: Share, optimizer: dict[str, Any], gain: tuple[float, float, float] | None) -> Proof:
+    formula = (
+        f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to {gain[2]:.0%} of it on a CPU"
+        if gain
+        else "no time is claimed: what fused=True wins was not measured on this device"
+    )
+    return update.proof(
+        "optimizer",
+        0.08,
+        "steps.optimizer_ns" if update.clock == "host" else "device.optimizer_ms",
+        formula,
+        Input("foreach", str(optimizer.get("foreach")), "", "hello.optimizer"),
+        Input("fused", str(optimizer.get("fused")), "", "hello.optimizer"),
+    )
