@@ -1,10 +1,36 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
 from . import finder, guard, hello, process, transport
-from .hooks import amp, autograd, clip, collectives, dataloader, deepspeed, dynamo, forward, gc_pauses, optimizer, save
+from .hooks import (
+    amp,
+    autograd,
+    clip,
+    collectives,
+    dataloader,
+    deepspeed,
+    dynamo,
+    empty_cache,
+    forward,
+    gc_pauses,
+    optimizer,
+    save,
+)
 from .state import S
 
-HOOKS = (forward, optimizer, autograd, dataloader, amp, clip, save, collectives, dynamo, gc_pauses, deepspeed)
+HOOKS = (
+    forward,
+    optimizer,
+    autograd,
+    dataloader,
+    amp,
+    clip,
+    save,
+    collectives,
+    dynamo,
+    gc_pauses,
+    deepspeed,
+    empty_cache,
+)
 
 
 def install(torch, import_finder):

@@ -37,6 +37,13 @@ class Cycle:
         self.iterator_id = 0  # of the DataLoader's iterator that was asked last
         self.loader: Any = None  # description of its DataLoader
         self.stepped = set()  # ids of the optimizers that stepped
+        # -- a rare look at gradients and parameters (checkup): its stage, 0 for none
+        self.look = 0
+        self.look_due = 10  # the step after which it is asked whether one is to begin
+        # -- evaluation forwards that built a graph, which no backward used
+        self.graphed = 0  # since the last fetch; undecided
+        self.graph_evals = 0
+        self.graph_eval_ns = 0
         self.begin_step()
 
     def begin_step(self):
@@ -63,7 +70,7 @@ class Cycle:
         if self.soft_eval_ns:
             clock.move(self.soft_eval_ns, EVAL, FORWARD)
             self.forwards += 1
-        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = self.graphed = 0
         self.evaluated = self.unsure = False
 
     def belongs_to_evaluation(self):
@@ -71,6 +78,10 @@ class Cycle:
         if self.soft_eval_ns:
             self.evaluated = True
             self.flags |= wire.F_EVAL
+            if self.graphed:
+                self.graph_evals += self.graphed
+                self.graph_eval_ns += self.soft_eval_ns
+                self.graphed = 0
         if self.evaluated:
             clock.move(self.data_ns, DATA, EVAL)
             self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0

@@ -4,6 +4,8 @@ import os
 import platform
 import sys
 
+from . import affinity
+
 _ENVIRONMENT = frozenset(
     """
     OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY
@@ -18,6 +20,12 @@ _ENVIRONMENT = frozenset(
 _PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_", "UCX_", "FI_")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE")
 _MAX_VALUE = 300
+_UNSET_SEED = 67280421310721  # c10::detail::default_rng_seed_val
+
+try:
+    import resource
+except ImportError:  # not a Unix
+    resource = None
 
 
 def describe_interpreter(torch):
@@ -34,6 +42,12 @@ def describe_interpreter(torch):
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
         "libraries": {name: version(name) for name in ("transformers", "accelerate", "lightning", "deepspeed", "peft")},
     }
+
+
+def describe_limits():
+    """What the operating system allows this process: how many files it may have open (None: no limit, not known)."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
+    return {"open_files": soft if 0 < soft < 1 << 40 else None}
 
 
 def version(name):
@@ -58,6 +72,7 @@ def describe_device(torch, parameter, cuda):
     found.update(
         device_index=index,
         device_name=properties.name,
+        affinity=affinity.describe(properties),
         device_uuid="GPU-%s" % uuid if uuid else None,
         device_memory_bytes=properties.total_memory,
         device_capability="%d.%d" % (properties.major, properties.minor),
@@ -99,6 +114,7 @@ def describe_flags(torch):
         "cudnn_benchmark": _flag(lambda: backends.cudnn.benchmark),
         "cudnn_deterministic": _flag(lambda: backends.cudnn.deterministic),
         "deterministic": _flag(torch.are_deterministic_algorithms_enabled),
+        "seed": _flag(lambda: _seed(torch)),
         "matmul_precision": _flag(torch.get_float32_matmul_precision),
         "anomaly": _flag(torch.is_anomaly_enabled),
         "profiler": _flag(lambda: torch.autograd.profiler._is_profiler_enabled),
@@ -106,6 +122,12 @@ def describe_flags(torch):
         "sdp_flash": _flag(torch.backends.cuda.flash_sdp_enabled),
         "sdp_math": _flag(torch.backends.cuda.math_sdp_enabled),
     }
+
+
+def _seed(torch):
+    """The seed that the script set for the CPU's generator; None where it set none."""
+    seed = torch.initial_seed()
+    return None if seed == _UNSET_SEED else seed
 
 
 def _flag(read):

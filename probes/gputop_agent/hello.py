@@ -18,6 +18,7 @@ from . import (
     transport,
 )
 from .cycle import C
+from .hooks import clip
 from .state import S
 
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
@@ -90,6 +91,17 @@ def send_updates(now_s):
         transport.send_event("hello_update", **news)
 
 
+def send_last():
+    """At the end: what was counted since the last look."""
+    if S.hello_sent and C.graph_evals and _is_news("graph_eval", _graph_eval()):
+        transport.send_event("hello_update", graph_eval=_graph_eval())
+
+
+def _graph_eval():
+    """Evaluation forwards that built a graph which no backward used."""
+    return {"forwards": C.graph_evals, "ms": round(C.graph_eval_ns / 1e6, 1)}
+
+
 def _is_news(name, value):
     """Whether it says anything new; a learning rate moves by nature, and each step record has it."""
     return _without_lr(_sent.get(name)) != _without_lr(value) if name == "optimizer" else _sent.get(name) != value
@@ -123,6 +135,10 @@ def _late_fields():
         fields["debug"] = dict(S.debug)
     if S.create_graph_seen:
         fields["create_graph"] = True
+    if clip.max_norm is not None:
+        fields["clip"] = {"max_norm": describe_optimizer.number(clip.max_norm)}
+    if C.graph_evals:
+        fields["graph_eval"] = _graph_eval()
     if loader is not None:
         fields["dataloader"] = dict(loader, site=batch.site)
     if batch.description is not None:

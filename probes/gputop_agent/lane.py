@@ -27,6 +27,7 @@ class Lane:
     optimizer_id = 0
     from_step = PAUSE_STEPS
     booked = 0  # the open phase's total when it began
+    settling = False  # steps are closed that ended some milliseconds ago
 
 
 def may_begin():
@@ -34,7 +35,7 @@ def may_begin():
     if S.step < Lane.from_step:
         return False
     Lane.from_step = S.step + PAUSE_STEPS
-    plain = not (F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or C.flags or stack)
+    plain = not (F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or C.flags or C.look or stack)
     oldest = S.step - events.WAIT_STEPS
     used = [key for key, seen in events.known_optimizers.items() if seen > oldest]
     if not plain or len(used) != 1 or not sentinel.events or sentinel.overdue or sentinel.unseen:
@@ -57,11 +58,15 @@ def settle():
     if not times:
         return
     S.last_ns = times[0]
-    for i in range(0, len(times), 8):
-        if i:  # the fetch that begins ends the step before
-            _book(OTHER, times[i])
-            steps.close(times[i])
-        _replay(times[i : i + 8], batches[i // 8 : i // 8 + 1], values[i // 8 : i // 8 + 1])
+    Lane.settling = True
+    try:
+        for i in range(0, len(times), 8):
+            if i:  # the fetch that begins ends the step before
+                _book(OTHER, times[i])
+                steps.close(times[i])
+            _replay(times[i : i + 8], batches[i // 8 : i // 8 + 1], values[i // 8 : i // 8 + 1])
+    finally:
+        Lane.settling = False
 
 
 def reset():

@@ -10,12 +10,19 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
+from . import transport
+from .hooks import empty_cache
+from .state import S
+
 _RSS_PERIOD_NS = 100_000_000
 
 _cuda_stats: Any = None  # torch._C._cuda_memoryStats once CUDA is in use
 _device = 0
 _last_counter = -1
 _noted = 0
+_used = -1
+_stats: Any = None  # what the allocator said last
+_first_send_s = _next_send_s = 0.0
 
 _rss_file = -1
 _rss_pid = -1
@@ -26,10 +33,40 @@ _page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 def read():
     """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never initialises CUDA."""
+    global _used
     if _cuda_stats is None:
-        return -1, -1, -1, rss()
+        _used = rss()
+        return -1, -1, -1, _used
     allocated, reserved, counter = _counters()
+    _used = allocated
     return allocated, reserved, _peak_since_last(allocated, counter), rss()
+
+
+def last():
+    """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident set; -1: not known."""
+    return _used
+
+
+def send_if_due(now_s):
+    """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls no CUDA."""
+    global _next_send_s, _first_send_s
+    stats = _stats
+    if stats is None or now_s < _next_send_s:
+        return
+    _first_send_s = _first_send_s or now_s
+    _next_send_s = now_s + (2.0 if now_s - _first_send_s < 60.0 else 30.0)
+    transport.send_event(
+        "allocator",
+        step=S.step,
+        device_allocs=stats.get("num_device_alloc"),
+        device_frees=stats.get("num_device_free"),
+        retries=stats.get("num_alloc_retries"),
+        ooms=stats.get("num_ooms"),
+        inactive_split_bytes=stats["inactive_split_bytes"]["all"]["current"],
+        empty_cache_calls=empty_cache.calls,
+        empty_cache_ms=round(empty_cache.spent_ns / 1e6, 3),
+        empty_cache_site=empty_cache.site,
+    )
 
 
 def note():
@@ -59,14 +96,16 @@ def rss():
 
 def reset():
     """Forget what belongs to the parent process (called in a fork's child)."""
-    global _cuda_stats, _rss_ns, _noted, _last_counter
-    _cuda_stats = None
+    global _cuda_stats, _rss_ns, _noted, _last_counter, _used, _stats
+    _cuda_stats = _stats = None
+    _used = -1
     _rss_ns = _noted = 0
     _last_counter = -1
 
 
 def _counters():
-    stats = _cuda_stats(_device)
+    global _stats
+    stats = _stats = _cuda_stats(_device)
     allocated = stats["allocated_bytes"]["all"]
     return allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"]
 
@@ -80,16 +119,28 @@ def _peak_since_last(allocated, counter):
     return max(highest, counter) if grew else highest
 
 
+def anonymous_bytes():
+    """The part of the resident set that no file lies behind: mapped data sets are not in it; -1: not known."""
+    resident, shared = _statm()
+    return resident - shared if resident >= 0 else -1
+
+
 def _read_rss():
+    return _statm()[0]
+
+
+def _statm():
+    """``(resident, shared)`` in bytes."""
     global _rss_file, _rss_pid
     if not sys.platform.startswith("linux"):
-        return -1
+        return -1, 0
     try:
         if _rss_pid != os.getpid():  # /proc/self of an inherited descriptor is still the parent's
             if _rss_file >= 0:
                 os.close(_rss_file)
             _rss_file = os.open("/proc/self/statm", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             _rss_pid = os.getpid()
-        return int(os.pread(_rss_file, 128, 0).split()[1]) * _page_bytes
+        fields = os.pread(_rss_file, 128, 0).split()
+        return int(fields[1]) * _page_bytes, int(fields[2]) * _page_bytes
     except (OSError, ValueError, IndexError):
-        return -1
+        return -1, 0

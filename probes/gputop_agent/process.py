@@ -6,14 +6,17 @@ import sys
 
 from . import (
     activation,
+    affinity,
     api,
     batch,
     burst,
+    checkup,
     clock,
     comm,
     cycle,
     device,
     events,
+    fetches,
     guard,
     hello,
     lane,
@@ -46,7 +49,7 @@ def after_fork():
         S.reset()
         for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo):
             part.reset()
-        for part in (api, batch, burst, comm, device, hello, memory, thread):
+        for part in (affinity, api, batch, burst, checkup, comm, device, fetches, hello, memory, thread):
             guard.safely(part.reset)
     except Exception:
         guard.switch_off()
@@ -65,9 +68,11 @@ def at_exit():
 
 def _end():
     guard.safely(lane.settle)
+    guard.safely(burst.finish)
     guard.safely(events.process_ends)
     guard.safely(steps.flush_all)
     guard.safely(api.flush, float("inf"))
+    guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
     transport.send_event("goodbye", steps=S.step, dropped=S.dropped, errors=S.errors, reason=reason)
     guard.safely(thread.stop)

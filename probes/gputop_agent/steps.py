@@ -17,6 +17,7 @@ from .wire import F_NO_FORWARD, F_UNSTEADY
 
 FOLD_NS = 20_000_000
 STALE_NS = 200_000_000
+NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
 MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
 MAX_NONFINITE_EVENTS = 5
 _UINT32 = 0xFFFFFFFF
@@ -88,6 +89,8 @@ def close(now_ns, upto=None):
         C.flags |= wire.F_AGENT
     if S.ddp or S.cuda or S.step_listeners:
         _tell(step, transport.unix_ns(now_ns), flags)
+    if step >= C.look_due:
+        _look_closer(step)
     S.step = step + 1
 
 
@@ -99,7 +102,7 @@ def close_at_cut():
     forwards = C.forwards
     C.flags, C.loss_sum, C.loss_count = flags, loss_sum, loss_count
     close(now_ns, upto)
-    C.flags, C.forwards = later_flags, forwards
+    C.flags, C.forwards = C.flags | later_flags, forwards
     C.loss_sum, C.loss_count, C.backwards = later
 
 
@@ -142,11 +145,13 @@ def flush_all():
 
 
 def book_agent_time(function, *args):
-    """Run one-off work of ours in the training thread, as "other", and say so in the step it falls into."""
+    """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
     before = clock.enter(OTHER)
     guard.safely(function, *args)
-    totals[AGENT_NS] += clock.leave() - before
-    C.flags |= wire.F_AGENT
+    spent_ns = clock.leave() - before
+    totals[AGENT_NS] += spent_ns
+    if spent_ns >= NOTABLE_NS:
+        C.flags |= wire.F_AGENT
 
 
 def _say_hello():
@@ -154,6 +159,12 @@ def _say_hello():
     before = clock.book()
     guard.safely(hello.on_first_step)
     F.hello_ns = clock.book() - before
+
+
+def _look_closer(step):
+    from . import checkup
+
+    guard.safely(checkup.on_step_closed, step)
 
 
 def _tell(step, t_end_ns, flags):

@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, memory, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -113,6 +113,7 @@ class Loop:
             self.affinity.look()
             api.flush(now)
             hello.send_updates(now)
+            memory.send_if_due(now)
         return True
 
     def period_s(self):

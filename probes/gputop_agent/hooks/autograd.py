@@ -4,7 +4,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import LOSS_SHARE, losses, marks
@@ -64,6 +64,8 @@ def _timed_backward(original):
                     C.gap_phase, C.forward_ns = -1, 0
                     if C.pending or C.backwards:
                         events.compute_begins()
+                    if C.look:
+                        checkup.before_backward()
                     sentinel.unseen += 1
                     C.backwards += 1
                     totals[MICRO_BATCHES] += 1
@@ -135,6 +137,8 @@ def before_backward(args, kwargs):
         _book_loss()
     if not C.in_forward and not C.in_optimizer:
         _begin_outermost()
+    if C.look:
+        checkup.before_backward()
     sentinel.unseen += 1
     C.backwards += 1
     totals[MICRO_BATCHES] += 1

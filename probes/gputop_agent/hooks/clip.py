@@ -6,17 +6,31 @@ from gputop_agent import clock, device, guard
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 
+max_norm = None  #: the limit that ``clip_grad_norm_`` was last called with
+
 
 def install(torch):
     """Wrap ``clip_grad_norm_`` and ``clip_grad_value_`` where scripts and trainers look them up."""
     module, package = sys.modules["torch.nn.utils.clip_grad"], sys.modules["torch.nn.utils"]
-    for name, after in (("clip_grad_norm_", after_norm), ("clip_grad_value_", after_value)):
+    for name, before, after in (
+        ("clip_grad_norm_", before_norm, after_norm),
+        ("clip_grad_value_", before_value, after_value),
+    ):
         wrapper = guard.around(getattr(module, name), before, after)
         guard.patch(module, name, wrapper)
         guard.patch(package, name, wrapper)
 
 
-def before(args, kwargs):
+def before_norm(args, kwargs):
+    """Begin the phase; keep the limit if it is a plain number."""
+    global max_norm
+    limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
+    if type(limit) in (float, int):
+        max_norm = limit
+    return before_value(args, kwargs)
+
+
+def before_value(args, kwargs):
     """Begin the phase."""
     depth = len(clock.stack)
     clock.enter(OPTIMIZER)

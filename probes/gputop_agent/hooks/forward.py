@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import batch, clock, device, events, guard, lane, wire
+from gputop_agent import batch, checkup, clock, device, events, guard, lane, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import marks
@@ -75,6 +75,8 @@ class CallSlot:
                         C.evaluated = C.unsure = False
                     if C.pending or C.backwards:
                         events.compute_begins()
+                    if C.look == 1:
+                        checkup.before_forward()
                     if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
                         _count(args, kwargs)
                     if S.cuda:
@@ -168,6 +170,8 @@ def before(slot, module, args, kwargs):
     if not C.in_optimizer:
         if graded:
             events.compute_begins()
+            if C.look == 1:
+                checkup.before_forward()
             if training and not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
                 _count(args, kwargs)
         if S.phase == H2D:
@@ -181,6 +185,7 @@ def before(slot, module, args, kwargs):
         phase, soft = FORWARD, False
     else:  # only an eval-mode model without gradients certainly evaluates
         phase, soft = EVAL, (graded or training) and not S.torch.is_inference_mode_enabled()
+        C.graphed += graded and soft and not training
     cpu_ns = thread_time_ns() if F.probing else 0
     clock.enter(phase)
     return depth, phase, soft, totals[phase], cpu_ns

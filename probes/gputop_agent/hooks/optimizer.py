@@ -5,7 +5,7 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import Lane, marks
@@ -45,6 +45,7 @@ def before_step(optimizer, args, kwargs):
             not stack
             and S.phase == OTHER
             and C.cut is None
+            and not C.look
             and id(optimizer) in S.optimizers
             and roots.passes
             and get_ident() == S.thread_ident
@@ -87,6 +88,8 @@ def _begin(optimizer):
         if id(optimizer) not in S.optimizers or not roots.passes:
             if roots.new_optimizer(optimizer):
                 steps.book_agent_time(roots.discover)
+        if C.look:
+            checkup.before_update(optimizer)
         C.optimizer_depth = len(clock.stack)
     C.in_optimizer += 1
     clock.enter(OPTIMIZER)
@@ -108,6 +111,8 @@ def _end(optimizer):
         S.phase = stack.pop()
     else:
         clock.unwind(C.optimizer_depth)
+    if C.look:
+        checkup.after_update(optimizer)
     key = id(optimizer)
     C.stepped.add(key)
     events.known_optimizers[key] = S.step
