@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from gputop_analysis.bottleneck import bottleneck
 from gputop_analysis.findings import judge_view
@@ -14,11 +15,24 @@ from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A section that the user asked for: a comparison with another run, an analysed trace."""
+
+    name: str
+    """Key in ``--json``."""
+    data: dict[str, Any]
+    text: str
+    """As plain text, wrapped to the width of the report."""
+    html: str = ""
+
+
 @dataclass
 class Report:
     """One run as it stands when the report is made. Parts are computed when they are asked for, and only once."""
 
     record: RunRecord
+    extras: tuple[Extra, ...] = ()
 
     @cached_property
     def view(self) -> RunView:

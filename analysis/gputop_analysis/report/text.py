@@ -11,7 +11,7 @@ import numpy as np
 from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import Trend, trends
-from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, figure, recoverable, speed
+from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, figure, ranks_to_show, recoverable, speed
 from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
 from gputop_probes.record.reader import RunRecord
 
@@ -91,12 +91,13 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     memory = "peak GiB" if on_gpu else "RSS GiB"
     head = _rank_line("rank", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped", wide) + "  host"
     yield painted(head, "bold", colour)
-    for r in ranks[:RANKS_SHOWN]:
+    shown, note = ranks_to_show(ranks, RANKS_SHOWN)
+    for r in shown:
         held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
         times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
         yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
-    if len(ranks) > RANKS_SHOWN:
-        yield f"     and {len(ranks) - RANKS_SHOWN} more ranks (--json lists them all)"
+    if note:
+        yield f"     {note}"
 
 
 def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gputop_analysis.model import Finding, RunSummary
+from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.text import ms
 
 HEALTH_STYLE = {
@@ -53,3 +53,12 @@ def figure(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[RankSummary], str]:
+    """All ranks, or of too many those that wait least (they hold the others up), and a line that says so."""
+    if len(ranks) <= at_most:
+        return list(ranks), ""
+    by_wait = sorted(ranks, key=lambda r: (not math.isfinite(r.wait_mean_ms), r.wait_mean_ms, r.rank))
+    said = "that wait least" if math.isfinite(by_wait[0].wait_mean_ms) else "with the lowest numbers"
+    return by_wait[:at_most], f"the {at_most} of {len(ranks)} ranks {said}; --json lists them all"

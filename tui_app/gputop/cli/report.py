@@ -53,6 +53,11 @@ def _parser() -> Parser:
 def _print(report: Report, options: argparse.Namespace) -> int:
     from gputop_analysis.report import as_data, as_text
 
+    if options.html is not None:
+        from gputop_analysis.html import as_html
+
+        write_file(options.html, as_html(report))
+        return 0
     if options.format == "json":
         print_json(as_data(report))
     else:
@@ -71,6 +76,19 @@ def _explain(report: Report, name: str, as_json: bool) -> int:
     except NotInReport as error:
         raise CliError(error.args[0]) from None
     return 0
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a whole file and say so.
+
+    Raises:
+        CliError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def print_json(data: Any) -> None:

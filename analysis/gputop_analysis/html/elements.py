@@ -1,0 +1,57 @@
+"""Small pieces of the page. Every text that they are given is escaped here, unless it says ``html``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def chip(name: str, value: str) -> str:
+    """A labelled value in a rounded box."""
+    return f'<span class="chip">{escape(name)} <b>{escape(value)}</b></span>'
+
+
+def tile(name: str, value: str, unit: str) -> str:
+    """One large figure."""
+    small = f"<small>{escape(unit)}</small>" if unit else ""
+    return f'<div class="tile"><div class="k">{escape(name)}</div><div class="v">{escape(value)}{small}</div></div>'
+
+
+def section(title: str, html: str, note: str = "") -> str:
+    """A card with a heading, and a line below it that says what is shown."""
+    said = f'<p class="note">{escape(note)}</p>' if note else ""
+    return f"<section><h2>{escape(title)}</h2>{said}{html}</section>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table of texts; the first ``left`` columns are left-aligned."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(f"<{tag}{' class=l' if i < left else ''}>{escape(c)}</{tag}>" for i, c in enumerate(row))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def shares(head: Sequence[str], rows: Iterable[tuple[str, str, float, Sequence[str]]]) -> str:
+    """A table of shares: colour, name, share and further cells of each row, with a meter."""
+    cells = []
+    for colour, name, share, more in rows:
+        meter = f'<span class="meter" style="--c:var(--{colour})"><i style="width:{100 * share:.1f}%"></i></span>'
+        cells.append(
+            f'<tr style="--c:var(--{colour})"><td><span class="key"></span>{escape(name)}</td>'
+            + "".join(f"<td>{escape(cell)}</td>" for cell in more)
+            + f'<td>{100 * share:.1f} %</td><td style="width:34%">{meter}</td></tr>'
+        )
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in (*head, "share", ""))
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(cells)}</tbody></table></div>'
+
+
+def pairs(items: Iterable[tuple[str, str]]) -> str:
+    """Names and values as a list; those without a value are left out."""
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in items if v) + "</dl>"
+
+
+def details(summary: str, html: str) -> str:
+    """Folded away until it is asked for."""
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"

@@ -1,0 +1,41 @@
+"""The whole page, from the verdict down to where each number comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from gputop_analysis.html import charts_section, findings_section, tables, top
+from gputop_analysis.html.style import STYLE
+from gputop_analysis.report.build import Report
+
+Section = Callable[[Report], str]
+
+SECTIONS: tuple[Section, ...] = (
+    top.verdict,
+    top.tiles,
+    findings_section.findings,
+    charts_section.phases,
+    tables.budget_section,
+    charts_section.details,
+    charts_section.rank_grid,
+    tables.ranks,
+    tables.gpus,
+    tables.extras,
+    tables.run,
+    tables.sources,
+)
+
+
+def as_html(report: Report) -> str:
+    """The page; every text of the record is escaped."""
+    title = escape(f"gputop: {report.record.manifest.name or report.record.path.name}")
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body><main>"
+    )
+    body = "\n".join(part for section in SECTIONS if (part := section(report)))
+    version = escape(report.record.manifest.gputop_version)
+    foot = f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
+    return f"{head}\n{body}\n<footer>{foot}</footer></main></body></html>\n"

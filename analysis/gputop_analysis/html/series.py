@@ -1,0 +1,82 @@
+"""What the charts draw, cut down to a few hundred points."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.stats import weighted_quantile
+from gputop_analysis.view import Array, RunView
+from gputop_analysis.waits import waits
+
+PARTS = 160
+"""Parts of the run in a chart over its steps."""
+RANK_PARTS = 60
+RANKS_AT_MOST = 256
+
+
+def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
+    """Middle step of each part, and by phase the mean milliseconds a step over all ranks; None for too few steps."""
+    series = [one for one in view.per_rank.values() if one.after_set_up.sum()]
+    last = max((int(one.steps[-1]) for one in series), default=0)
+    if last < 2:
+        return None
+    edges = np.linspace(0, last + 1, min(PARTS, last + 1) + 1)
+    counts, totals = np.zeros(len(edges) - 1), np.zeros((len(wire.PHASES), len(edges) - 1))
+    for one in series:
+        kept = one.after_set_up
+        part = np.clip(np.searchsorted(edges, one.steps[kept], "right") - 1, 0, len(edges) - 2)
+        counts += np.bincount(part, weights=one.n_steps[kept], minlength=len(counts))
+        for row, name in zip(totals, wire.PHASES, strict=True):
+            row += np.bincount(part, weights=one.rows[f"{name}_ns"][kept] / 1e6, minlength=len(counts))
+    held = counts > 0
+    if held.sum() < 2:
+        return None
+    middles = ((edges[:-1] + edges[1:] - 1) / 2)[held]
+    layers = {name: totals[i][held] / counts[held] for i, name in enumerate(wire.PHASES)}
+    return middles, {name: values for name, values in layers.items() if values.any()}
+
+
+def chart_top(layers: dict[str, Array]) -> tuple[float, bool]:
+    """Where to cut the stacked chart so that one slow part does not flatten the others, and whether that cuts any."""
+    totals = np.sum(list(layers.values()), axis=0)
+    top = min(float(totals.max()), 3.0 * float(np.median(totals)))
+    return 1.05 * max(top, 1e-9), bool(totals.max() > 1.05 * top)
+
+
+def step_times(view: RunView) -> tuple[Array, Array, int] | None:
+    """Edges and counts of the steps' times without the slowest 1 %, and how many steps those are."""
+    series = [one for one in view.per_rank.values() if one.after_set_up.sum()]
+    if not series:
+        return None
+    walls = np.concatenate([one.wall_ms[one.after_set_up] for one in series])
+    weights = np.concatenate([one.n_steps[one.after_set_up] for one in series])
+    high = weighted_quantile(walls, weights, 0.99)
+    shown = walls <= high
+    if shown.sum() < 3 or walls[shown].min() >= high:
+        return None
+    counts, edges = np.histogram(walls[shown], bins=48, weights=weights[shown])
+    return edges, counts, int(weights[~shown].sum())
+
+
+def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
+    """Ranks, ranks x parts: own work of the rank against the median rank's, and the middle step of each part.
+
+    Own work is the wall time of a step without waiting for others: forward, data, other, and backward less what DDP
+    says it waits. None for fewer than two ranks, or where waiting is not told apart (all ranks then look alike).
+    """
+    common = view.common
+    if common is None or len(common) < 2 or not all(len(view.comm(rank)) for rank in common.ranks):
+        return None
+    found = waits(view)
+    if found is None or found.backward_compute_ms is None:
+        return None
+    parts = np.array_split(np.arange(len(common)), min(RANK_PARTS, len(common)))
+    phases = [common.per_step_ms(f"{name}_ns") for name in ("data", "h2d", "forward", "optimizer", "other")]
+    own = np.sum(phases, axis=0)
+    mine = np.stack([own[part].mean(axis=0) for part in parts])
+    rows = np.array_split(np.arange(len(found.backward_compute_ms)), len(parts))
+    mine += np.stack([found.backward_compute_ms[row].mean(axis=0) for row in rows])
+    steps = np.array([common.edges[:-1][common.keep][part].mean() for part in parts])
+    excess = (mine / np.median(mine, axis=1, keepdims=True) - 1).T
+    return list(common.ranks)[:RANKS_AT_MOST], excess[:RANKS_AT_MOST], steps

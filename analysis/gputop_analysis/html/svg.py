@@ -1,0 +1,84 @@
+"""Scales, axes and marks of the page's charts, as SVG text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+
+from gputop_analysis.report.words import figure
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A rectangle to draw in: values of both axes map onto it linearly."""
+
+    width: int
+    height: int
+    x_from: float
+    x_to: float
+    y_from: float
+    y_to: float
+    left: int = 54
+    bottom: int = 24
+    top: int = 10
+    right: int = 8
+
+    def x(self, value: float) -> float:
+        """Column of a value."""
+        span = (self.x_to - self.x_from) or 1.0
+        return self.left + (value - self.x_from) / span * (self.width - self.left - self.right)
+
+    def y(self, value: float) -> float:
+        """Row of a value; what lies outside is drawn at the edge."""
+        span = (self.y_to - self.y_from) or 1.0
+        part = min(1.0, max(0.0, (value - self.y_from) / span))
+        return self.height - self.bottom - part * (self.height - self.top - self.bottom)
+
+    def points(self, pairs: Iterable[tuple[float, float]]) -> str:
+        """Coordinates for a path or a polyline."""
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in pairs)
+
+
+def chart(plot: Plot, inside: str, label: str, x_name: str, y_unit: str, y_ticks: bool = True) -> str:
+    """A whole chart: axes, what is drawn inside, and a name for screen readers."""
+    parts = [f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="{escape(label)}">']
+    if y_ticks:
+        parts += [_y_tick(plot, value, y_unit) for value in ticks(plot.y_from, plot.y_to, 4)]
+    parts += [inside]
+    named = ticks(plot.x_from, plot.x_to, max(2, plot.width // 160))
+    parts += [_x_tick(plot, value, x_name, first=value == named[0]) for value in named]
+    return "".join((*parts, "</svg>"))
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """About ``count`` round values between two."""
+    span = high - low
+    if not math.isfinite(span) or span <= 0:
+        return [low] if math.isfinite(low) else []
+    rough = span / max(1, count)
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _y_tick(plot: Plot, value: float, unit: str) -> str:
+    y = plot.y(value)
+    line = f'<line class="grid" x1="{plot.left}" x2="{plot.width - plot.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return f'{line}<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_label(value, unit)}</text>'
+
+
+def _x_tick(plot: Plot, value: float, name: str, first: bool) -> str:
+    """A number below the axis; the first one says what is counted."""
+    x, y = plot.x(value), plot.height - plot.bottom
+    said = (f"{name} {value:,.0f}" if first else f"{value:,.0f}") if name == "step" else _label(value, name)
+    anchor = "start" if x < plot.left + 20 else "end" if x > plot.width - 40 else "middle"
+    return f'<text x="{x:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(said)}</text>'
+
+
+def _label(value: float, unit: str) -> str:
+    small = 0 < abs(value) < 1e-4
+    said = f"{value:.0e}" if small else f"{value:,.0f}" if abs(value) >= 1000 else figure(round(value, 10))
+    return f"{said} {unit}".rstrip()

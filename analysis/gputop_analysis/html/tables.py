@@ -1,0 +1,130 @@
+"""The sections that are tables: budget, ranks, devices, the run's settings, the sources of all figures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gputop_analysis.budget import LINES, budget
+from gputop_analysis.html.charts import bar
+from gputop_analysis.html.colours import BUDGET
+from gputop_analysis.html.elements import details, pairs, section, shares, table
+from gputop_analysis.report.build import Report
+from gputop_analysis.report.figures import figures
+from gputop_analysis.report.words import figure, ranks_to_show
+from gputop_analysis.text import gib, ms
+
+RANKS_SHOWN = 32
+
+
+def budget_section(report: Report) -> str:
+    """The efficiency budget: wall time of all ranks, split into lines that add up to it."""
+    found = budget(report.view)
+    lines = [name for name in LINES if found.lines_ns[name] > 0]
+    if not lines:
+        return ""
+    rows = [(BUDGET[n], LINES[n].title, found.share(n), (ms(found.ms_per_step(n)),)) for n in lines]
+    parts = {n: (BUDGET[n], found.share(n), f"{LINES[n].title}: {ms(found.ms_per_step(n))} ms a step") for n in lines}
+    said = [f"{name} {100 * value:.1f} %" for name, value in (("MFU", found.mfu), ("HFU", found.hfu)) if value]
+    note = f"Wall time of all ranks, added up. Useful compute: {found.compute_anchor}."
+    note += f" {', '.join(said)}." if said else ""
+    meaning = details(
+        "What each line means", pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines)
+    )
+    return section("Efficiency budget", bar(parts) + shares(("line", "ms a step"), rows) + meaning, note)
+
+
+def ranks(report: Report) -> str:
+    """One row a rank."""
+    known = report.summary.ranks
+    if not known:
+        return ""
+    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in known)
+    shown, said = ranks_to_show(known, RANKS_SHOWN)
+    rows = [
+        (
+            f"{r.rank}",
+            r.host,
+            r.device or "-",
+            f"{r.steps:,}",
+            ms(r.step_time_p50_ms),
+            ms(r.step_time_p95_ms),
+            ms(r.wait_mean_ms),
+            gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
+            f"{r.dropped_records:,}",
+        )
+        for r in shown
+    ]
+    memory = "peak GiB" if on_gpu else "RSS GiB"
+    head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped")
+    return section("Ranks", table(head, rows, left=3), f"{said[0].upper()}{said[1:]}." if said else "")
+
+
+def gpus(report: Report) -> str:
+    """One row a GPU of the run."""
+    ours = [gpu for gpu in report.summary.gpus if gpu.ours]
+    rows = [
+        (f"{g.index}", g.name, g.host, gib(g.peak_used_gib), gib(g.memory_total_gib), *map(_whole, _rates(g)))
+        for g in ours
+    ]
+    head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
+    return section("GPUs", table(head, rows, left=3)) if rows else ""
+
+
+def _rates(gpu: Any) -> tuple[float, ...]:
+    return gpu.util_mean_pct, gpu.power_mean_w, gpu.power_limit_w, gpu.temperature_c
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "-"
+
+
+def extras(report: Report) -> str:
+    """Sections that were asked for: a comparison, a trace."""
+    return "".join(part.html for part in report.extras if part.html)
+
+
+def run(report: Report) -> str:
+    """What ran, on what."""
+    if not report.view.ranks:
+        return ""
+    hello = report.view.hello()
+    model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
+    count = model.get("parameters")
+    items = [
+        ("model", f"{model.get('class', '')} {f'{count:,} parameters' if count else ''}".strip()),
+        ("optimizer", _joined(optimizer, "class", "lr", "fused", "foreach")),
+        ("loader", _joined(hello.get("dataloader"), "class", "batch_size", "num_workers", "pin_memory", "site")),
+        ("precision", _joined(hello.get("amp"), "autocast", "dtype", "grad_scaler")),
+        ("parallel", _joined(hello.get("parallel"), "backend")),
+        ("device", str(hello.get("device_name") or hello.get("device") or "")),
+        ("torch", str(hello.get("torch") or "")),
+        ("python", str(hello.get("python") or "")),
+        ("cuda", str(hello.get("cuda_version") or "")),
+    ]
+    context = report.summary.context
+    items += [
+        (name, _joined(value) if isinstance(value, dict) else str(value)) for name, value in context.items() if value
+    ]
+    return section("The run", pairs(items))
+
+
+def _joined(found: Any, *names: str) -> str:
+    """``AdamW, lr 0.001``: the values of a dictionary that are known."""
+    if not isinstance(found, dict):
+        return ""
+    kept = [(n, found.get(n)) for n in names or found if found.get(n) not in (None, "", {}, [])]
+    return ", ".join(str(v) if n in ("class", "backend") else f"{n.replace('_', ' ')} {v}" for n, v in kept)
+
+
+def sources(report: Report) -> str:
+    """Every figure with what it means and what was read for it, folded."""
+    shown = [one for one in figures(report) if not one.name.startswith(("ranks.", "gpus."))]
+    rows = [
+        (f.name, "-" if f.value is None else figure(f.value), f.unit, f.definition, f.source, f.read) for f in shown
+    ]
+    head = ("figure", "value", "unit", "meaning", "source", "read")
+    note = (
+        "`gputop report RUN --explain NAME` prints the same, and for each finding its inputs, statistic and threshold."
+    )
+    return section("Where the numbers come from", details(f"{len(rows)} figures", table(head, rows)), note)
