@@ -10,13 +10,23 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     host,
     host_compile,
     host_device,
+    host_pauses,
     host_periodic,
     host_settings,
     input,
+    input_copies,
+    input_epochs,
+    input_padding,
+    input_ranks,
+    input_storage,
+    input_workers,
     memory,
     numerics,
     ranks,
     ranks_rotating,
+    resources,
+    resources_limits,
+    resources_pages,
 )
 from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, Result

@@ -88,7 +88,8 @@ def _in_environment(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]
     for name, values, matters, why in variables:
         value = str(env.get(name, ""))
         if matters and value in values:
-            yield f"{name}={value}", f"unset {name}", Input(name, value, "", f"{name}={value} in the environment of rank {rank}: {why}")
+            said = f"{name}={value} in the environment of rank {rank}: {why}"
+            yield f"{name}={value}", f"unset {name}", Input(name, value, "", said)
 
 
 FUSED_ON_CPU = {"Adam": (0.75, 0.60, 0.88), "AdamW": (0.75, 0.60, 0.88), "SGD": (0.55, 0.45, 0.70)}

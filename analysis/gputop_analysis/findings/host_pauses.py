@@ -1,0 +1,133 @@
+"""Host and Python: training stands still while a checkpoint is written or the model is evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, only_on, whole_share, worst
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.model import Finding, Input
+from gputop_analysis.view import RunView
+
+RARER = 10
+"""Evaluations are asked to happen so many times less often; that wins 1 - 1/10 of their time."""
+CHEAP = 0.01
+"""What checkpoints may cost of the time where nothing is known of failures."""
+
+
+@finding(
+    id="HO07",
+    name="checkpoint stall",
+    family="host",
+    cause="host",
+    trigger="checkpoints take more than 3 % of the time (lower end of the 95 % interval), or one takes 20 steps' time",
+    fix="save less often, asynchronously, or sharded",
+)
+def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
+    """Training stands still while a checkpoint is written."""
+    shares = [whole_share(view, rank, lambda rows: rows["checkpoint_ns"]) for rank in view.ranks]
+    saved = worst(shares)
+    if saved is None or saved.mean_ms <= 0:
+        return None
+    series = view.per_rank[saved.rank]
+    longest_ms = float(series.rows["checkpoint_ns"].max()) / 1e6
+    step_ms = float(np.median(series.wall_ms))
+    is_share, is_long = saved.surely_above(0.03), longest_ms > max(20 * step_ms, 200.0)
+    if not is_share and not is_long:
+        return None
+    events = list(view.events("checkpoint", rank=saved.rank))
+    count = len(events) or int(np.count_nonzero(series.rows["checkpoint_ns"]))
+    every = max(1, series.total_steps() // max(1, count))
+    rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
+    won = 1 - every / rarer
+    return spec.make(
+        ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
+        f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest {longest_ms:,.0f} ms",
+        f"{count} checkpoints, one every {every} steps or so: {saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms "
+        f"a step, {saved.percent}; the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
+        + (f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}" if events else ""),
+        f"save every {rarer:,} steps instead of every {every:,} ({why}), or with "
+        "torch.distributed.checkpoint.async_save",
+        rank=only_on(saved, shares),
+        recoverable_ms_per_step=saved.ms.value * won,
+        interval_ms_per_step=(saved.ms.low * won, saved.ms.high * won),
+        proof=saved.proof(
+            "checkpoints",
+            0.03,
+            "steps.checkpoint_ns",
+            f"recoverable = checkpoint time x (1 - {every} / {rarer}), the interval in steps now and then: {why}",
+            Input("longest checkpoint", longest_ms, "ms", "steps.checkpoint_ns, judged against 20 steps and 200 ms"),
+            Input("checkpoints", count, "", "checkpoint events"),
+        ),
+    )
+
+
+def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) -> tuple[int, str]:
+    """Steps between two checkpoints, and why so many.
+
+    Where failures are known, sqrt(2 x cost x mean time between failures) (Young 1974; Daly 2006 adds terms that vanish
+    for a cost far below that time). Else what keeps the cost below 1 % of the time. At least twice the interval of now.
+    """
+    failures = sum(1 for _ in view.record.events("rank_lost")) or sum(
+        int(event.get("attempt") or 0) > 0 for event in view.record.events("rank_start")
+    )
+    one = view.per_rank[view.ranks[0]].rows
+    ran_ms = float(one["t_end_ns"][-1] - one["t_end_ns"][0]) / 1e6
+    if failures:
+        best_ms = (2 * cost_ms * ran_ms / failures) ** 0.5
+        why = f"Young's interval at one failure in {ran_ms / failures / 6e4:,.0f} minutes"
+    else:
+        best_ms = cost_ms / CHEAP
+        why = f"then it costs {CHEAP:.0%}"
+    return max(2 * every, _rounded_up(best_ms / max(step_ms, 1e-6))), why
+
+
+def _cost_ms(saved: Share) -> float:
+    """Of one checkpoint, the mean."""
+    return float(saved.values_ms.sum()) / max(1, int(np.count_nonzero(saved.values_ms)))
+
+
+def _rounded_up(steps: float) -> int:
+    """To one leading digit: nobody saves every 1,337 steps."""
+    unit = 10 ** max(0, int(np.floor(np.log10(max(steps, 1)))))
+    return int(np.ceil(steps / unit) * unit)
+
+
+@finding(
+    id="HO08",
+    name="evaluation share",
+    family="host",
+    cause="host",
+    trigger="evaluation takes more than 15 % of the time (lower end of the 95 % interval)",
+    fix="evaluate less often, on fewer batches, or in larger ones",
+)
+def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
+    """A large part of the run is evaluation."""
+    shares = [whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in view.ranks]
+    spent = worst(shares)
+    if spent is None or not spent.surely_above(0.15):
+        return None
+    series = view.per_rank[spent.rank]
+    count = max(1, int(np.count_nonzero(series.rows["eval_ns"])))
+    every = max(1, series.total_steps() // count)
+    site = top_site(view, "eval", rank=spent.rank)
+    kept = 1 - 1 / RARER
+    return spec.make(
+        "high" if spent.share.low > 0.50 else "medium",
+        f"evaluation takes {spent.share.value * 100:.0f} % of the time",
+        f"{count} evaluations, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: {spent.percent}"
+        + (f"; most often at {site}" if site else ""),
+        f"evaluate every {every * RARER} steps instead of every {every}, on fewer batches, or with a larger batch size",
+        rank=only_on(spent, shares),
+        site=site.site if site else None,
+        recoverable_ms_per_step=spent.ms.value * kept,
+        interval_ms_per_step=(spent.ms.low * kept, spent.ms.high * kept),
+        proof=spent.proof(
+            "evaluation",
+            0.15,
+            "steps.eval_ns",
+            f"recoverable = evaluation time x (1 - 1/{RARER}): asked for {RARER} times less often",
+            Input("evaluations", count, "", "records with steps.eval_ns above 0"),
+        ),
+    )
