@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from gputop_analysis.findings.input_looks import epoch_starts
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, crowded, everybody, on_device, run_queue, steady_share, typical
-from gputop_analysis.model import Finding, Severity
-from gputop_analysis.view import RunView
+from gputop_analysis.findings.shares import (
+    ENOUGH_RECORDS,
+    ENOUGH_STEPS,
+    Queue,
+    Share,
+    crowded,
+    device_share,
+    everybody,
+    on_device,
+    run_queue,
+    typical,
+)
+from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.view import RunView, once_per_view
 
 WORKER_HANDOVER_MS = 1.0
 """A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
@@ -22,9 +36,30 @@ STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
 
 
+@once_per_view
 def data_wait(view: RunView) -> Share | None:
-    """Waiting for batches on the typical rank; on a device's clock it is the gap in which the device idles."""
-    return typical(steady_share(view, rank, "data") for rank in view.ranks)
+    """Waiting for batches on the typical rank; on a device's clock it is the gap in which the device idles.
+
+    Without the steps in which an epoch begins: workers that start have their own finding (IN05).
+    """
+    return typical(device_share(view, rank, "data") or _fetch_wait(view, rank) for rank in view.ranks)
+
+
+def _fetch_wait(view: RunView, rank: int) -> Share | None:
+    series, starts = view.per_rank[rank], epoch_starts(view).get(rank)
+    mask = series.steady
+    if starts is not None:
+        upto, before = (np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps))
+        mask = mask & (upto == before)
+    rows, counts = series.rows[mask], series.n_steps[mask]
+    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
+        return None
+    return Share(rank, rows["data_ns"] / 1e6, rows["wall_ns"] / 1e6, counts)
+
+
+def wait_source(wait: Share) -> str:
+    """The column that a data wait was read from."""
+    return "device.data_ms" if wait.clock == "device" else "steps.data_ns"
 
 
 @finding(
@@ -38,7 +73,7 @@ def data_wait(view: RunView) -> Share | None:
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.10) or _per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     workers = loader.get("num_workers")
@@ -46,17 +81,18 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     if workers and queue and queue.share.low > STARVED:
         return None
     return spec.make(
-        "info" if workers and wait.mean_ms < QUEUE_READ_MS else _severity(wait),
+        "info" if workers and wait.mean_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; loader at {_site(loader)} has num_workers={workers}" if workers is not None else ""),
-        _more_workers(view, wait, loader),
+        + (f"; loader at {loader_site(loader)} has num_workers={workers}" if workers is not None else ""),
+        more_workers(view, wait, loader),
         rank=everybody(view),
         site=loader.get("site"),
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
+        proof=wait.proof("data wait", 0.10, wait_source(wait)),
     )
 
 
@@ -72,7 +108,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.05) or _per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.05) or per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     if loader.get("num_workers") != 0:
@@ -80,20 +116,29 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     workers = workers_needed(view, wait)
     won = _won_by_workers(wait, workers)
     return spec.make(
-        _severity(wait),
+        severity_of(wait),
         f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
-        f"the loader at {_site(loader)} has num_workers=0, so the training makes each batch itself: "
+        f"the loader at {loader_site(loader)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
         f"{wait.steps:,} steady steps",
-        f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at {_site(loader)}",
+        f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at "
+        f"{loader_site(loader)}",
         rank=everybody(view),
         site=loader.get("site"),
         recoverable_ms_per_step=won,
         interval_ms_per_step=(won * wait.ms.low / wait.ms.value, won * wait.ms.high / wait.ms.value),
+        proof=wait.proof(
+            "data wait",
+            0.05,
+            wait_source(wait),
+            f"recoverable = data - max(0, data / {workers} workers - rest of the step) = {won:.3f} ms per step",
+            Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
+            Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
+        ),
     )
 
 
-def _per_batch_ms(view: RunView, wait: Share) -> float:
+def per_batch_ms(view: RunView, wait: Share) -> float:
     """Waiting for one batch: with gradient accumulation a step takes several."""
     series = view.per_rank[wait.rank]
     batches = float(series.rows["micro_batches"][series.steady].sum()) / max(series.n_steps[series.steady].sum(), 1)
@@ -114,15 +159,15 @@ def _won_by_workers(wait: Share, workers: int) -> float:
     return wait.ms.value - max(0.0, wait.ms.value / workers - rest_ms)
 
 
-def _severity(wait: Share) -> Severity:
+def severity_of(wait: Share) -> Severity:
     return "high" if wait.share.low > 0.25 else "medium" if wait.share.low > 0.10 else "info"
 
 
-def _site(loader: dict[str, Any]) -> str:
+def loader_site(loader: dict[str, Any]) -> str:
     return str(loader.get("site") or "a place not seen")
 
 
-def _more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
+def more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     workers = loader.get("num_workers")
     if not workers:
         wanted = workers_needed(view, wait)
@@ -171,6 +216,22 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         rank=rank if all(other < 0.5 * wait.value for other in others) else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
+        proof=_queue_proof(rank, waits[rank], wall_ms),
+    )
+
+
+def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
+    return Proof(
+        "lower end of the 95 % bootstrap interval of run-queue wait / time",
+        100 * queue.share.low,
+        5.0,
+        "%",
+        f"recoverable = {100 * queue.share.value:.1f} % x step time = {queue.share.value * wall_ms:.3f} ms per step",
+        (
+            Input("run-queue wait", 100 * queue.share.value, "%", f"process.run_wait_ns_total, rank {rank}"),
+            Input("sampled for", queue.seconds, "s", f"process.t_ns, rank {rank}, after the warm-up"),
+            Input("step time", wall_ms, "ms", f"steps.wall_ns, rank {rank}, steady steps"),
+        ),
     )
 
 

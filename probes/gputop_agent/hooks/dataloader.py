@@ -5,7 +5,7 @@ import weakref
 from _thread import get_ident
 from time import monotonic_ns
 
-from gputop_agent import activation, batch, clock, describe_loader, device, events, guard, lane, steps
+from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps
 from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import marks, sizes
@@ -112,7 +112,7 @@ def _timed_next(original):
                             device.mark("data_end")
                             S.phase = H2D
                         if C.iterator_id != id(self) or S.want_batch:
-                            _look_at(self, result)
+                            _look_at(self, result, totals[DATA] - booked)
                 except Exception:
                     failed(where)
             elif token is not None:
@@ -147,10 +147,12 @@ def after_fetch(token, args, result):
         if graded:
             activation.fetch_ended(booked, samples, tokens, _descriptions.get(args[0]))
         return
-    _book_fetch(depth, booked, graded)
+    spent_ns = _book_fetch(depth, booked, graded)
     C.samples += samples
     C.tokens += tokens
-    _look_at(args[0], result if graded else None)
+    _look_at(args[0], result if graded else None, spent_ns)
+    if result is None:
+        fetches.iterator_exhausted(args[0], spent_ns)
     if S.cuda:
         device.mark("data_end")
         if not stack:
@@ -163,10 +165,12 @@ def after_iterator(token, args, result):
     if result is not None and result not in _descriptions:
         _descriptions[result] = describe_loader.describe_loader(args[0])
     if depth >= 0:
-        _book_fetch(depth, booked, graded)
+        C.iterator_id = 0  # a new iterator may lie where the last one lay
+        fetches.iterator_made(result, _book_fetch(depth, booked, graded))
 
 
 def _book_fetch(depth, booked, graded):
+    """End the phase and say whose time it was. Returns how long it took."""
     clock.unwind(depth)
     spent_ns = clock.totals[DATA] - booked
     if graded:
@@ -176,11 +180,15 @@ def _book_fetch(depth, booked, graded):
         clock.move(spent_ns, DATA, EVAL)
         C.evaluated = C.unsure = True
     C.last_fetch_step = S.step
+    return spent_ns
 
 
-def _look_at(iterator, batch_or_none):
+def _look_at(iterator, batch_or_none, spent_ns):
+    """Once an iterator: describe what the training fetches from now."""
     if C.iterator_id != id(iterator):
         C.iterator_id = id(iterator)
         C.loader = _descriptions.get(iterator)
+        fetches.watch(iterator, C.loader if batch_or_none is not None else None)
+        fetches.first_fetch(iterator, spent_ns)
     if S.want_batch and batch_or_none is not None:
         S.last_batch, S.want_batch = batch_or_none, False

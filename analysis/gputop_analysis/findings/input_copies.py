@@ -1,0 +1,127 @@
+"""The way of the batches to the GPU: from memory that is not pinned, or on the step's critical path."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
+from gputop_analysis.model import Finding, Input
+from gputop_analysis.view import RunView
+
+LANE_MB_S = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0}
+"""Payload of one PCIe lane and direction by generation (PCI-SIG, after line coding)."""
+NEAR_LINK = 0.5
+"""Copies of pinned memory reach 0.8 of it and more, pageable ones 0.2 to 0.5."""
+
+
+def copy_time(view: RunView) -> Share | None:
+    """Host-to-device copies of the batch on the typical rank, on the device's clock; None without one."""
+    return typical(device_share(view, rank, "h2d") for rank in view.ranks if on_device(view, rank))
+
+
+def _is_pinned(view: RunView, rank: int) -> bool | None:
+    """Whether batches lie in pinned memory: as seen on one, else as the loader says; None: not known."""
+    hello = view.hello(rank)
+    seen = (hello.get("batch") or {}).get("pinned")
+    return seen if seen is not None else (hello.get("dataloader") or {}).get("pin_memory")
+
+
+@finding(
+    id="IN08",
+    name="pageable host-to-device copies",
+    family="input",
+    cause="input",
+    trigger="copying the batch to the GPU takes over 3 % of the step (device clock), and the batch is not pinned",
+    fix="pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
+)
+def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
+    """The driver first copies each batch into memory that the GPU can read, and the host waits for it."""
+    copies = copy_time(view)
+    if copies is None or not copies.surely_above(0.03) or _is_pinned(view, copies.rank) is not False:
+        return None
+    loader = view.hello(copies.rank).get("dataloader") or {}
+    return spec.make(
+        "high" if copies.share.low > 0.25 else "medium",
+        f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
+        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; the batches are "
+        "not in pinned memory",
+        f"pin_memory=True in the DataLoader at {loader.get('site') or 'a place not seen'} and "
+        "batch.to(device, non_blocking=True)",
+        rank=everybody(view),
+        site=loader.get("site"),
+        confidence=0.9,
+        recoverable_ms_per_step=copies.ms.value,
+        interval_ms_per_step=(0.5 * copies.ms.low, copies.ms.high),
+        proof=copies.proof("host-to-device copy", 0.03, "device.h2d_ms", "", Input("pinned", "no", "", "hello.batch")),
+    )
+
+
+@finding(
+    id="IN09",
+    name="copy on the critical path",
+    family="input",
+    cause="input",
+    trigger="copying the pinned batch takes over 5 % of the step (device clock), at over half of the PCIe link's rate",
+    fix="copy the next batch on a side stream while this one computes; send uint8 and normalise on the GPU",
+)
+def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
+    """The copies are as fast as the link allows, but nothing computes meanwhile."""
+    copies = copy_time(view)
+    if copies is None or not copies.surely_above(0.05) or _is_pinned(view, copies.rank) is not True:
+        return None
+    link = _link(view, copies.rank)
+    if link is None:
+        return None
+    received, capacity, told = link
+    rate = received / copies.share.value
+    if rate < NEAR_LINK * capacity:
+        return None
+    return spec.make(
+        "high" if copies.share.low > 0.25 else "medium",
+        f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the GPU waits",
+        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; {received:,.0f} "
+        f"MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of {capacity / 1e3:.1f} GB/s ({told})",
+        "copy the next batch on a side stream (torch.cuda.Stream) while this one computes, send uint8 and normalise on "
+        "the GPU, or make the batches smaller",
+        rank=everybody(view),
+        confidence=0.7,
+        recoverable_ms_per_step=copies.ms.value,
+        interval_ms_per_step=(copies.ms.low, copies.ms.high),
+        proof=copies.proof(
+            "host-to-device copy",
+            0.05,
+            "device.h2d_ms",
+            "",
+            Input("received over PCIe", received, "MB/s", "gpu.pcie_rx_mb_s, mean"),
+            Input("capacity of the link", capacity, "MB/s", f"gpu.pcie_gen x gpu.pcie_width: {told}"),
+            Input("pinned", "yes", "", "hello.batch, hello.dataloader"),
+        ),
+    )
+
+
+def _link(view: RunView, rank: int) -> tuple[float, float, str] | None:
+    """Mean MB/s received by the rank's GPU, what its link carries, and the link in words; None where not told."""
+    host = view.record.hosts.get(view.host_of(rank))
+    gpu = _gpu_index(view, rank)
+    if host is None or gpu is None:
+        return None
+    rows = host.gpu.rows[-5000:]
+    rows = rows[(rows["index"] == gpu) & (rows["t_ns"] >= view.from_ns) & np.isfinite(rows["pcie_rx_mb_s"])]
+    if len(rows) < 5:
+        return None
+    generation, width = int(rows["pcie_gen"].max()), int(rows["pcie_width"].max())  # an idle link clocks down
+    if generation not in LANE_MB_S or width <= 0:
+        return None
+    return float(rows["pcie_rx_mb_s"].mean()), LANE_MB_S[generation] * width, f"gen {generation} x{width}"
+
+
+def _gpu_index(view: RunView, rank: int) -> int | None:
+    """The driver's index of the rank's GPU: by its uuid, else by the one that there is."""
+    host = view.record.hosts.get(view.host_of(rank))
+    known = list(host.state.gpus) if host else []
+    uuid = view.hello(rank).get("device_uuid")
+    for gpu in known:
+        if uuid and gpu.uuid == uuid:
+            return gpu.index
+    return known[0].index if len(known) == 1 else None

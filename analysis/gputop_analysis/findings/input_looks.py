@@ -1,0 +1,147 @@
+"""What the agent saw of the loaders and what the samplers saw of their workers, summed up once a view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.model import Input, Proof
+from gputop_analysis.view import SAMPLES_AT_MOST, Array, RunView, once_per_view
+from gputop_probes.record.layout import PROCESS_WORKER
+
+ENOUGH_LOOKS = 12
+"""Fewer looks than this are not judged."""
+_SAME = ("dataset", "batch_size", "num_workers")
+"""What tells the loader that trains from one that evaluates."""
+
+
+@dataclass
+class Looks:
+    """How often a look at a rank's loader saw what."""
+
+    rank: int
+    looks: int = 0
+    empty: int = 0
+    """No batch lay ready."""
+    fetching: int = 0
+    """The training was inside a fetch."""
+    behind: int = 0
+    """It waited for one worker although later batches were there."""
+    unpacking: int = 0
+    """It was rebuilding a batch that had arrived."""
+    waited_for: Counter[int] = field(default_factory=Counter)
+    """By worker: looks of ``behind``."""
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Count one ``loader`` event."""
+        for name in ("looks", "empty", "fetching", "behind", "unpacking"):
+            setattr(self, name, getattr(self, name) + int(event.get(name) or 0))
+        for one in event.get("waited_for") or ():
+            self.waited_for[int(one["worker"])] += int(one["looks"])
+
+    def proof(self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input) -> Proof:
+        """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the looks."""
+        source = f"loader events, rank {self.rank}"
+        return Proof(
+            f"lower end of the 95 % Wilson interval of looks at the loader {what}",
+            100 * surely(seen, of),
+            100 * threshold,
+            "%",
+            formula,
+            (Input(f"looks {what}", seen, "", source), Input("looks", of, "", source), *inputs),
+        )
+
+
+def surely(seen: int, of: int) -> float:
+    """Lower end of the 95 % interval of a share that was counted (Wilson 1927); 0 for no counts."""
+    if of <= 0:
+        return 0.0
+    share, z = seen / of, 1.96
+    centre = share + z * z / (2 * of)
+    spread = z * sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return max(0.0, (centre - spread) / (1 + z * z / of))
+
+
+@once_per_view
+def looks(view: RunView) -> dict[int, Looks]:
+    """By rank, of the loader that feeds the training."""
+    found: dict[int, Looks] = {}
+    for rank, event in _of_training(view):
+        found.setdefault(rank, Looks(rank)).add(event)
+    return found
+
+
+@once_per_view
+def epoch_starts(view: RunView) -> dict[int, Array]:
+    """By rank: steps in which an epoch of the training began, and the milliseconds it took, as two rows.
+
+    The milliseconds are those of the fetch that found the last epoch's end, of the making of the new iterator and of
+    the first fetch from it.
+    """
+    found: dict[int, list[tuple[float, float]]] = {}
+    for rank, event in _of_training(view):
+        for one in event.get("epoch_starts") or ():
+            parts = [float(one.get(name) or 0.0) for name in ("end_ms", "start_ms", "first_ms")]
+            found.setdefault(rank, []).append((float(one.get("step") or 0), sum(parts)))
+    return {rank: np.array(sorted(starts)).T for rank, starts in found.items()}
+
+
+def _of_training(view: RunView) -> Iterator[tuple[int, dict[str, Any]]]:
+    for event in view.events("loader"):
+        rank = event.get("rank")
+        loader = view.hellos.get(rank, {}).get("dataloader") if rank is not None else None
+        if loader and all(event.get(name) == loader.get(name) for name in _SAME):
+            yield int(rank), event
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The worker processes of one rank while it trained."""
+
+    count: int
+    cpu: float
+    """Cores that one of them used on average, 0 to 1."""
+    disk: float
+    """Share of the samples in which one waited for a disk or a file server (state D), 0 to 1."""
+    read_bytes_per_s: float
+    """From storage, all of them together."""
+    samples: int
+
+
+@once_per_view
+def workers(view: RunView) -> dict[int, Workers]:
+    """By rank; ranks whose workers were sampled fewer than three times are left out."""
+    found: dict[int, Workers] = {}
+    begins = [int(s.rows["t_end_ns"][s.steady][0]) for s in view.per_rank.values() if s.steady.any()]
+    for host in view.record.hosts.values() if begins else ():
+        rows = host.process.rows[-SAMPLES_AT_MOST:]
+        rows = rows[int(np.searchsorted(rows["t_ns"], max(view.from_ns, min(begins)))) :]
+        rows = rows[rows["kind"] == PROCESS_WORKER]
+        for rank in np.unique(rows["rank"]):
+            mine = rows[rows["rank"] == rank]
+            if rank >= 0 and (one := _workers(mine)):
+                found[int(rank)] = one
+    return found
+
+
+def _workers(rows: Array) -> Workers | None:
+    rows = rows[np.argsort(rows["pid"], kind="stable")]  # each one's samples in the order of time
+    same = np.diff(rows["pid"]) == 0
+    seconds = np.diff(rows["t_ns"])[same] / 1e9
+    if len(seconds) < 2 or seconds.sum() <= 0:
+        return None
+    cpu_s = float(np.diff(rows["cpu_ns_total"])[same].sum() / 1e9)
+    read = np.maximum(np.diff(rows["read_bytes_total"])[same], 0)
+    lasted = max(float(rows["t_ns"].max() - rows["t_ns"].min()) / 1e9, 1e-9)
+    return Workers(
+        len(np.unique(rows["pid"])),
+        cpu_s / float(seconds.sum()),
+        float(np.mean(rows["state"] == ord("D"))),
+        float(read.sum()) / lasted,
+        len(rows),
+    )

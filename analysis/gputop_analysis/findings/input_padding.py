@@ -1,0 +1,71 @@
+"""Places in the batches that hold no token."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, everybody, steady_share, typical
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+LEAST_TOKENS = 0.70
+ENOUGH_BATCHES = 8
+
+
+@finding(
+    id="IN14",
+    name="padding waste",
+    family="input",
+    cause="input",
+    trigger="under 70 % of the places in the batches hold a token (attention_mask), over 8 batches or more",
+    fix="group samples by length, pack sequences, or attention over variable lengths",
+)
+def padding_waste(view: RunView, spec: Spec) -> Finding | None:
+    """Short samples are filled up to the longest of their batch, and the model computes on the filling."""
+    batches = places = tokens = 0
+    for event in view.events("padding"):
+        batches += int(event.get("batches") or 0)
+        places += int(event.get("places") or 0)
+        tokens += int(event.get("tokens") or 0)
+    if batches < ENOUGH_BATCHES or not places or tokens >= LEAST_TOKENS * places:
+        return None
+    forward, backward = (typical(steady_share(view, rank, phase) for rank in view.ranks) for phase in _COMPUTE)
+    if forward is None or backward is None:
+        return None
+    wasted = 1 - tokens / places
+    won = (forward.mean_ms + backward.mean_ms) * wasted
+    loader = view.hello().get("dataloader") or {}
+    return spec.make(
+        "high" if wasted > 0.5 else "medium",
+        f"{wasted * 100:.0f} % of the places in the batches are padding",
+        f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); forward and backward take "
+        f"{forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a step",
+        "group samples of similar length (HF Trainer: group_by_length=True), pack several into one sequence, or pad "
+        f"each batch only to its longest (collate_fn now {loader.get('collate_fn') or 'not known'})",
+        rank=everybody(view),
+        site=loader.get("site"),
+        confidence=0.7,
+        recoverable_ms_per_step=won,
+        interval_ms_per_step=(0.5 * won, won),
+        proof=_proof(forward, backward, batches, places, tokens, won),
+    )
+
+
+_COMPUTE = ("forward", "backward")
+
+
+def _proof(forward: Share, backward: Share, batches: int, places: int, tokens: int, won: float) -> Proof:
+    clock = "device" if forward.clock == "device" else "steps"
+    return Proof(
+        "tokens / places in the batches",
+        100 * tokens / places,
+        100 * LEAST_TOKENS,
+        "%",
+        f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per step, where the model's work "
+        "grows with the places; half of it at least where grouping leaves some",
+        (
+            Input("tokens", tokens, "", f"padding events, {batches} batches"),
+            Input("places", places, "", f"padding events, {batches} batches"),
+            Input("forward", forward.mean_ms, "ms per step", f"{clock}.forward, rank {forward.rank}"),
+            Input("backward", backward.mean_ms, "ms per step", f"{clock}.backward, rank {backward.rank}"),
+        ),
+    )

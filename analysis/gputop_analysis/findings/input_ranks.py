@@ -1,0 +1,170 @@
+"""Input seen across ranks: one rank that gets its batches late, and ranks that train on the same batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.findings.input_looks import Workers, workers
+from gputop_analysis.findings.ranks import Straggler, straggler
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import Array, RunView
+
+
+@finding(
+    id="IN11",
+    name="input straggler rank",
+    family="input",
+    cause="straggler",
+    trigger="the straggler rule (CR03) names a rank, and data wait is what it has more of than the others",
+    fix="that rank's shard, where it is stored, its number of workers",
+    explains=("CR03",),
+)
+def input_straggler(view: RunView, spec: Spec) -> Finding | None:
+    """All ranks wait for one whose batches come late: what differs in its input."""
+    found = straggler(view)
+    if found is None or found.phase != "data":
+        return None
+    rank, site = found.rank, top_site(view, "data", rank=found.rank)
+    differences = _differences(view, found)
+    loader = view.hello(rank).get("dataloader") or {}
+    host = view.host_of(rank)
+    return spec.make(
+        "high" if found.cost_ms.low > 0.10 * found.wall_ms else "medium",
+        f"rank {rank} gets its batches late: the others wait {found.cost_ms.value:.1f} ms a step",
+        f"rank {rank} waits {found.excess_ms['data']:.1f} ms a step longer for data than the median rank; "
+        f"the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits {found.wait_ms[0]:.1f} ms for them "
+        f"({found.waits.source})"
+        + (f"; what differs: {'; '.join(differences)}" if differences else "; its loader is set up like the others'")
+        + (f"; most often at {site}" if site else ""),
+        f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of its shard, the path "
+        f"it reads from, num_workers={loader.get('num_workers', 'not known')}" + (f", {site.site}" if site else ""),
+        rank=rank,
+        host=host or None,
+        site=site.site if site else loader.get("site"),
+        confidence=float(1 - found.culprit.p),
+        recoverable_ms_per_step=found.recoverable_ms.value,
+        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
+        proof=Proof(
+            "how much longer than the slow rank the typical other rank waits",
+            found.culprit.lead_ms,
+            found.culprit.threshold_ms,
+            "ms per step",
+            "as for CR03; the cause is the phase in which the rank exceeds the median of the others most",
+            (
+                *(
+                    Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
+                    for phase, ms in found.excess_ms.items()
+                ),
+                Input("p", found.culprit.p, "", "chance of such a lead among alike ranks"),
+                Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
+            ),
+        ),
+    )
+
+
+def _differences(view: RunView, found: Straggler) -> list[str]:
+    """How the slow rank's loader and workers differ from the others'."""
+    others = [rank for rank in found.waits.ranks if rank != found.rank]
+    mine = view.hello(found.rank).get("dataloader") or {}
+    told = []
+    for name in ("num_workers", "batch_size", "dataset_length", "prefetch_factor", "pin_memory"):
+        theirs = {_of_loader(view, rank, name) for rank in others}
+        if len(theirs) == 1 and mine.get(name) not in theirs:
+            told.append(f"{name}={mine.get(name)} and not {theirs.pop()}")
+    known = workers(view)
+    crews = [known[rank] for rank in others if rank in known]
+    if found.rank in known and crews:
+        told += _of_workers(known[found.rank], crews)
+    return told
+
+
+def _of_loader(view: RunView, rank: int, name: str) -> Any:
+    return (view.hello(rank).get("dataloader") or {}).get(name)
+
+
+def _of_workers(mine: Workers, others: list[Workers]) -> list[str]:
+    cpu, disk = (float(np.median([getattr(one, name) for one in others])) for name in ("cpu", "disk"))
+    told = []
+    if abs(mine.cpu - cpu) > 0.3:
+        told.append(f"its workers use {mine.cpu * 100:.0f} % of a core each, the others' {cpu * 100:.0f} %")
+    if mine.disk - disk > 0.2:
+        told.append(f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, {disk * 100:.0f} % there")
+    return told
+
+
+ENOUGH_BATCHES, SAME_BATCHES = 5, 5 / 8
+
+
+@finding(
+    id="IN12",
+    name="same data on several ranks",
+    family="input",
+    cause="input",
+    trigger="five or more different batches, and 5 of 8 of those whose fingerprints were taken, are the same on two "
+    "ranks or more of a data-parallel training",
+    fix="DistributedSampler(dataset) and sampler.set_epoch(epoch); another shard for each rank",
+)
+def same_data(view: RunView, spec: Spec) -> Finding | None:
+    """Ranks do the same work twice: their batches are equal."""
+    if len(view.ranks) < 2 or not _is_data_parallel(view):
+        return None
+    prints = {rank: _fingerprints(view, rank) for rank in view.ranks}
+    prints = {rank: one for rank, one in prints.items() if len(one) >= ENOUGH_BATCHES}
+    if len(prints) < 2:
+        return None
+    seen, times = np.unique(np.concatenate(list(prints.values())), return_counts=True)
+    shared = seen[times > 1]
+    common = {rank: np.count_nonzero(np.isin(one, shared)) for rank, one in prints.items()}
+    same = [rank for rank, n in common.items() if n >= ENOUGH_BATCHES and n >= SAME_BATCHES * len(prints[rank])]
+    if len(same) < 2:
+        return None
+    alike, taken = sum(common[rank] for rank in same), sum(len(prints[rank]) for rank in same)
+    names = ", ".join(map(str, same[:8])) + (f" and {len(same) - 8} more" if len(same) > 8 else "")
+    loader = view.hello(same[0]).get("dataloader") or {}
+    return spec.make(
+        "high",
+        f"ranks {names} train on the same batches",
+        f"{alike} of {taken} different batches whose fingerprints were taken were seen on another rank too; "
+        f"sampler {loader.get('sampler') or 'not known'}, loader at {loader.get('site') or 'a place not seen'}",
+        "sampler=DistributedSampler(dataset) in the DataLoader and sampler.set_epoch(epoch) at the beginning of each "
+        "epoch; for an IterableDataset, every world_size-th sample beginning with the rank",
+        rank=None,
+        site=loader.get("site"),
+        confidence=0.95,
+        proof=Proof(
+            "batches seen on another rank too / batches whose fingerprints were taken",
+            100 * alike / taken,
+            100 * SAME_BATCHES,
+            "%",
+            "the time of a step stays the same: each step learns from fewer different samples",
+            tuple(
+                Input(
+                    f"batches of rank {rank}", f"{common[rank]} of {len(prints[rank])}", "", "steps.batch_crc, CRC-32"
+                )
+                for rank in same[:8]
+            ),
+        ),
+    )
+
+
+def _fingerprints(view: RunView, rank: int) -> Array:
+    """Different fingerprints of a rank's batches; one that is always the same says nothing."""
+    crc = view.per_rank[rank].rows["batch_crc"]
+    return np.unique(crc[crc != 0])
+
+
+def _is_data_parallel(view: RunView) -> bool:
+    """DDP or FSDP over all ranks; with a mesh of several dimensions some ranks see the same data on purpose."""
+    for rank in view.ranks[:2]:
+        parallel = view.hello(rank).get("parallel") or {}
+        if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(parallel.get("mesh")):
+            return False
+    return True
+
+
+def _has_several_dimensions(mesh: dict[str, Any] | None) -> bool:
+    return sum(size > 1 for size in (mesh or {}).get("shape", ())) > 1

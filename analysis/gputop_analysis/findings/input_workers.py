@@ -1,0 +1,165 @@
+"""Why batches come late although worker processes make them: too few, one slow, or too much to unpack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.input import data_wait, loader_site, more_workers, per_batch_ms, severity_of
+from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import Share, everybody
+from gputop_analysis.model import Finding, Input
+from gputop_analysis.view import RunView
+
+BUSY = 0.85
+"""Of a core: a worker above it does nothing but make batches."""
+IDLE = 0.60
+"""Below it a worker waits for something half of the time."""
+MOSTLY = 0.5
+READ_MS = 3.0
+"""Taking a ready batch costs the training so much in any case (shared memory, unpickling)."""
+
+
+def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str, Any]] | None:
+    """Data wait of the typical rank, the looks at its loader and its description, where it has worker processes."""
+    wait = data_wait(view)
+    if wait is None or not wait.surely_above(least_share) or per_batch_ms(view, wait) < READ_MS:
+        return None
+    seen, loader = looks(view).get(wait.rank), view.hello(wait.rank).get("dataloader") or {}
+    if seen is None or seen.looks < ENOUGH_LOOKS or not loader.get("num_workers"):
+        return None
+    return wait, seen, loader
+
+
+@finding(
+    id="IN03",
+    name="worker-limited",
+    family="input",
+    cause="input",
+    trigger="data wait above 10 % of the step; no batch lies ready in over half of the looks at the loader, and its "
+    "workers use over 85 % of a core each",
+    fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
+    explains=("IN01",),
+)
+def worker_limited(view: RunView, spec: Spec) -> Finding | None:
+    """The workers compute all the time and are still too slow."""
+    found, known = _waiting(view, 0.10), workers(view)
+    if found is None or found[0].rank not in known:
+        return None
+    wait, seen, loader = found
+    crew = known[wait.rank]
+    if surely(seen.empty, seen.looks) <= MOSTLY or crew.cpu <= BUSY:
+        return None
+    return spec.make(
+        severity_of(wait),
+        f"{loader['num_workers']} workers are too few or too slow: {wait.ms.value:.1f} ms data wait a step",
+        f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers use "
+        f"{crew.cpu * 100:.0f} % of a core each; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "
+        f"{wait.percent}",
+        more_workers(view, wait, loader),
+        rank=everybody(view),
+        site=loader.get("site"),
+        recoverable_ms_per_step=wait.ms.value,
+        interval_ms_per_step=(wait.ms.low, wait.ms.high),
+        proof=seen.proof(
+            "in which no batch lay ready",
+            seen.empty,
+            seen.looks,
+            MOSTLY,
+            f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step",
+            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
+            Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
+        ),
+    )
+
+
+@finding(
+    id="IN06",
+    name="head-of-line blocking",
+    family="input",
+    cause="input",
+    trigger="data wait above 10 % of the step; in over half of the waits for a batch the batches after it are there",
+    fix="in_order=False, or samples of equal cost",
+    explains=("IN01", "IN03"),
+)
+def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
+    """The next batch in turn is late, those behind it are ready and have to wait for it."""
+    found = _waiting(view, 0.10)
+    if found is None:
+        return None
+    wait, seen, loader = found
+    if seen.fetching < ENOUGH_LOOKS or surely(seen.behind, seen.fetching) <= MOSTLY:
+        return None
+    part = seen.behind / seen.fetching
+    (worker, times) = seen.waited_for.most_common(1)[0] if seen.waited_for else (-1, 0)
+    one = times > 0.8 * seen.behind
+    who = f"worker {worker} of {loader['num_workers']}" if one else "one worker or another"
+    return spec.make(
+        severity_of(wait),
+        f"batches that are ready wait for {who}: {part * wait.ms.value:.1f} ms a step",
+        f"in {seen.behind} of {seen.fetching} looks at a waiting fetch later batches had arrived"
+        + (f", {times} times the late one was of worker {worker}" if one else "")
+        + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
+        f"in_order=False in the DataLoader at {loader_site(loader)} (batches then come in another order each run)"
+        + ("; look at what that worker reads" if one else "; or split samples that cost much more than others"),
+        rank=everybody(view),
+        site=loader.get("site"),
+        confidence=0.9,
+        recoverable_ms_per_step=part * wait.ms.value,
+        interval_ms_per_step=(surely(seen.behind, seen.fetching) * wait.ms.low, wait.ms.high),
+        proof=seen.proof(
+            "at a waiting fetch that saw later batches",
+            seen.behind,
+            seen.fetching,
+            MOSTLY,
+            f"recoverable = {seen.behind} / {seen.fetching} x data wait = {part * wait.mean_ms:.3f} ms per step",
+            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
+        ),
+    )
+
+
+@finding(
+    id="IN10",
+    name="unpacking in the main process",
+    family="input",
+    cause="input",
+    trigger="data wait above 5 % of the step and 3 ms a batch; over half of it rebuilds batches that have arrived, "
+    "while the workers are idle (under 60 % of a core)",
+    fix="fewer and larger tensors in a batch, no Python objects; collate in the worker",
+    explains=("IN01", "IN03"),
+)
+def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
+    """Batches consist of so many pieces that taking them over costs more than waiting for them."""
+    found, known = _waiting(view, 0.05), workers(view)
+    if found is None or found[0].rank not in known:
+        return None
+    wait, seen, loader = found
+    crew = known[wait.rank]
+    enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
+    if not enough or crew.cpu >= IDLE:
+        return None
+    part = seen.unpacking / seen.fetching
+    won = max(0.0, part * wait.ms.value)
+    return spec.make(
+        severity_of(wait),
+        f"rebuilding batches from the workers takes {won:.1f} ms a step in the training process",
+        f"{seen.unpacking} of {seen.fetching} looks at a fetch saw it unpickle or map a batch that had arrived; the "
+        f"workers use {crew.cpu * 100:.0f} % of a core each meanwhile; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms "
+        f"a step are data wait, {wait.percent}",
+        f"make each batch of the loader at {loader_site(loader)} a few large tensors (stack or concatenate them in "
+        f"collate_fn, now {loader.get('collate_fn') or 'not known'}) instead of many small ones or Python objects",
+        rank=everybody(view),
+        site=loader.get("site"),
+        confidence=0.9,
+        recoverable_ms_per_step=won,
+        interval_ms_per_step=(surely(seen.unpacking, seen.fetching) * wait.ms.low, wait.ms.high),
+        proof=seen.proof(
+            "at a fetch that saw it unpack",
+            seen.unpacking,
+            seen.fetching,
+            MOSTLY,
+            f"recoverable = {seen.unpacking} / {seen.fetching} x data wait = {won:.3f} ms per step",
+            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
+            Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
+        ),
+    )

@@ -1,0 +1,202 @@
+"""The cores that the run is given: a quota on them, too many threads for them, the wrong ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gputop_analysis.findings.input_looks import surely
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import run_queue
+from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.view import Array, RunView
+
+THROTTLED = 0.02
+
+
+@finding(
+    id="HO05",
+    name="CPU quota",
+    family="host",
+    cause="host",
+    trigger="the control group's CPU quota stops the run for over 2 % of the time",
+    fix="a larger CPU quota, or fewer threads and workers",
+    explains=("IN04", "HO14", "HO06"),
+)
+def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
+    """The container's CPU limit is used up before its period is over, and every process stands still until then."""
+    found = [(one, rank) for rank in view.ranks[:1] if (one := _throttling(view, rank))]
+    if not found or found[0][0].share.low <= THROTTLED:
+        return None
+    quota, rank = found[0]
+    series = view.per_rank[rank]
+    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum())
+    share = quota.share
+    limit = f"{quota.limit:.2g} cores" if np.isfinite(quota.limit) else "an unknown limit"
+    return spec.make(
+        _severity(share.low),
+        f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
+        f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval {share.low * 100:.0f} to "
+        f"{share.high * 100:.0f} %) by the control group's quota of {limit} on {view.host_of(rank)}",
+        "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm --cpus-per-task), or use fewer workers "
+        "and OMP_NUM_THREADS no larger than the quota",
+        rank=rank if len(view.ranks) == 1 else None,
+        host=view.host_of(rank) or None,
+        confidence=0.9,
+        recoverable_ms_per_step=share.value * wall_ms,
+        interval_ms_per_step=(share.low * wall_ms, share.high * wall_ms),
+        proof=Proof(
+            "lower end of the 95 % bootstrap interval of throttled time / time",
+            100 * share.low,
+            100 * THROTTLED,
+            "%",
+            f"recoverable = throttled share x step time = {share.value * wall_ms:.3f} ms per step",
+            (
+                Input("throttled", 100 * share.value, "%", "host.cgroup_throttled_us_total, at most all of the time"),
+                Input("sampled for", quota.seconds, "s", "host.t_ns, after the warm-up"),
+                Input("limit", quota.limit, "cores", "host.cgroup_cpu_limit"),
+                Input("step time", wall_ms, "ms", f"steps.wall_ns, rank {rank}, steady steps"),
+            ),
+        ),
+    )
+
+
+class _Quota(NamedTuple):
+    share: Interval
+    seconds: float
+    limit: float
+
+
+def _throttling(view: RunView, rank: int) -> _Quota | None:
+    """Throttled share of the time on the rank's host.
+
+    The kernel adds up the time of every core that is stopped, so it may grow faster than the clock: where several
+    threads are stopped together, each interval counts once.
+    """
+    host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
+    if host is None or not series.steady.any():
+        return None
+    ends = series.rows["t_end_ns"][series.steady]
+    rows = _between(host.host.rows, int(ends[0]), int(ends[-1]) + 10**9)
+    rows = rows[rows["cgroup_throttled_us_total"] >= 0]
+    passed, stopped = np.diff(rows["t_ns"]) / 1e9, np.diff(rows["cgroup_throttled_us_total"]) / 1e6
+    if len(passed) < 2 or passed.sum() < 1.0 or stopped.sum() <= 0:
+        return None
+    share = block_bootstrap(np.minimum(stopped, passed), passed, block=1)
+    return _Quota(share, float(passed.sum()), float(rows["cgroup_cpu_limit"][-1]))
+
+
+def _between(rows: Array, begin_ns: int, end_ns: int) -> Array:
+    first, last = np.searchsorted(rows["t_ns"], [begin_ns, end_ns])
+    return rows[int(first) : int(last)]
+
+
+QUEUED = 0.05
+
+
+@finding(
+    id="HO14",
+    name="thread oversubscription",
+    family="host",
+    cause="host",
+    trigger="torch's threads of all ranks on a host are more than its cores, and the training thread waits for a core "
+    "for over 5 % of the time",
+    fix="OMP_NUM_THREADS",
+    explains=("IN04",),
+)
+def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
+    """Each parallel region of torch waits for the slowest of more threads than there are cores."""
+    for host in view.record.hosts:
+        ranks = [rank for rank in view.ranks if view.host_of(rank) == host]
+        threads = [(view.hello(rank).get("threads") or {}).get("torch") for rank in ranks]
+        known = [int(one) for one in threads if isinstance(one, int)]
+        cores = view.cores(ranks[0]) if ranks else 0
+        if len(known) != len(ranks) or not cores or sum(known) <= cores or max(known) < 2:
+            continue
+        queues = {rank: queue for rank in ranks[:16] if (queue := run_queue(view, rank))}
+        rank = max(queues, key=lambda one: queues[one].share.value, default=None)
+        if rank is not None and queues[rank].share.low > QUEUED:
+            return _oversubscribed(view, spec, rank, queues[rank].share, known, cores)
+    return None
+
+
+def _oversubscribed(view: RunView, spec: Spec, rank: int, wait: Interval, threads: list[int], cores: int) -> Finding:
+    series, ranks = view.per_rank[rank], len(threads)
+    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
+    wanted = max(1, cores // ranks)
+    return spec.make(
+        _severity(wait.low),
+        f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the time waits for a core",
+        f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the training thread of rank {rank} is "
+        f"ready but waits for a core {wait.value * 100:.0f} % of the time (95 % interval {wait.low * 100:.0f} to "
+        f"{wait.high * 100:.0f} %), and each parallel region waits for the last of its threads",
+        f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or torch.set_num_threads({wanted})",
+        rank=rank if len(view.ranks) == 1 else None,
+        host=view.host_of(rank) or None,
+        confidence=0.9,
+        recoverable_ms_per_step=wait.value * wall_ms,
+        interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
+        proof=Proof(
+            "lower end of the 95 % bootstrap interval of run-queue wait / time",
+            100 * wait.low,
+            100 * QUEUED,
+            "%",
+            f"recoverable = run-queue wait x step time = {wait.value * wall_ms:.3f} ms per step, at least",
+            (
+                Input("torch threads", sum(threads), "", f"hello.threads.torch, {ranks} ranks"),
+                Input("cores", cores, "", "host.json cpu_count"),
+                Input("run-queue wait", 100 * wait.value, "%", f"process.run_wait_ns_total, rank {rank}"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="HO13",
+    name="NUMA misplacement",
+    family="host",
+    cause="host",
+    trigger="the training thread runs on a core of another socket than its GPU's in over half of the looks",
+    fix="bind each rank to the cores of its GPU's socket",
+)
+def numa_misplacement(view: RunView, spec: Spec) -> list[Finding]:
+    """Every copy to the GPU and every launch crosses the link between the sockets."""
+    counted: dict[int, list[int]] = {}
+    for event in view.events("placement"):
+        mine = counted.setdefault(int(event.get("rank") or 0), [0, 0])
+        mine[0] += int(event.get("looks") or 0)
+        mine[1] += int(event.get("looks") or 0) - int(event.get("near") or 0)
+    far = {rank: (away, looks) for rank, (looks, away) in counted.items() if surely(away, looks) > 0.5}
+    return [_misplaced(view, spec, rank, *far[rank]) for rank in sorted(far)]
+
+
+def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> Finding:
+    affinity = view.hello(rank).get("affinity") or {}
+    near = affinity.get("device_cpus") or "unknown"
+    return spec.make(
+        "medium",
+        f"rank {rank} runs on another socket than its GPU",
+        f"in {away} of {looks} looks the training thread ran on a core that its GPU is not attached to (the GPU's "
+        f"cores: {near}; the rank may use {affinity.get('allowed_cpus') or 'unknown'})",
+        f"start this rank with `numactl --physcpubind={near} --localalloc`, or all of them with the launcher's binding",
+        rank=rank,
+        host=view.host_of(rank) or None,
+        confidence=0.8,
+        proof=Proof(
+            "lower end of the 95 % Wilson interval of looks on another socket's core",
+            100 * surely(away, looks),
+            50.0,
+            "%",
+            "what it costs depends on the copies and launches of a step and is not estimated",
+            (
+                Input("looks on another socket", away, "", f"placement events, rank {rank}"),
+                Input("looks", looks, "", f"placement events, rank {rank}"),
+            ),
+        ),
+    )
+
+
+def _severity(low: float) -> Severity:
+    return "info" if low <= 0.05 else "high" if low > 0.40 else "medium"

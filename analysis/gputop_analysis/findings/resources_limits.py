@@ -1,0 +1,96 @@
+"""What the operating system limits and what is nearly used up: shared memory, open files."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+from gputop_probes.record.reader import HostFiles
+
+NEARLY_FULL = 0.85
+NEARLY_ALL_FILES = 0.80
+
+
+@finding(
+    id="IN13",
+    name="shared memory or open files run out",
+    family="input",
+    cause="input",
+    trigger="/dev/shm is over 85 % full, or a rank has over 80 % of the files open that it may",
+    fix="a larger /dev/shm (--shm-size), a higher ulimit -n, or sharing_strategy file_system",
+)
+def running_out(view: RunView, spec: Spec) -> list[Finding]:
+    """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the training dies."""
+    hosts = [one for host in view.record.hosts.values() if (one := _shared_memory(spec, host))]
+    return hosts + _open_files(view, spec)
+
+
+def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
+    last = host.host.rows[-3:]
+    last = last[last["shm_total_bytes"] > 0]
+    if len(last) < 3:
+        return None
+    used, total = (float(np.median(last[name])) for name in ("shm_used_bytes", "shm_total_bytes"))
+    share = used / total
+    if share <= NEARLY_FULL:
+        return None
+    return spec.make(
+        "high" if share > 0.95 else "medium",
+        f"/dev/shm is {share * 100:.0f} % full",
+        f"{used / 2**30:.2f} of {total / 2**30:.2f} GiB are in use on {host.name}, by this run or another one; "
+        "DataLoader workers hand batches over there, and a full one ends the training with a bus error",
+        "start the container with a larger --shm-size (or --ipc=host), lower prefetch_factor or num_workers, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        host=host.name,
+        proof=Proof(
+            "used / size of /dev/shm, median of the last three samples",
+            100 * share,
+            100 * NEARLY_FULL,
+            "%",
+            "no time is lost until it is full",
+            (
+                Input("used", used / 2**30, "GiB", f"host.shm_used_bytes, {host.name}"),
+                Input("size", total / 2**30, "GiB", f"host.shm_total_bytes, {host.name}"),
+            ),
+        ),
+    )
+
+
+def _open_files(view: RunView, spec: Spec) -> list[Finding]:
+    found = []
+    for rank, rows in view.rank_processes.items():
+        limit = (view.hello(rank).get("limits") or {}).get("open_files")
+        last = rows["open_files"][-3:]
+        if not limit or len(last) < 3 or (last < 0).any():
+            continue
+        share = float(np.median(last)) / limit
+        if share > NEARLY_ALL_FILES:
+            found.append((share, rank, int(np.median(last)), int(limit)))
+    if not found:
+        return []
+    share, rank, used, limit = max(found)
+    return [
+        spec.make(
+            "high" if share > 0.95 else "medium",
+            f"rank {rank} has {used:,} of {limit:,} files open that it may",
+            f"{share * 100:.0f} % of the limit (ulimit -n)"
+            + (f", {len(found)} ranks alike" if len(found) > 1 else "")
+            + "; each tensor that a DataLoader worker hands over is an open file until it is freed",
+            "raise the limit with `ulimit -n 65536` before the start, keep no batches, or call "
+            "torch.multiprocessing.set_sharing_strategy('file_system')",
+            rank=rank,
+            proof=Proof(
+                "open files / limit, median of the last three samples",
+                100 * share,
+                100 * NEARLY_ALL_FILES,
+                "%",
+                "no time is lost until they run out",
+                (
+                    Input("open files", used, "", f"process.open_files, rank {rank}"),
+                    Input("limit", limit, "", f"hello.limits.open_files, rank {rank}"),
+                ),
+            ),
+        )
+    ]
