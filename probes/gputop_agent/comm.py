@@ -17,6 +17,7 @@ _PERIOD_NS = 50_000_000  # at most 20 reads a second or one a step, 10-30 us eac
 _OWN_RATE = 100  # DDP measures one iteration in so many
 _MAX_STRIDE = 1024
 _RECENT_STEPS = 16
+_FIRST_REPORT = 16
 _KEPT_STEPS = 2 * _MAX_STRIDE
 
 _watched = {}  # id of a DDP root -> Watch
@@ -104,6 +105,8 @@ class Watch:
         self.rate = _OWN_RATE
         self.last_iteration = -1
         self.announced = 0
+        self.unused_bytes = 0
+        self.report_at = _FIRST_REPORT
 
     def read(self, root, rate):
         """Send the newest measurement, if there is one that was not sent yet; on CPU measure every ``rate``-th."""
@@ -115,7 +118,9 @@ class Watch:
         if iteration > 0 and iteration != self.last_iteration:
             self.last_iteration = iteration
             self._send(data)
+        self.unused_bytes = max(self.unused_bytes, data.get("unused_parameter_size", 0))
         self._announce(root, data)
+        self._report(data)
 
     def _send(self, data):
         comm = data.get("backward_comm_time", 0)
@@ -144,6 +149,20 @@ class Watch:
         if self.announced < stage:
             self.announced = stage
             transport.send_event("ddp", **describe_ddp(root))
+
+
+    def _report(self, data):
+        """Say at 16, 32, 64, ... steps how many iterations were synchronised and whether parameters lay idle."""
+        step = _steps[-1][0]
+        if step >= self.report_at:
+            while self.report_at <= step:
+                self.report_at *= 2
+            transport.send_event(
+                "ddp_progress",
+                step=step,
+                iterations=data.get("iteration", 0),
+                unused_parameter_bytes=self.unused_bytes,
+            )
 
 
 def step_at(steps, t_ns):

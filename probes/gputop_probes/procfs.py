@@ -101,6 +101,14 @@ def pids() -> list[int]:
         return []
 
 
+def out_of_memory_kills() -> int:
+    """Processes that the kernel killed for lack of memory since this machine booted; -1 if it does not count them."""
+    for line in (read_bytes("/proc/vmstat") or b"").splitlines():
+        if line.startswith(b"oom_kill "):
+            return int(line.split()[1])
+    return -1
+
+
 def boot_id() -> str:
     """Tells this boot of the machine from every other."""
     return (read_bytes("/proc/sys/kernel/random/boot_id") or b"").decode().strip()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gputop_probes import procfs
+from gputop_probes.recorder import blocked
 from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.ranks import Rank, RankTable
 
@@ -63,7 +64,13 @@ class HangWatch:
         self._silent = silent
         worst = max(now - rank.progress_s for rank in silent)
         limit = min(self.limit_s(rank) for rank in silent)
-        self._journal.event("hang_suspected", ranks=_numbers(silent), silent_s=round(worst, 1), limit_s=round(limit, 1))
+        self._journal.event(
+            "hang_suspected",
+            ranks=_numbers(silent),
+            silent_s=round(worst, 1),
+            limit_s=round(limit, 1),
+            threads=[{"rank": rank.number, **blocked.describe(rank.pid, rank.tid)} for rank in silent],
+        )
         self._ask()
         self._second_dump_at = now + _SECOND_DUMP_S
 

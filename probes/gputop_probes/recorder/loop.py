@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gputop_probes import stop
+from gputop_probes import procfs, stop
 from gputop_probes.recorder import command as commands
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.intake import Intake, Peer
@@ -52,6 +52,7 @@ class Recorder:
         self.at_end: list[tuple[str, Callable[[], None]]] = []
         """Run once when the command and all its processes have ended."""
         self._selector = selectors.DefaultSelector()
+        self._killed_before = procfs.out_of_memory_kills()
 
     def run(self) -> bool:
         """Record until the command ends or a signal says to leave. Returns whether the command has ended."""
@@ -149,7 +150,8 @@ class Recorder:
         left = self.guard("orphans", self._note_orphans)
         for name, work in self.at_end if not left else []:
             self.guard(name, work)
-        self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3))
+        kills = procfs.out_of_memory_kills() - self._killed_before if self._killed_before >= 0 else None
+        self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3), oom_kills=kills)
         self.save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
         self.guard("socket", self.server.close)
         self.journal.writer.close()
