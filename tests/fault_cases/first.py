@@ -29,7 +29,14 @@ CASES = (
     Case("CR01", "a slow backward on one of two ranks", RANKS, {"FAULT": "backward", "WORLD": 2}, rank=1),
     Case("CR01", "a slow backward on one of three ranks", RANKS, {"FAULT": "backward", "WORLD": 3}, rank=1),
     Case("CR02", "a slow forward on one of two ranks", RANKS, {"FAULT": "forward", "WORLD": 2}, rank=1),
-    Case("CR03", "slow batches on one of three ranks", RANKS, {"FAULT": "data", "WORLD": 3}, rank=1),
+    Case(
+        "IN11",
+        "slow batches on one of three ranks",
+        RANKS,
+        {"FAULT": "data", "WORLD": 3},
+        rank=1,
+        absorbed=("CR03",),
+    ),
     Case("CR04", "slow host code on one of two ranks", RANKS, {"FAULT": "host", "WORLD": 2}, rank=1),
     Case(
         "CR04",
