@@ -39,9 +39,15 @@ def compute_begins():
 
 
 def optimizer_begins(key):
-    """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says."""
-    if C.cut is not None and C.pending and key in C.stepped:
-        steps.close_at_cut()
+    """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says.
+
+    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here.
+    """
+    if C.pending and key in C.stepped:
+        if C.cut is not None:
+            steps.close_at_cut()
+        elif not S.manual:
+            steps.close(clock.book())
 
 
 def process_ends():

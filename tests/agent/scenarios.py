@@ -376,6 +376,22 @@ def lbfgs():
 
 
 @scenario
+def closure_without_loader():
+    net = Net(1, 2)
+    optimizer, x = torch.optim.LBFGS(net.parameters(), max_iter=2), torch.randn(4, 16)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = forward(net, x)
+        backward(loss)
+        return loss
+
+    for _ in range(N):
+        with timed("optimizer"):
+            optimizer.step(closure)
+
+
+@scenario
 def schedule_free():
     import schedulefree
 

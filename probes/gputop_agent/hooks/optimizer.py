@@ -44,7 +44,7 @@ def before_step(optimizer, args, kwargs):
         elif (
             not stack
             and S.phase == OTHER
-            and C.cut is None
+            and not C.pending
             and not C.look
             and id(optimizer) in S.optimizers
             and roots.passes
