@@ -103,16 +103,16 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
 def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM, appendix B)."""
     hello = view.hello(rank)
-    model, config = hello.get("model") or {}, (hello.get("model") or {}).get("config") or {}
+    model: dict[str, Any] = hello.get("model") or {}
+    config: dict[str, Any] = model.get("config") or {}
     rows = view.per_rank[rank].rows
     if not model.get("parameters") or not rows["tokens"].any() or _is_spread(hello) or config.get("experts"):
         return None
     trainable = float(model.get("trainable") or 0)
     weights = float(model["parameters"])
     hidden, layers = config.get("hidden_size"), config.get("layers")
-    known = isinstance(hidden, int) and isinstance(layers, int) and isinstance(config.get("vocab_size"), int)
-    attention = 0.0
-    if known:
+    attention, known = 0.0, isinstance(config.get("vocab_size"), int)
+    if isinstance(hidden, int) and isinstance(layers, int) and known:
         if not config.get("tied_embeddings", True):  # the input's embedding is a look-up, no product
             table = float(config["vocab_size"]) * hidden
             trainable -= table if trainable == weights else 0.0
@@ -123,8 +123,8 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     flops = 4.0 * weights + 2.0 * trainable + attention
     again = RECOMPUTED if hello.get("checkpointing") else 1.0
     said = (
-        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within about 5 % of counting for dense transformers"
-        if known
+        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for GPT-2 and Llama"
+        if attention
         else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, most at long sequences"
     )
     return UnitFlops("tokens", flops, flops * again, said)

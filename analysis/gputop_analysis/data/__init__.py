@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from functools import cache
 from importlib.resources import files
 
@@ -10,5 +11,4 @@ from importlib.resources import files
 @cache
 def table(name: str) -> tuple[dict[str, str], ...]:
     """The rows of a packaged CSV file, as they are written."""
-    with files(__name__).joinpath(name).open(encoding="utf-8", newline="") as file:
-        return tuple(csv.DictReader(file))
+    return tuple(csv.DictReader(io.StringIO(files(__name__).joinpath(name).read_text("utf-8"), newline="")))

@@ -1,0 +1,125 @@
+"""Goodput of the session: how much of the time since the command's start went into steps that count.
+
+One rank stands for the run, the first one that stepped: ranks of a synchronous run start, hang and restart together.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gputop_analysis.series import Array
+from gputop_analysis.summary import run_state
+from gputop_probes.record.reader import RunRecord
+
+Span = tuple[int, int]
+
+PARTS: dict[str, str] = {
+    "productive": "steps whose work was kept",
+    "init": "from the command's start to the first step: imports, model, data, process groups",
+    "first_step": "the first step of each attempt: lazy set-up, kernels chosen, caches filled",
+    "restart": "from the last step of an attempt to the first one of the next",
+    "lost_work": "steps after the last checkpoint of an attempt that another one follows, which does them again; all "
+    "of its steps where no checkpoint was seen",
+    "hang": "no step of any rank for longer than the hang limit, counted from the last step",
+    "shutdown": "from the last step to the end of the command, or to now",
+}
+"""What the parts count. They add up to the session's time exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The session's time by part."""
+
+    session_ns: int
+    parts_ns: dict[str, int]
+    attempts: int
+    rank: int
+    source: str = "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over; host.json"
+
+    @property
+    def goodput(self) -> float:
+        """Productive time / session time, 0 to 1."""
+        return self.parts_ns["productive"] / self.session_ns if self.session_ns else 0.0
+
+    @property
+    def restarts(self) -> int:
+        """Attempts after the first."""
+        return self.attempts - 1
+
+
+def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
+    """The session so far; None before any rank has stepped."""
+    ranks = record.ranks()
+    if not ranks:
+        return None
+    rank, rows = ranks[0], record.steps(ranks[0])
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    attempts = [_attempt(part) for part in _attempts(record, rank, rows)]
+    started = min([h.state.started_ns for h in record.hosts.values() if h.state.started_ns], default=attempts[0][0])
+    started = min(started, attempts[0][0])
+    state, _, ended = run_state(record, now_ns)
+    last = max(attempts[-1][2], ended or 0 if state in ("ended", "lost") else now_ns)
+    hangs = _hangs(record, last)
+    parts = dict.fromkeys(PARTS, 0)
+    parts["init"] = attempts[0][0] - started
+    for number, (began, first_end, end) in enumerate(attempts):
+        parts["first_step"] += first_end - began
+        hung = _within(hangs, (first_end, end))
+        again = (end, end)
+        if number + 1 < len(attempts):
+            parts["restart"] += attempts[number + 1][0] - end
+            again = (max(first_end, _last_checkpoint(record, rank, (began, end))), end)
+        lost = again[1] - again[0] - _length(_within(hung, again))
+        parts["hang"] += _length(hung)
+        parts["lost_work"] += lost
+        parts["productive"] += end - first_end - _length(hung) - lost
+    tail = (attempts[-1][2], last)
+    parts["hang"] += _length(_within(hangs, tail))
+    parts["shutdown"] = last - attempts[-1][2] - _length(_within(hangs, tail))
+    return Goodput(last - started, parts, len(attempts), rank)
+
+
+def _attempts(record: RunRecord, rank: int, rows: Array) -> list[Array]:
+    """The records of each attempt that made a step."""
+    starts = {int(e.get("record_index", 0)) for e in record.events("rank_start") if e.get("rank") == rank}
+    edges = sorted({0, len(rows)} | {start for start in starts if 0 < start < len(rows)})
+    return [rows[begin:end] for begin, end in pairwise(edges)]
+
+
+def _attempt(rows: Array) -> tuple[int, int, int]:
+    """Begin, end of the first record (which is the first step alone) and end."""
+    first = rows[0]
+    return int(first["t_end_ns"] - first["wall_ns"]), int(first["t_end_ns"]), int(rows[-1]["t_end_ns"])
+
+
+def _last_checkpoint(record: RunRecord, rank: int, span: Span) -> int:
+    """When the last checkpoint inside ``span`` was done, by whatever rank; the span's begin without one."""
+    times = [int(e["t_ns"]) for e in record.events("checkpoint") if span[0] <= int(e.get("t_ns", 0)) <= span[1]]
+    return max(times, default=span[0])
+
+
+def _hangs(record: RunRecord, end_ns: int) -> list[Span]:
+    """Disjoint spans without a step, in order."""
+    spans: list[Span] = []
+    began = None
+    for event in sorted(record.events("hang_suspected", "hang_over"), key=lambda e: e.get("t_ns", 0)):
+        t_ns = int(event.get("t_ns", 0))
+        if event["type"] == "hang_suspected" and began is None:
+            began = t_ns - int(1e9 * float(event.get("silent_s", 0)))
+        elif event["type"] == "hang_over" and began is not None:
+            spans.append((began, t_ns))
+            began = None
+    if began is not None:
+        spans.append((began, end_ns))
+    return [(max(a, before), b) for (a, b), before in zip(spans, [0, *(b for _, b in spans)], strict=False)]
+
+
+def _within(spans: list[Span], limits: Span) -> list[Span]:
+    clipped = [(max(a, limits[0]), min(b, limits[1])) for a, b in spans]
+    return [(a, b) for a, b in clipped if b > a]
+
+
+def _length(spans: list[Span]) -> int:
+    return sum(b - a for a, b in spans)

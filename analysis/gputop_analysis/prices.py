@@ -1,0 +1,69 @@
+"""What an hour of a GPU costs to rent, from a packaged table of published prices."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+from gputop_analysis.data import table
+from gputop_analysis.peaks import find_gpu
+from gputop_probes.record.reader import RunRecord
+
+ENOUGH_PRICES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """On-demand rent of one GPU for an hour. Prices age: the source says when they were seen."""
+
+    gpu: str
+    usd_per_hour: float
+    """Median over the offers."""
+    low: float
+    high: float
+    offers: int
+    source: str
+
+
+def price_of(name: str) -> Price | None:
+    """The price of a GPU by the name its driver gives it; None for one with fewer than three offers in the table."""
+    gpu = find_gpu(name)
+    return _prices().get(gpu.name) if gpu is not None else None
+
+
+def run_usd_per_hour(record: RunRecord) -> float | None:
+    """What an hour of this run's GPUs costs; None where one of them has no known price, or none is used."""
+    names = [info.name for host in record.hosts.values() for info in host.state.gpus if info.ours]
+    prices = [price_of(name) for name in names]
+    known = [price.usd_per_hour for price in prices if price is not None]
+    return sum(known) if known and len(known) == len(prices) else None
+
+
+@cache
+def _prices() -> dict[str, Price]:
+    offers: dict[str, list[float]] = {}
+    for row in table("prices.csv"):
+        gpu = next((found for name in _spellings(row["gpu"]) if (found := find_gpu(name))), None)
+        if gpu is not None:
+            offers.setdefault(gpu.name, []).append(float(row["on_demand_usd_per_hr"]) / int(row["gpu_count"]))
+    return {
+        name: Price(name, median(found), min(found), max(found), len(found), _source(name, found))
+        for name, found in offers.items()
+        if len(found) >= ENOUGH_PRICES
+    }
+
+
+def _source(name: str, found: list[float]) -> str:
+    return (
+        f"median of {len(found)} published on-demand prices of the {name}, "
+        f"{min(found):.2f} to {max(found):.2f} dollars an hour, collected in 2025 and 2026"
+    )
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """``A100 (80 GB)`` as ``A100-80GB``, then without its memory, then with spaces for hyphens."""
+    sized = re.sub(r" \((\d+) ?GB\)", r"-\1GB", name)
+    bare = re.sub(r" \(.*\)", "", name)
+    return name, sized, bare, bare.replace("-", " ")
