@@ -86,7 +86,7 @@ def test_a_figure_by_its_name_or_the_end_of_it(report):
 def test_an_unknown_name_is_refused_with_the_nearest(report):
     with pytest.raises(NotInReport, match="did you mean step_time_p50_ms"):
         explain(report, "step_time_p50")
-    with pytest.raises(NotInReport, match="did you mean IN0"):
+    with pytest.raises(NotInReport, match="did you mean IN"):
         explain(report, "IN0")
 
 

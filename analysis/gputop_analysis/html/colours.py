@@ -66,6 +66,17 @@ BUDGET = {
 }
 """Which colour a line of the efficiency budget has."""
 
+GOODPUT = {
+    "productive": "backward",
+    "init": "other",
+    "first_step": "compile",
+    "restart": "checkpoint",
+    "lost_work": "critical",
+    "hang": "high",
+    "shutdown": "muted",
+}
+"""Which colour a part of the session has."""
+
 
 def variables(colours: dict[str, str]) -> str:
     """CSS custom properties."""

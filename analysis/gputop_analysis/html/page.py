@@ -17,6 +17,7 @@ SECTIONS: tuple[Section, ...] = (
     findings_section.findings,
     charts_section.phases,
     tables.budget_section,
+    tables.goodput_section,
     charts_section.details,
     charts_section.rank_grid,
     tables.ranks,

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gputop_analysis.budget import LINES, budget
+from gputop_analysis.budget import LINES
+from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
-from gputop_analysis.html.colours import BUDGET
+from gputop_analysis.html.colours import BUDGET, GOODPUT
 from gputop_analysis.html.elements import details, pairs, section, shares, table
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
 from gputop_analysis.report.words import figure, ranks_to_show
-from gputop_analysis.text import gib, ms
+from gputop_analysis.text import duration, gib, ms
 
 RANKS_SHOWN = 32
 
 
 def budget_section(report: Report) -> str:
     """The efficiency budget: wall time of all ranks, split into lines that add up to it."""
-    found = budget(report.view)
+    found = report.budget
     lines = [name for name in LINES if found.lines_ns[name] > 0]
     if not lines:
         return ""
@@ -32,6 +33,20 @@ def budget_section(report: Report) -> str:
         "What each line means", pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines)
     )
     return section("Efficiency budget", bar(parts) + shares(("line", "ms a step"), rows) + meaning, note)
+
+
+def goodput_section(report: Report) -> str:
+    """What the time of the whole session was good for."""
+    found = report.goodput
+    if found is None:
+        return ""
+    parts = {name: value for name, value in found.parts_ns.items() if value > 0}
+    rows = [
+        (GOODPUT[name], name.replace("_", " "), value / found.session_ns, (duration(value / 1e9), PARTS[name]))
+        for name, value in parts.items()
+    ]
+    said = f"{100 * found.goodput:.1f} % of {duration(found.session_ns / 1e9)} went into steps that count."
+    return section("Goodput of the session", shares(("part", "time", "what it is"), rows), said)
 
 
 def ranks(report: Report) -> str:

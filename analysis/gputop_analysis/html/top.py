@@ -14,7 +14,7 @@ from gputop_analysis.text import duration, ms
 def verdict(report: Report) -> str:
     """Name of the run, headline, bottleneck, what to do first and what it wins back."""
     manifest, limit = report.record.manifest, report.bottleneck
-    colour = HEALTH_STYLE[report.verdict.health]
+    colour = limit.finding.severity if limit.finding else HEALTH_STYLE[report.verdict.health]
     chips = [chip("bottleneck", limit.kind), chip("confidence", confidence(limit.confidence))]
     if limit.finding is not None:
         chips.append(chip("finding", limit.finding.id))

@@ -7,8 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from gputop_analysis.bottleneck import bottleneck
+from gputop_analysis.budget import Budget, budget
 from gputop_analysis.findings import judge_view
+from gputop_analysis.goodput import Goodput, goodput
 from gputop_analysis.model import Bottleneck, Finding, RunSummary, Verdict
+from gputop_analysis.numerics import Numerics, numerics
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_analysis.view import RunView
@@ -63,6 +66,21 @@ class Report:
     def bottleneck(self) -> Bottleneck:
         """What the run is limited by."""
         return bottleneck(self.view, self.findings)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """Wall time of all ranks by what it was spent on."""
+        return budget(self.view)
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """Time of the session by what it was good for; None before any step."""
+        return goodput(self.record, self.summary.now_ns)
+
+    @cached_property
+    def numerics(self) -> Numerics | None:
+        """Loss, gradient norm, memory of the first rank; None without steps."""
+        return numerics(self.view)
 
     @cached_property
     def _judged(self) -> tuple[list[Finding], list[Finding]]:

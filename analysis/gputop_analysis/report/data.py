@@ -71,11 +71,14 @@ def as_data(report: Report) -> dict[str, Any]:
         "tokens_per_s": s.tokens_per_s or None,
         "phases_mean_ms": dict.fromkeys(wire.PHASES, 0.0) | {p.name: p.mean_ms for p in s.phases},
         "verdict": _verdict(report),
+        "budget": _budget(report),
+        "goodput": _goodput(report),
+        "numerics": _numerics(report),
         "ranks": [_rank(one) for one in s.ranks],
         "gpus": [_gpu(one) for one in s.gpus],
         "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
         "context": s.context,
-    }
+    } | {extra.name: extra.data for extra in report.extras}
     return finite(data)
 
 
@@ -111,6 +114,38 @@ def _verdict(report: Report) -> dict[str, Any]:
         "recoverable_ms_per_step": one.recoverable_ms_per_step if one else None,
         "interval_ms_per_step": one.interval_ms_per_step if one else None,
         "recoverable_hours": one.recoverable_hours if one else None,
+    }
+
+
+def _budget(report: Report) -> dict[str, Any]:
+    found = report.budget
+    return {
+        "ms_per_step": {name: found.ms_per_step(name) for name in found.lines_ns},
+        "share": {name: found.share(name) for name in found.lines_ns},
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "useful_compute_is": found.compute_anchor,
+    }
+
+
+def _goodput(report: Report) -> dict[str, Any] | None:
+    found = report.goodput
+    if found is None:
+        return None
+    seconds = {name: value / 1e9 for name, value in found.parts_ns.items()}
+    return {"share": found.goodput, "session_s": found.session_ns / 1e9, "parts_s": seconds, "restarts": found.restarts}
+
+
+def _numerics(report: Report) -> dict[str, Any] | None:
+    """What stands out; the series themselves are in ``export --format csv``."""
+    found = report.numerics
+    if found is None:
+        return None
+    return {
+        "rank": found.rank,
+        "loss_trend": asdict(found.trend) if found.trend else None,
+        "spikes": [asdict(one) for one in found.spikes],
+        "instabilities": [one.told() for one in found.instabilities],
     }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gputop_analysis.budget import LINES
+from gputop_analysis.goodput import PARTS
+
 STEPS = "steps"
 """Read from the step records: the report says how many."""
 
@@ -23,6 +26,32 @@ _HELLOS = "the hello of each rank"
 _SAMPLES = "the newest 50,000 samples of the device"
 _FOLDED = "a record of n folded steps counts n times, each with 1/n of its time"
 _FIRST = "the finding named in verdict.finding; its proof: --explain with its id"
+
+_GOODPUT = (
+    "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over; host.json",
+    "every record of the first rank",
+)
+_TREND = ("steps.loss, device.loss", "the newest half of the run, at least 1000 steps, at most 3000 points")
+_TREND_PARTS = {
+    "first_step": ("", "first step of the window"),
+    "last_step": ("", "last step of the window"),
+    "first_loss": ("", "median of the window's first quarter of blocks"),
+    "last_loss": ("", "median of its last quarter"),
+    "change": ("", "Theil-Sen slope over medians of blocks x length of the window"),
+    "p": ("", "how likely as strong a trend is by chance: Mann-Kendall over the medians of blocks, two-sided"),
+    "blocks": ("", "blocks of at least five autocorrelation times"),
+    "noise": ("", "robust standard deviation of the blocks around the fitted line"),
+}
+
+
+def _budget_lines() -> dict[str, Definition]:
+    """Two numbers for each line of the efficiency budget."""
+    lines = {}
+    for name, line in LINES.items():
+        lines[f"budget.ms_per_step.{name}"] = Definition("ms", f"{line.text}; mean over the steps", line.source)
+        lines[f"budget.share.{name}"] = Definition("0 to 1", f"{line.text}; part of the wall time", line.source)
+    return lines
+
 
 DEFINITIONS: dict[str, Definition] = {
     "exit_code": Definition("", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS),
@@ -83,6 +112,23 @@ DEFINITIONS: dict[str, Definition] = {
     "verdict.recoverable_hours": Definition(
         "h", "recoverable_ms_per_step x (total_steps - steps done by the slowest rank)", _FIRST, "see there"
     ),
+    **_budget_lines(),
+    "budget.mfu": Definition(
+        "0 to 1",
+        "model FLOPs / (peak x time) over the steady steps, mean of the ranks",
+        "hello.model, tokens, GPU table",
+    ),
+    "budget.hfu": Definition(
+        "0 to 1", "the same with recomputed FLOPs counted as well", "hello.model, tokens, GPU table"
+    ),
+    "goodput.share": Definition("0 to 1", "productive time / time of the session", *_GOODPUT),
+    "goodput.session_s": Definition("s", "from the command's start to its end, or to now", *_GOODPUT),
+    "goodput.restarts": Definition("", "attempts after the first", *_GOODPUT),
+    **{f"goodput.parts_s.{name}": Definition("s", text, *_GOODPUT) for name, text in PARTS.items()},
+    "numerics.rank": Definition(
+        "", "the rank whose loss is judged: the first one", "file name of the step records", "the file name"
+    ),
+    **{f"numerics.loss_trend.{name}": Definition(unit, text, *_TREND) for name, (unit, text) in _TREND_PARTS.items()},
     "ranks.*.rank": Definition("", "global rank", "file name of the step records", "the file name"),
     "ranks.*.steps": Definition(
         "steps", "last step index + 1 of each attempt, added up", "steps.step", "the last record of each attempt"

@@ -40,7 +40,7 @@ def figures(report: Report) -> list[Figure]:
 
 
 def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Names and values of the numbers in ``as_data``, but those of findings, proofs and the machine's description."""
+    """Names and values of the numbers in ``as_data``, but those of findings, spikes and the machine's description."""
     for key, value in data.items():
         if key in ("ranks", "gpus"):
             for item in value:
@@ -63,7 +63,8 @@ def definition(name: str) -> Definition | None:
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, float | None]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _leaves(item, f"{name}.{key}")
+            if key != "spikes":  # each says itself at which step it is
+                yield from _leaves(item, f"{name}.{key}")
     elif isinstance(value, list):
         for place, item in enumerate(value):
             yield from _leaves(item, f"{name}.{place}")

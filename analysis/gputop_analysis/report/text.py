@@ -8,10 +8,20 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import Trend, trends
-from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, figure, ranks_to_show, recoverable, speed
+from gputop_analysis.report.words import (
+    BUDGET_STYLE,
+    HEALTH_STYLE,
+    confidence,
+    done,
+    figure,
+    ranks_to_show,
+    recoverable,
+    speed,
+)
 from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
 from gputop_probes.record.reader import RunRecord
 
@@ -30,7 +40,7 @@ def report_text(record: RunRecord, width: int = 80, colour: bool = False) -> str
 def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
     """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without ``colour``."""
     width = max(40, width)
-    sections: tuple[Section, ...] = (_verdict, _header, _phases, _ranks, _gpus, _findings, _trends)
+    sections: tuple[Section, ...] = (_verdict, _header, _phases, _budget, _ranks, _gpus, _findings, _trends, _extras)
     parts = [list(section(report, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
     return text if colour else plain_ascii(text)
@@ -80,6 +90,23 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
         figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}{phase.share * 100:>6.1f} %"
         meter = bar(phase.share, room, colour).rstrip()
         yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
+
+
+def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
+    found = report.budget
+    lines = [name for name in LINES if found.share(name) >= 0.0005]
+    if not lines:
+        return
+    room = max(6, min(40, width - 52))
+    yield painted(f"{'efficiency budget':<26}{'ms a step':>14}{'share':>8}", "bold", colour)
+    for name in lines:
+        meter = bar(found.share(name), room, colour).rstrip()
+        figures = f"{ms(found.ms_per_step(name)):>14}{100 * found.share(name):>6.1f} %"
+        yield f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}".rstrip()
+    said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
+    if report.goodput is not None:
+        said.append(f"goodput of the session {100 * report.goodput.goodput:.1f} %")
+    yield from textwrap.wrap(", ".join(said), width)
 
 
 def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -152,6 +179,11 @@ def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:
     for one in known:
         first, last = one.ends
         yield f"{one.name:<17}{figure(first):>10}{figure(last):>12} {one.unit:<4}{_spark(one, room, colour)}".rstrip()
+
+
+def _extras(report: Report, width: int, colour: bool) -> Iterator[str]:
+    for place, extra in enumerate(report.extras):
+        yield from ["", *extra.text.splitlines()] if place else extra.text.splitlines()
 
 
 def _spark(one: Trend, room: int, colour: bool) -> str:

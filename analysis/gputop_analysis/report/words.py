@@ -16,6 +16,19 @@ HEALTH_STYLE = {
     "failed": "critical",
 }
 
+BUDGET_STYLE = {
+    "useful_compute": "backward",
+    "compute_overhead": "forward",
+    "data_stall": "data",
+    "host": "other",
+    "communication": "comm",
+    "straggler_wait": "critical",
+    "checkpoint": "checkpoint",
+    "eval": "eval",
+    "compile": "compile",
+    "other": "dim",
+}
+
 
 def done(s: RunSummary) -> str:
     """``1,200 of 5,000``."""

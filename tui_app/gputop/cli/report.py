@@ -51,7 +51,7 @@ def _parser() -> Parser:
 
 
 def _print(report: Report, options: argparse.Namespace) -> int:
-    from gputop_analysis.report import as_data, as_text
+    from gputop_analysis.report import as_data, as_markdown, as_text
 
     if options.html is not None:
         from gputop_analysis.html import as_html
@@ -60,6 +60,8 @@ def _print(report: Report, options: argparse.Namespace) -> int:
         return 0
     if options.format == "json":
         print_json(as_data(report))
+    elif options.format == "md":
+        print(as_markdown(report), end="")
     else:
         print(as_text(report, width=report_width(), colour=wants_colour()))
     return 0

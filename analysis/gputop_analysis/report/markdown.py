@@ -1,0 +1,181 @@
+"""The report as Markdown, for an issue, a pull request or a notebook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from gputop_analysis.budget import LINES
+from gputop_analysis.model import Finding
+from gputop_analysis.report.build import Report
+from gputop_analysis.report.trends import trends
+from gputop_analysis.report.words import confidence, done, figure, ranks_to_show, recoverable, speed
+from gputop_analysis.text import duration, gib, ms
+
+RANKS_SHOWN = 32
+
+
+def as_markdown(report: Report) -> str:
+    """The report in GitHub's Markdown, ending with a line break."""
+    name = report.record.manifest.name or report.record.path.name
+    sections = (_verdict, _numbers, _findings, _phases, _budget, _ranks, _gpus, _trends, _extras)
+    parts = ["\n".join(section(report)) for section in sections]
+    return "\n\n".join([f"# gputop report: {plain(name)}", *(part for part in parts if part)]) + "\n"
+
+
+def plain(text: str) -> str:
+    """Text in one line in which Markdown and HTML mean nothing."""
+    for character in "\\`*_<>|[]":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())
+
+
+def code(text: str) -> str:
+    """Text as inline code, whatever backticks are in it."""
+    fence = "`" * (1 + max((len(run) for run in _backticks(text)), default=0))
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
+
+
+def _backticks(text: str) -> list[str]:
+    return "".join(c if c == "`" else " " for c in text).split()
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|---|" + "---:|" * (len(head) - 1)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    yield f"**{plain(report.verdict.headline)}**"
+    limit = report.bottleneck
+    if limit.kind == "unknown":
+        return
+    yield ""
+    because = f": {plain(limit.why)}" if limit.finding is None else ""
+    yield f"- bottleneck: {limit.kind}, confidence {confidence(limit.confidence)}{because}"
+    if limit.do_first:
+        yield f"- do first: {plain(limit.do_first)}"
+    if limit.finding is not None and (won := recoverable(limit.finding)):
+        yield f"- wins back: {won}"
+
+
+def _numbers(report: Report) -> Iterator[str]:
+    s = report.summary
+    yield f"- command: {code(' '.join(s.command))}"
+    if report.record.manifest.recording:
+        yield f"- recording: {plain(report.record.manifest.recording)}"
+    ranks = "1 rank" if s.world_size == 1 else f"{s.world_size} ranks"
+    yield f"- steps: {done(s)}, {ranks}, {duration(((s.ended_ns or s.now_ns) - s.started_ns) / 1e9)}"
+    yield f"- speed: {speed(s)}"
+    yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+
+
+def _findings(report: Report) -> Iterator[str]:
+    yield "## Findings"
+    yield ""
+    if not report.findings:
+        yield "None."
+    for place, one in enumerate(report.findings):
+        yield from ["", *_finding(one)] if place else _finding(one)
+
+
+def _finding(one: Finding) -> Iterator[str]:
+    yield f"### {one.id} {plain(one.title)}"
+    yield ""
+    where = f", rank {one.rank}" if one.rank is not None else ""
+    yield f"- {one.name}, {one.severity}{where}, confidence {confidence(one.confidence)}"
+    yield f"- evidence: {plain(one.evidence)}"
+    if one.proof is not None:
+        p = one.proof
+        yield f"- judged by: {plain(p.statistic)}: {figure(p.value)} {p.unit}, threshold {figure(p.threshold)} {p.unit}"
+    if won := recoverable(one):
+        yield f"- wins back: {won}"
+    yield f"- fix: {plain(one.fix)}"
+    if one.absorbed:
+        yield f"- explains: {', '.join(one.absorbed)}"
+
+
+def _phases(report: Report) -> Iterator[str]:
+    shown = sorted((p for p in report.summary.phases if p.share > 0), key=lambda p: -p.share)
+    if shown:
+        yield "## Where the time goes"
+        yield ""
+        rows = ((p.name, ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms), f"{100 * p.share:.1f} %") for p in shown)
+        yield from _table(("phase", "mean ms", "p50", "p95", "share"), rows)
+
+
+def _budget(report: Report) -> Iterator[str]:
+    found = report.budget
+    lines = [name for name in LINES if found.share(name) >= 0.0005]
+    if not lines:
+        return
+    yield "## Efficiency budget"
+    yield ""
+    rows = ((LINES[n].title, ms(found.ms_per_step(n)), f"{100 * found.share(n):.1f} %") for n in lines)
+    yield from _table(("line", "ms a step", "share"), rows)
+    said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
+    if report.goodput is not None:
+        said.append(f"goodput of the session {100 * report.goodput.goodput:.1f} %")
+    yield ""
+    yield ", ".join([*said, f"useful compute: {plain(found.compute_anchor)}"])
+
+
+def _ranks(report: Report) -> Iterator[str]:
+    known = report.summary.ranks
+    if not known:
+        return
+    yield "## Ranks"
+    yield ""
+    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in known)
+    shown, note = ranks_to_show(known, RANKS_SHOWN)
+    rows = (
+        (
+            str(r.rank),
+            plain(r.host),
+            f"{r.steps:,}",
+            ms(r.step_time_p50_ms),
+            ms(r.step_time_p95_ms),
+            ms(r.wait_mean_ms),
+            gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
+        )
+        for r in shown
+    )
+    memory = "peak GiB" if on_gpu else "RSS GiB"
+    yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "wait ms", memory), rows)
+    if note:
+        yield ""
+        yield f"{note[0].upper()}{note[1:]}."
+
+
+def _gpus(report: Report) -> Iterator[str]:
+    ours = [gpu for gpu in report.summary.gpus if gpu.ours]
+    if ours:
+        yield "## GPUs"
+        yield ""
+        rows = (
+            (str(g.index), plain(g.name), gib(g.peak_used_gib), gib(g.memory_total_gib), _whole(g.util_mean_pct))
+            for g in ours
+        )
+        yield from _table(("gpu", "name", "peak GiB", "total GiB", "util %"), rows)
+
+
+def _trends(report: Report) -> Iterator[str]:
+    known = list(trends(report.view))
+    if known:
+        yield "## Over the run"
+        yield ""
+        rows = ((t.name, *map(figure, t.ends), t.unit) for t in known)
+        yield from _table(("figure", "first", "last", "unit"), rows)
+
+
+def _extras(report: Report) -> Iterator[str]:
+    for place, extra in enumerate(report.extras):
+        yield from [""] if place else []
+        yield from (f"## {extra.name.capitalize()}", "", "```", *extra.text.splitlines(), "```")
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "-"
