@@ -67,8 +67,7 @@ def run(tmp_path_factory):
         listener.wait(lambda: listener.events("hello"), process)
         for command in ({"cmd": "dump", "reason": "look"}, {"cmd": "unknown"}, {"cmd": "flight_recorder"}):
             listener.command(process.pid, **command)
-        trace = str(folder / "trace.json")
-        listener.command(process.pid, cmd="profile", steps=3, trace_path=trace)
+        listener.command(process.pid, cmd="profile", steps=3, trace_dir=str(folder / "traces"))
         listener.command(process.pid, cmd="profile", steps=3)
         listener.wait(lambda: len(listener.events("profile")) == 2)
         listener.wait(lambda: any("dataloader" in event for event in listener.events("hello_update")))
@@ -79,7 +78,7 @@ def run(tmp_path_factory):
     finally:
         process.kill()
         listener.close()
-    yield {"listener": listener, "output": output, "errors": errors, "code": process.returncode, "trace": trace}
+    yield {"listener": listener, "output": output, "errors": errors, "code": process.returncode}
 
 
 def test_the_script_notices_nothing(run):
@@ -127,8 +126,10 @@ def test_profile_on_command(run):
     calls = {row["op"]: row["calls"] for row in taken["table"]}
     assert calls["aten::linear"] == 6  # two layers, three steps
     assert sum(row["cpu_ms"] for row in taken["table"]) > 0
-    with open(run["trace"]) as file:
-        assert json.load(file)["traceEvents"]
+    with open(taken["trace_path"]) as file:
+        events = json.load(file)["traceEvents"]
+    steps = [event["name"] for event in events if event["name"].startswith("ProfilerStep#")]
+    assert steps == [f"ProfilerStep#{taken['first_step'] + i}" for i in range(3)]
 
 
 def test_named_phases_and_logs(run):

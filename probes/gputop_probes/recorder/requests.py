@@ -45,6 +45,7 @@ class Requests:
         command: dict[str, Any] = {"cmd": name}
         if name == "profile":
             command["steps"] = min(_MAX_PROFILED_STEPS, max(1, int(request.get("steps", 3))))
+            command["trace_dir"] = str(self._recorder.journal.writer.run_dir.absolute() / "traces")
         elif name == "dump":
             command["reason"] = str(request.get("reason", "asked"))
         reached = self._recorder.intake.send_to_ranks(command, request.get("rank"))

@@ -23,6 +23,7 @@ COMMANDS = (
     Command("run", "start a training command and watch it", "gputop.cli.run"),
     Command("attach", "watch a run that is already going", "gputop.cli.attach"),
     Command("open", "replay a finished run through the same screens", "gputop.cli.open"),
+    Command("profile", "take a few steps of a running training under torch.profiler", "gputop.cli.profile"),
     Command("runs", "list the runs, newest first", "gputop.cli.runs"),
     Command("report", "print what a run shows, as text or JSON", "gputop.cli.report"),
     Command("diff", "compare two runs: what changed, what got slower, where they part", "gputop.cli.diff"),

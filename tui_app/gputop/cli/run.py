@@ -13,9 +13,10 @@ from gputop.cli.parsing import Parser, split_command
 from gputop.cli.terminal import has_terminal
 
 if TYPE_CHECKING:
+    from gputop.cli.bursts import WhenSteady
     from gputop_probes.launch import RunHandle
 
-_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds"}
+_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds", "--profile-steps"}
 _USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
 
 
@@ -27,10 +28,11 @@ def execute(words: list[str]) -> int:
         raise CliError("no command: say what to run, for example `gputop run python train.py`")
     live = not (options.headless or options.calibrate) and has_terminal()
     handle = _start(command, options, live)
+    burst = _burst(handle, options)
     code = _watch_live(handle, options) if live else _watch_headless(handle, options)
     if code is None:  # left running
         return 0
-    _print_end(handle, options)
+    _print_end(handle, options, burst)
     return 0 if options.calibrate and handle.stopped_by_us else code
 
 
@@ -52,7 +54,16 @@ def _parser() -> Parser:
     parser.add_argument(
         "--hang-seconds", type=_positive, metavar="S", help="silence that counts as a hang (default 30)"
     )
+    parser.add_argument(
+        "--profile-steps", type=_steps, metavar="N", help="take N steps under torch.profiler once the run is steady"
+    )
     return parser
+
+
+def _steps(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: between 1 and 100 steps can be profiled")
+    return int(text)
 
 
 def _positive(text: str) -> float:
@@ -85,6 +96,14 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         raise CliError(str(error), error.exit_code) from None
 
 
+def _burst(handle: RunHandle, options: argparse.Namespace) -> WhenSteady | None:
+    if options.profile_steps is None:
+        return None
+    from gputop.cli.bursts import WhenSteady
+
+    return WhenSteady(handle.run_dir, options.profile_steps)
+
+
 def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
     from gputop.app import Source, run_app
     from gputop.control import RunControl
@@ -108,12 +127,14 @@ def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
     return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.json)
 
 
-def _print_end(handle: RunHandle, options: argparse.Namespace) -> None:
+def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
     """The summary on stderr, the report on stdout; a failure here must not hide the command's exit code."""
     try:
         from gputop.cli.summary import print_report_json, print_summary
 
         print_summary(handle.run_dir)
+        if burst is not None:
+            burst.print_result()
         if options.json:
             print_report_json(handle.run_dir)
     except BrokenPipeError:
