@@ -14,7 +14,7 @@ from gputop_analysis.hardware import gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
 from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.stats import weighted_quantile
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import mean_wait_ms
 from gputop_probes.record.reader import RunRecord
 
@@ -173,7 +173,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
         grad_norm=grad_norm,
         lr=_last_known(rows["lr"]),
         last_step_ns=int(last["t_end_ns"]),
-        alive=_alive(record, rank),
+        alive=_alive(view).get(rank, True),
     )
 
 
@@ -196,9 +196,8 @@ def _gib(size: int) -> float:
     return size / GIB if size >= 0 else float("nan")
 
 
-def _alive(record: RunRecord, rank: int) -> bool:
-    alive = True
-    for event in record.events("rank_start", "hello", "rank_lost", "goodbye"):
-        if event.get("rank") == rank:
-            alive = event["type"] in ("rank_start", "hello")
-    return alive
+@once_per_view
+def _alive(view: RunView) -> dict[int, bool]:
+    """Whether the last that was heard of each rank is that it came."""
+    events = view.record.events("rank_start", "hello", "rank_lost", "goodbye")
+    return {event["rank"]: event["type"] in ("rank_start", "hello") for event in events if "rank" in event}
