@@ -14,6 +14,10 @@ from gputop_analysis.view import RunView, once_per_view
 Array = npt.NDArray[Any]
 
 
+ARRIVALS = "arrival times of collectives"
+"""Source that knows who came last, but not how long the collective itself took."""
+
+
 @dataclass(frozen=True)
 class Waits:
     """Exposed waiting per step, buckets of steps x ranks, all ranks in the same buckets."""
@@ -117,7 +121,7 @@ def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
     sums = [waited[step_of == step].sum(axis=0) for step in np.unique(step_of)[1:-1]]
     if len(sums) < 10:
         return None
-    return Waits(np.stack(sums) / 1e6, common.ranks, "arrival times of collectives")
+    return Waits(np.stack(sums) / 1e6, common.ranks, ARRIVALS)
 
 
 def _arrivals(view: RunView, rank: int) -> dict[tuple[str, int], int]:

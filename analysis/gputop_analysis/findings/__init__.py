@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gputop_analysis.findings import (  # noqa: F401  (they register)
+    comm,
+    comm_mismatch,
+    comm_pipeline,
     crash,
+    crash_memory,
     gil,
+    hangs,
     host,
     host_compile,
     host_device,

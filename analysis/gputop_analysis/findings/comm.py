@@ -1,0 +1,241 @@
+"""Communication that the training waits for, and DistributedDataParallel's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.culprit import MIN_EFFECT_MS
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.view import RunView
+from gputop_analysis.waits import ARRIVALS, waits
+
+Event = dict[str, Any]
+
+EXPOSED, MUCH_EXPOSED = 0.10, 0.30
+SYNCHRONISED = 0.9
+"""Of the micro-batches, from which every one of them is synchronised: counts lag by a few iterations."""
+ENOUGH_ITERATIONS = 500
+
+
+@finding(
+    id="CR06",
+    name="exposed communication",
+    family="ranks",
+    cause="comm",
+    trigger="the smallest communication wait of any rank takes over 10 % of the step (lower end of the 95 % interval) "
+    "and 2 ms; high above 30 %",
+    fix="overlap it (bucket_cap_mb, FSDP prefetch), send less (bf16 hook), or send less often (accumulation)",
+)
+def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
+    """Even the rank that everybody waits for waits for the network."""
+    waited, common = waits(view), view.common
+    if waited is None or common is None or waited.source == ARRIVALS:
+        return None
+    wall_ms = float(common.per_step_ms("wall_ns").mean())
+    least = waited.ms.min(axis=1)
+    if not (least.mean() > EXPOSED * wall_ms and least.mean() > MIN_EFFECT_MS):
+        return None
+    ms = block_bootstrap(least, np.ones(len(least)))
+    if not (ms.low > EXPOSED * wall_ms and ms.low > MIN_EFFECT_MS):
+        return None
+    parallel = view.hello().get("parallel") or {}
+    sent = _gradient_bytes(view)
+    steps = f"{len(least):,} steps or groups of steps"
+    return spec.make(
+        "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
+        f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, on every rank",
+        f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % interval {ms.low:.1f} to "
+        f"{ms.high:.1f} ms, {waited.source}, {steps}, {len(waited.ranks)} ranks, backend {parallel.get('backend')})"
+        + (f"; {sent / 1e6:.0f} MB of gradients a step" if sent else ""),
+        _overlap_advice(view, parallel),
+        rank=everybody(view),
+        confidence=0.9,
+        recoverable_ms_per_step=ms.value,
+        interval_ms_per_step=(ms.low, ms.high),
+        proof=Proof(
+            "lower end of the 95 % interval of the smallest wait over the ranks / step time",
+            100 * ms.low / wall_ms,
+            100 * EXPOSED,
+            "%",
+            "recoverable = mean over steps of min over ranks of exposed communication (backward_comm - overlap), all "
+            "of which could run beside backward; the minimum leaves out waiting for a slow rank",
+            (
+                Input("exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"),
+                Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
+                Input("gradients", sent / 1e6, "MB per all-reduce", "ddp event, bucket_bytes"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CR07",
+    name="no_sync missing",
+    family="ranks",
+    cause="comm",
+    trigger="gradients are accumulated over micro-batches, and DDP all-reduces after every one of them",
+    fix="with model.no_sync(): around all micro-batches but the last",
+    explains=("CR06",),
+)
+def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
+    """Sums that the next micro-batch makes worthless."""
+    first, last = _progress(view)
+    series = view.per_rank.get(last.get("rank", -1)) if last else None
+    if first is None or last is None or series is None:
+        return None
+    rows = series.rows[series.steady]
+    steps = last["step"] - first["step"]
+    updates = int(rows["n_steps"].sum())
+    if steps < 16 or updates < 20:
+        return None
+    micro = float(rows["micro_batches"].sum()) / updates
+    synchronised = (last["iterations"] - first["iterations"]) / steps
+    if micro < 1.9 or synchronised < SYNCHRONISED * micro:
+        return None
+    each_ms = _exposed_each_ms(view)
+    won = (micro - 1) * each_ms if each_ms is not None else None
+    return spec.make(
+        "medium",
+        f"gradients are summed over the ranks {synchronised:.1f} times per update, once would do",
+        f"{micro:.1f} micro-batches and {synchronised:.1f} all-reduces of all gradients per optimizer step "
+        f"({steps:,} steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
+        f"put `with model.no_sync():` around the forward and backward of the first {micro - 1:.0f} micro-batches",
+        rank=everybody(view),
+        recoverable_ms_per_step=won,
+        interval_ms_per_step=(0.5 * won, won) if won is not None else None,
+        proof=Proof(
+            "synchronised iterations per optimizer step, against micro-batches per optimizer step",
+            synchronised,
+            SYNCHRONISED * micro,
+            "all-reduces per step",
+            "recoverable = (micro-batches - 1) x exposed communication of one iteration, least over the ranks",
+            (
+                Input("micro-batches", micro, "per step", f"steps.micro_batches, rank {series.rank}"),
+                Input("synchronised iterations", last["iterations"] - first["iterations"], "", "ddp_progress events"),
+                Input("steps between them", steps, "", "ddp_progress events"),
+                Input("exposed by one iteration", "not measured" if each_ms is None else each_ms, "ms", "comm.wait_ns"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CR08",
+    name="find_unused_parameters needless",
+    family="ranks",
+    cause="comm",
+    trigger=f"find_unused_parameters=True, and no parameter lay idle in {ENOUGH_ITERATIONS} iterations",
+    fix="find_unused_parameters=False",
+)
+def needless_search(view: RunView, spec: Spec) -> Finding | None:
+    """DDP walks the whole graph after each forward for parameters that are all used."""
+    ddp = next((e for e in view.record.events("ddp") if e.get("find_unused_parameters")), None)
+    reports = list(view.record.events("ddp_progress"))
+    iterations = max((int(e.get("iterations") or 0) for e in reports), default=0)
+    idle = max((int(e.get("unused_parameter_bytes") or 0) for e in reports), default=0)
+    if ddp is None or ddp.get("static_graph") or iterations < ENOUGH_ITERATIONS or idle:
+        return None
+    return spec.make(
+        "medium",
+        f"find_unused_parameters=True, but all parameters were used in {iterations:,} iterations",
+        f"DDP searched the graph for unused parameters after each of {iterations:,} forwards and found 0 bytes of "
+        f"{ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations that it sampled",
+        "pass find_unused_parameters=False to DistributedDataParallel; if a branch of the model is taken rarely, "
+        "keep it, and if the graph never changes, static_graph=True",
+        rank=everybody(view),
+        confidence=0.8,
+        proof=Proof(
+            "synchronised iterations without an unused parameter",
+            iterations,
+            ENOUGH_ITERATIONS,
+            "iterations",
+            "no time is claimed: what the search costs is not measured",
+            (
+                Input("unused parameters, most seen", idle, "bytes", "ddp_progress.unused_parameter_bytes, all ranks"),
+                Input("find_unused_parameters", "True", "", "ddp event"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CR10",
+    name="slow way to use several GPUs",
+    family="ranks",
+    cause="comm",
+    trigger="gloo sums tensors that live on GPUs, or DataParallel is used",
+    fix="backend='nccl', and DistributedDataParallel started by torchrun",
+)
+def slow_backend(view: RunView, spec: Spec) -> Finding | None:
+    """A backend or wrapper that was made for something else."""
+    hello = next((h for h in view.hellos.values() if h.get("parallel")), {})
+    parallel = hello.get("parallel") or {}
+    on_gpu = str(hello.get("device") or "cpu").startswith("cuda")
+    if parallel.get("data_parallel"):
+        what, fix = "DataParallel", "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
+        why = "one process and one interpreter lock drive all GPUs, and the model is copied to them in every step"
+    elif parallel.get("backend") == "gloo" and on_gpu:
+        what, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
+        why = "gloo copies each gradient to host memory and sums it on the CPU"
+    else:
+        return None
+    return spec.make(
+        "high" if on_gpu else "info",
+        f"{what}: {why.split(',')[0]}"[:140],
+        f"{why}; device {hello.get('device') or 'cpu'}" + ("" if on_gpu else ": without a GPU it changes nothing"),
+        fix,
+        rank=everybody(view),
+        confidence=0.95,
+        proof=Proof(
+            "what the ranks say of themselves",
+            1,
+            0,
+            "",
+            "a fact, no estimate",
+            (
+                Input("backend", str(parallel.get("backend")), "", "hello.parallel.backend"),
+                Input("DataParallel", str(bool(parallel.get("data_parallel"))), "", "hello.parallel.data_parallel"),
+                Input("device", str(hello.get("device")), "", "hello.device"),
+            ),
+        ),
+    )
+
+
+def _progress(view: RunView) -> tuple[Event | None, Event | None]:
+    """The second (the first lies in the warm-up) and the last report of synchronised iterations of one rank."""
+    reports = list(view.record.events("ddp_progress"))
+    mine = [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
+    starts = [i for i, e in enumerate(mine) if i and e["step"] <= mine[i - 1]["step"]]  # of later attempts
+    mine = mine[starts[-1] :] if starts else mine
+    return (mine[0], mine[-1]) if len(mine) > 1 else (None, None)
+
+
+def _exposed_each_ms(view: RunView) -> float | None:
+    """Exposed communication of one synchronised iteration on the rank that waits least."""
+    means = [float(rows["wait_ns"].mean()) / 1e6 for rank in view.ranks if len(rows := view.comm(rank))]
+    return min(means) if len(means) == len(view.ranks) and means else None
+
+
+def _gradient_bytes(view: RunView) -> int:
+    ddp = next(iter(view.record.events("ddp")), {})
+    return int(sum(ddp.get("bucket_bytes") or ()))
+
+
+def _overlap_advice(view: RunView, parallel: dict[str, Any]) -> str:
+    hosts = len({view.host_of(rank) for rank in view.ranks})
+    if parallel.get("fsdp"):
+        return (
+            "FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True, larger wrapped units, bf16 reduce_dtype"
+            + ("; HYBRID_SHARD keeps the gathering inside a node" if hosts > 1 else "")
+        )
+    ddp = parallel.get("ddp")
+    hook = "" if isinstance(ddp, dict) and ddp.get("comm_hook") else "register_comm_hook(None, bf16_compress_hook), "
+    return (
+        f"send less: {hook}gradient accumulation with no_sync(); start earlier: a smaller bucket_cap_mb for DDP, "
+        "gradient_as_bucket_view=True; a larger batch per rank hides more of it"
+    )

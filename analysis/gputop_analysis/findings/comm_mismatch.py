@@ -1,0 +1,100 @@
+"""Ranks that call different collectives at the same place in their sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+Entry = dict[str, Any]
+Key = tuple[str, int]
+
+_SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgather", "broadcast")
+"""Operations whose input has the same size on every rank."""
+
+
+@finding(
+    id="CR12",
+    name="collective mismatch",
+    family="ranks",
+    cause="hang",
+    trigger="the flight recorders of two ranks hold different operations or sizes under the same sequence number",
+    fix="every rank must call the same collectives with the same sizes in the same order",
+    explains=("HC01", "HC06", "HC09"),
+    immediate=True,
+)
+def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
+    """Not a slow rank but a different program on it."""
+    entries = {rank: found for rank in view.ranks if (found := _entries(view, rank))}
+    first = _first_difference(entries)
+    if first is None:
+        return None
+    group, number = first
+    here = {rank: table[first] for rank, table in entries.items() if first in table}
+    odd = _odd_one(here)
+    told = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4])
+    return spec.make(
+        "critical",
+        f"ranks call different collectives: number {number}, {told}"[:140],
+        f"collective {number} of group {group}: {told}; all before it agree "
+        f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
+        "look at what differs between the ranks just there: a condition on the rank, an unequal number of batches, "
+        "parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL raises at the call",
+        rank=odd,
+        confidence=0.9,
+        proof=Proof(
+            "sequence numbers at which operation or size differ between ranks",
+            1,
+            0,
+            "",
+            "flight recorder entries are compared by group and sequence number, point-to-point calls left out",
+            tuple(Input(f"rank {rank}", _said(e), "", "flight_recorder event") for rank, e in sorted(here.items())[:8]),
+        ),
+    )
+
+
+def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
+    """Collectives of one rank by group and number; empty where it did not send its flight recorder."""
+    return {
+        (str(entry.get("group")), int(entry.get("seq", -1))): entry
+        for event in view.record.events("flight_recorder")
+        if event.get("rank") == rank
+        for entry in event.get("entries", ())
+        if not entry.get("p2p") and int(entry.get("seq", -1)) >= 0
+    }
+
+
+def _first_difference(entries: dict[int, dict[Key, Entry]]) -> Key | None:
+    """The earliest number of any group at which two ranks disagree."""
+    if len(entries) < 2:
+        return None
+    shared = {key for table in entries.values() for key in table}
+    wrong = [key for key in shared if _differ([table[key] for table in entries.values() if key in table])]
+    return min(wrong, key=lambda key: key[1]) if wrong else None
+
+
+def _differ(found: list[Entry]) -> bool:
+    operations = {_operation(entry) for entry in found}
+    if len(operations) > 1:
+        return True
+    same_size = any(name in next(iter(operations)) for name in _SAME_SIZE) if operations else False
+    return same_size and len({int(entry.get("bytes") or 0) for entry in found}) > 1
+
+
+def _operation(entry: Entry) -> str:
+    """``gloo:all_reduce`` and ``nccl:all_reduce`` alike; the work of a coalesced call keeps its own name."""
+    return str(entry.get("op") or "").rpartition(":")[2].lower()
+
+
+def _odd_one(here: dict[int, Entry]) -> int | None:
+    """The rank that differs from all others; None for two ranks, where either may be wrong."""
+    said = {rank: (_operation(e), e.get("bytes")) for rank, e in here.items()}
+    values = list(said.values())
+    odd = [rank for rank, value in said.items() if values.count(value) == 1]
+    return odd[0] if len(odd) == 1 and len(said) > 2 else None
+
+
+def _said(entry: Entry) -> str:
+    return f"{_operation(entry) or 'unnamed'} of {int(entry.get('bytes') or 0):,} bytes"

@@ -1,0 +1,144 @@
+"""Work that is split unevenly inside the model: pipeline stages and experts."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.pipeline import expected_bubble, measured_bubble, micro_batches_for
+from gputop_analysis.view import Array, RunView
+
+EXCESS = 0.05
+PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
+UNEVEN = 0.5
+"""Coefficient of variation of tokens per expert from which routing is uneven."""
+SETTLED = 50
+"""Logged steps that are left out: early in a training, routing has not settled."""
+_EXPERT = re.compile(r"^(?P<what>.*?expert.*?)[/_.\[ ]?(?P<number>\d+)\]?$", re.IGNORECASE)
+_AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
+"""Words of which one must be in the name: a loss per expert says nothing of routing."""
+
+
+@finding(
+    id="CR13",
+    name="pipeline bubble",
+    family="ranks",
+    cause="comm",
+    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1)",
+    fix="more micro-batches, stages of equal time, an interleaved schedule",
+)
+def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
+    """Stages wait for each other beyond what the schedule makes them."""
+    stages = _stages(view)
+    steady = [one.rows[one.steady] for one in view.per_rank.values()]
+    if stages is None or len(steady) < stages or any(rows["n_steps"].sum() < ENOUGH_STEPS for rows in steady):
+        return None
+    wall = np.array([rows["wall_ns"].sum(dtype=np.float64) for rows in steady])
+    waited = np.array([rows["comm_ns"].sum(dtype=np.float64) for rows in steady])
+    updates = float(np.mean([rows["n_steps"].sum() for rows in steady]))
+    micro = round(max(float(rows["micro_batches"].sum()) for rows in steady) / updates)
+    if micro < 1 or not waited.any():
+        return None
+    expected, measured = expected_bubble(stages, micro), measured_bubble(wall - waited, wall)
+    excess = measured - expected
+    if not excess > EXCESS:
+        return None
+    ms = float(wall.mean()) / updates / 1e6
+    slowest = int(np.argmin(waited))
+    return spec.make(
+        "medium",
+        f"pipeline stages idle {100 * measured:.0f} % of the step, {100 * expected:.0f} % would do",
+        f"{stages} stages, {micro} micro-batches a step: expected (p - 1) / (m + p - 1) = {100 * expected:.1f} %,"
+        f" measured {100 * measured:.1f} % of {ms:.1f} ms; rank {view.ranks[slowest]} idles least",
+        f"move layers away from the stage of rank {view.ranks[slowest]}; "
+        f"{micro_batches_for(stages, max(expected / 2, 0.01))} micro-batches would halve the unavoidable part",
+        confidence=0.7,
+        recoverable_ms_per_step=excess * ms,
+        proof=Proof(
+            "idle share of all stages - (p - 1) / (m + p - 1)",
+            100 * excess,
+            100 * EXCESS,
+            "%",
+            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = excess x step time",
+            (
+                Input("stages", stages, "", "hello.parallel.mesh"),
+                Input("micro-batches", micro, "per step", "steps.micro_batches"),
+                Input("idle", 100 * measured, "%", "steps.comm_ns / steps.wall_ns, steady steps of all ranks"),
+            ),
+        ),
+    )
+
+
+def _stages(view: RunView) -> int | None:
+    """Size of the device mesh's pipeline axis; None without one."""
+    for hello in view.hellos.values():
+        mesh = (hello.get("parallel") or {}).get("mesh") or {}
+        for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
+            if str(name).lower() in PIPELINE_AXES and size > 1:
+                return int(size)
+    return None
+
+
+@finding(
+    id="CR14",
+    name="experts unevenly used",
+    family="ranks",
+    cause="straggler",
+    trigger="logged tokens per expert vary by more than half of their mean (coefficient of variation), routing settled",
+    fix="auxiliary load-balancing loss, capacity factor, expert-choice routing",
+)
+def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
+    """Some experts get most of the tokens."""
+    logged = _expert_tokens(view)
+    if logged is None:
+        return None
+    name, numbers, tokens = logged
+    means = tokens.mean(axis=0)
+    spread = tokens.std(axis=1) / np.maximum(tokens.mean(axis=1), 1e-12)
+    middle = float(np.median(spread))
+    if not middle > UNEVEN:
+        return None
+    busiest = int(means.argmax())
+    return spec.make(
+        "medium",
+        f"tokens per expert vary by {100 * middle:.0f} % of their mean: expert {numbers[busiest]} gets most",
+        f"{name}: coefficient of variation {middle:.2f} (median of {len(tokens):,} logged steps) over {len(numbers)} "
+        f"experts; expert {numbers[busiest]} gets {means[busiest] / means.mean():.1f} times its share",
+        "raise the load-balancing loss (aux_loss_coef), bound it with a capacity factor, or use expert-choice routing",
+        confidence=0.8,
+        proof=Proof(
+            "median over steps of std(tokens per expert) / mean(tokens per expert)",
+            middle,
+            UNEVEN,
+            "",
+            "values that the script gave to gputop.log under one name and a number per expert",
+            (
+                Input("experts", len(numbers), "", f"log events, {name}"),
+                Input("logged steps", len(tokens), "", f"after the first {SETTLED}"),
+                Input("largest / mean", float(means[busiest] / means.mean()), "", "means over those steps"),
+            ),
+        ),
+    )
+
+
+def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
+    """Name, numbers of the experts, and logged steps x experts; None where nothing of the kind was logged."""
+    rows: list[dict[int, float]] = []
+    name = ""
+    for event in view.record.events("log"):
+        values = event.get("values") or {}
+        matched = [(m, float(value)) for key, value in values.items() if (m := _EXPERT.match(str(key)))]
+        matched = [(m, value) for m, value in matched if _AMOUNT.search(m["what"])]
+        if len(matched) >= 2:
+            rows.append({int(m["number"]): value for m, value in matched})
+            name = name or matched[0][0]["what"]
+    rows = [row for row in rows if row.keys() == rows[-1].keys()][SETTLED:] if rows else []
+    if len(rows) < ENOUGH_STEPS:
+        return None
+    numbers = sorted(rows[0])
+    tokens = np.array([[row[number] for number in numbers] for row in rows])
+    return (name.rstrip("/_.[ "), numbers, tokens) if np.isfinite(tokens).all() and (tokens >= 0).all() else None

@@ -1,0 +1,260 @@
+"""Crashes for lack of memory: on the device, on the host, in shared memory."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hardware import GIB
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+Event = dict[str, Any]
+
+_SIZE = r"([\d.]+) ([KMGT]?i?B)"
+_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_PATTERNS = {
+    "asked": rf"Tried to allocate {_SIZE}",
+    "total": rf"total capacity of {_SIZE}",
+    "free": rf"of which {_SIZE} is free",
+    "allocated": rf"{_SIZE} is allocated by PyTorch",
+    "idle": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
+FRAGMENTED = 0.10
+"""Reserved but unallocated memory, of the card, from which fragmentation is the first thing to mend."""
+_SHM_WORDS = ("unable to write to file </torch_", "unable to open shared memory object", "insufficient shared memory")
+_BUS_ERROR = ("bus error", "sigbus")
+
+
+@finding(
+    id="HC04",
+    name="CUDA out of memory",
+    family="crash",
+    cause="crash",
+    trigger="torch.OutOfMemoryError ended a rank",
+    fix="smaller micro-batch with gradient accumulation, activation checkpointing, expandable_segments:True",
+    explains=("HC06", "HC09"),
+    immediate=True,
+)
+def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
+    """The device had no room for one tensor more."""
+    event = next((e for e in _by_time(view) if _is_cuda_oom(e)), None)
+    if event is None:
+        return None
+    rank, message = event.get("rank"), str(event.get("message") or "")
+    sizes = {name: size for name, pattern in _PATTERNS.items() if (size := _bytes(pattern, message)) is not None}
+    told = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
+    growth, foreign = _growth(view, rank), _foreign_bytes(view)
+    where = f"{event.get('site') or 'an unknown line'}, phase {event.get('phase', '?')}, step {event.get('step', '?')}"
+    asked = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
+    return spec.make(
+        "critical",
+        f"rank {rank} ran out of GPU memory{asked} at step {event.get('step', '?')}",
+        f"{event.get('class')} at {where}"
+        + (f"; {told}" if told else "")
+        + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
+        + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
+        _advice(sizes, growth, foreign),
+        rank=rank,
+        site=event.get("site"),
+        host=event.get("host"),
+        proof=Proof(
+            "memory that was asked for beyond what was free",
+            sizes.get("asked", 0.0) / GIB,
+            sizes.get("free", 0.0) / GIB,
+            "GiB",
+            "sizes as PyTorch's message says them; growth = last peak - peak of step 10",
+            (
+                *(Input(name, size / GIB, "GiB", "exception.message") for name, size in sizes.items()),
+                Input("growth since step 10", growth / GIB, "GiB", f"steps.peak_allocated_bytes, rank {rank}"),
+                Input("held by other processes", foreign / GIB, "GiB", "gpu.memory_foreign_bytes, last sample"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="HC05",
+    name="host out of memory",
+    family="crash",
+    cause="crash",
+    trigger="the command or a rank ended by SIGKILL while the kernel's count of out-of-memory kills grew",
+    fix="fewer workers, smaller prefetch, pin_memory=False, or more memory for the job",
+    explains=("HC06", "HC09", "ME05", "IN13"),
+    immediate=True,
+)
+def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
+    """The kernel killed a process of the run for lack of host memory."""
+    kills, codes = out_of_memory_kills(view), _exit_codes(view)
+    if kills < 1 or not (128 + signal.SIGKILL in codes or _says(view, "killed by signal: killed")):
+        return None
+    who, grown = _largest(view)
+    limit = _memory_limit(view)
+    workers = (view.hello().get("dataloader") or {}).get("num_workers")
+    return spec.make(
+        "critical",
+        f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the run: host memory is full",
+        f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
+        + (f"; memory limit {limit / GIB:.2f} GiB" if limit > 0 else "")
+        + (f"; largest was {who}" if who else ""),
+        "make the run need less host memory: "
+        + (f"lower num_workers from {workers}, " if workers else "")
+        + f"smaller prefetch_factor, pin_memory=False{_grower(grown)}; or give the job more",
+        rank=view.ranks[0] if len(view.ranks) == 1 else None,
+        proof=Proof(
+            "out-of-memory kills during the run, with an exit by SIGKILL",
+            kills,
+            0,
+            "processes",
+            "growth of host.cgroup_oom_kill_total or of the kernel's own count (run_end.oom_kills), the larger one",
+            (
+                Input("memory limit", limit / GIB if limit > 0 else "none", "GiB", "host.cgroup_memory_max_bytes"),
+                Input("largest process", who or "not sampled", "", "process.rss_bytes, last samples"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="HC07",
+    name="shared memory full",
+    family="crash",
+    cause="crash",
+    trigger="a worker died of SIGBUS, or torch could not write to its shared memory file",
+    fix="a larger /dev/shm (docker run --shm-size=16g), or the file_system sharing strategy",
+    explains=("HC06", "HC09", "IN13"),
+    immediate=True,
+)
+def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
+    """Batches travel from workers through /dev/shm, and it was full."""
+    event = next((e for e in _by_time(view) if _mentions(e, (*_SHM_WORDS, *_BUS_ERROR))), None)
+    if event is None:
+        return None
+    used, total = _shm(view)
+    message = str(event.get("message") or "").strip().splitlines()[0][:160]
+    workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
+    return spec.make(
+        "critical",
+        f"rank {event.get('rank')}: a worker found no room in shared memory, step {event.get('step', '?')}",
+        f"{event.get('class')}: {message}" + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if total else ""),
+        "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in Kubernetes), or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')"
+        + (f"; num_workers={workers} hold up to prefetch_factor batches each there" if workers else ""),
+        rank=event.get("rank"),
+        site=event.get("site"),
+        host=event.get("host"),
+        proof=Proof(
+            "exceptions that tell of SIGBUS or of a failed write to shared memory",
+            1,
+            0,
+            "",
+            "the words are looked for in the exception's message",
+            (
+                Input("message", message, "", f"exception event, rank {event.get('rank')}"),
+                Input("/dev/shm used, at most", used / GIB, "GiB", "host.shm_used_bytes"),
+                Input("/dev/shm", total / GIB, "GiB", "host.shm_total_bytes"),
+            ),
+        ),
+    )
+
+
+def out_of_memory_kills(view: RunView) -> int:
+    """Processes that the kernel killed for lack of memory during the run: of the job's cgroup, or of the machine."""
+    kills = sum(int(e.get("oom_kills") or 0) for e in view.record.events("run_end"))
+    in_group = 0
+    for host in view.record.hosts.values():
+        counter = host.host.rows["cgroup_oom_kill_total"] if len(host.host.rows) else []
+        in_group += max(0, int(counter[-1]) - int(counter[0])) if len(counter) and counter[0] >= 0 else 0
+    return max(kills, in_group)
+
+
+def _by_time(view: RunView) -> list[Event]:
+    return sorted(view.record.events("exception"), key=lambda e: e.get("t_ns", 0))
+
+
+def _is_cuda_oom(event: Event) -> bool:
+    return event.get("class") == "OutOfMemoryError" or _mentions(event, ("cuda out of memory", "hip out of memory"))
+
+
+def _mentions(event: Event, words: tuple[str, ...]) -> bool:
+    message = str(event.get("message") or "").lower()
+    return any(word in message for word in words)
+
+
+def _says(view: RunView, words: str) -> bool:
+    return any(_mentions(event, (words,)) for event in view.record.events("exception"))
+
+
+def _exit_codes(view: RunView) -> set[int]:
+    return {int(h.state.exit_code) for h in view.record.hosts.values() if h.state.exit_code}
+
+
+def _bytes(pattern: str, message: str) -> float | None:
+    found = re.search(pattern, message)
+    return float(found.group(1)) * _UNITS.get(found.group(2).upper(), 1) if found else None
+
+
+def _growth(view: RunView, rank: int | None) -> int:
+    """Of the peak of allocated device memory since step 10; 0 where it was not measured."""
+    series = view.per_rank.get(rank) if rank is not None else None
+    if series is None or len(series.rows) < 12:
+        return 0
+    peak = series.rows["peak_allocated_bytes"][series.attempt_start :]
+    return int(peak[-1] - peak[10]) if len(peak) > 11 and peak[10] > 0 else 0
+
+
+def _foreign_bytes(view: RunView) -> int:
+    last = [host.gpu.rows[-1]["memory_foreign_bytes"] for host in view.record.hosts.values() if len(host.gpu.rows)]
+    return max([0, *(int(size) for size in last)])
+
+
+def _advice(sizes: dict[str, float], growth: int, foreign: int) -> str:
+    total = sizes.get("total", 0.0)
+    first = []
+    if foreign > 0.05 * (total or float("inf")):
+        first.append("end the other processes on this GPU (`nvidia-smi`)")
+    if total and sizes.get("idle", 0.0) > FRAGMENTED * total:
+        first.append("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is reserved but in pieces)")
+    if growth > 0.1 * (sizes.get("allocated") or float("inf")):
+        first.append("look for what grows: losses kept with their graph (use loss.item()), longer inputs")
+    return "; ".join([*first, "halve the micro-batch and accumulate twice as often, or use activation checkpointing"])
+
+
+def _largest(view: RunView) -> tuple[str, int]:
+    """The process of the run with the most memory in the last samples, in words, and its kind."""
+    best: tuple[int, str, int] = (0, "", -1)
+    for host in view.record.hosts.values():
+        rows = np.asarray(host.process.rows[-2000:])
+        if len(rows):
+            rows = rows[rows["t_ns"] >= rows["t_ns"][-1] - 3 * 10**9]
+            row = rows[int(rows["rss_bytes"].argmax())]
+            kind = {PROCESS_RANK: f"rank {row['rank']}", PROCESS_WORKER: f"a worker of rank {row['rank']}"}
+            name = kind.get(int(row["kind"]), "another process")
+            text = f"{name} (pid {row['pid']}) with {row['rss_bytes'] / GIB:.2f} GiB"
+            best = max(best, (int(row["rss_bytes"]), text, int(row["kind"])))
+    return best[1], best[2]
+
+
+def _grower(kind: int) -> str:
+    if kind == PROCESS_WORKER:
+        return ", arrays in place of lists of objects in the dataset (each worker copies what it touches)"
+    return ", and look for what grows in the training process" if kind == PROCESS_RANK else ""
+
+
+def _memory_limit(view: RunView) -> int:
+    limits = [int(h.host.rows[-1]["cgroup_memory_max_bytes"]) for h in view.record.hosts.values() if len(h.host.rows)]
+    return min((limit for limit in limits if limit > 0), default=-1)
+
+
+def _shm(view: RunView) -> tuple[int, int]:
+    """Most used and total bytes of /dev/shm; zeros where it was not sampled."""
+    for host in view.record.hosts.values():
+        rows = host.host.rows
+        if len(rows):
+            return max(0, int(rows["shm_used_bytes"].max())), max(0, int(rows["shm_total_bytes"][-1]))
+    return 0, 0

@@ -1,0 +1,215 @@
+"""Runs that stand still: in a collective, in the loader, on storage, or busy without a step."""
+
+from __future__ import annotations
+
+import math
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.sites import user_line
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.standstill import BUSY_SHARE, Event, Standstill, is_waiting, standstill, training_frames
+from gputop_analysis.view import RunView
+
+_SILENT = "no step for 30 s and 20 median steps"
+
+
+@finding(
+    id="HC01",
+    name="hang",
+    family="crash",
+    cause="hang",
+    trigger=f"{_SILENT}; the stacks of all ranks say who holds up whom",
+    fix="every rank must call the same collectives in the same order",
+    explains=("HC09",),
+    immediate=True,
+)
+def hang(view: RunView, spec: Spec) -> Finding | None:
+    """All ranks stand still; one of them is not where the others wait for it."""
+    found = standstill(view)
+    if found is None or found.kind != "collective":
+        return None
+    rank, dumps, line = found.rank, found.dumps, _line(found)
+    waiting = sorted(r for r in dumps if r != rank and is_waiting(dumps[r]))
+    collective = next((dumps[r]["collective"] for r in waiting if dumps[r].get("collective")), None)
+    who = f"rank {rank} stands at {line}" if rank is not None and line else f"no step on {_ranks(found.suspected)}"
+    return _finding(
+        spec,
+        found,
+        who,
+        f"{_names(waiting)} in {_collective(collective)}" if waiting and collective else "",
+        f"look at {line or 'the stacks of all ranks'}: every rank must reach the same collective; a condition on the "
+        "rank, an uneven number of batches or a blocking call on one rank keeps it from there",
+        confidence=0.95 if rank is not None and len(dumps) > 1 else 0.7,
+    )
+
+
+@finding(
+    id="HC02",
+    name="loader hang",
+    family="crash",
+    cause="hang",
+    trigger=f"{_SILENT}, the training waits for a batch, and no worker uses a core or all of them are gone",
+    fix="DataLoader(timeout=...), start workers by spawn or forkserver, take no locks in a dataset",
+    explains=("HC01", "HC09"),
+    immediate=True,
+)
+def loader_hang(view: RunView, spec: Spec) -> Finding | None:
+    """The next batch never comes."""
+    found = standstill(view)
+    if found is None or found.kind != "loader":
+        return None
+    loader = view.hello(found.rank).get("dataloader") or {}
+    workers = int(loader.get("num_workers") or 0)
+    alive = len(found.workers)
+    if workers and alive:
+        doing = f"{alive} of {workers} workers live, and none of them does anything"
+    elif workers:
+        doing = f"none of the {workers} workers is left" if _sampled(found) else "nothing is known of the workers"
+    else:
+        doing = "the training process makes batches itself (num_workers=0)"
+    where = loader.get("site") or _line(found)
+    return _finding(
+        spec,
+        found,
+        f"rank {found.rank} waits for a batch that does not come: {doing}",
+        f"loader at {where}" if where else "",
+        "pass timeout=60 to the DataLoader, so that it raises and says which worker; "
+        + ("start workers with multiprocessing_context='forkserver': a lock held at the fork is never released; "
+           "threads, logging handlers and CUDA in a forked worker do that" if workers
+           else f"look at {_line(found) or 'the dataset'}: __getitem__ waits for a lock, a socket or a queue"),
+        Input("busiest worker", _number(found.workers_cpu_share), "cores", "process.cpu_ns_total, kind worker"),
+        site=where,
+        confidence=0.9 if workers else 0.7,
+    )  # fmt: skip
+
+
+@finding(
+    id="HC03",
+    name="storage hang",
+    family="crash",
+    cause="hang",
+    trigger=f"{_SILENT}, and the training thread sleeps uninterruptibly (state D) outside of compute",
+    fix="look at the mount it reads from or writes to: NFS, FUSE, a full or failing disk",
+    explains=("HC01", "HC02", "HC09"),
+    immediate=True,
+)
+def storage_hang(view: RunView, spec: Spec) -> Finding | None:
+    """The kernel does not return from a read or a write."""
+    found = standstill(view)
+    if found is None or found.kind != "storage":
+        return None
+    path, mount, wchan = (str(found.thread.get(k) or "") for k in ("path", "mount", "wchan"))
+    what = f" on {path}" if path else ""
+    told = [f"state D in {wchan}" if wchan else "state D", f"mount {mount}" if mount else ""]
+    return _finding(
+        spec,
+        found,
+        f"rank {found.rank} is stuck in the kernel{what}, phase {found.phase}",
+        ", ".join(text for text in told if text),
+        f"look at {mount or 'the file system that ' + (_line(found) or 'it') + ' uses'}: `dmesg -T | tail`, "
+        "`cat /proc/mounts`; a network or FUSE mount that does not answer, or a failing disk; nothing in the script",
+        Input("kernel function", wchan or "not told", "", "/proc/PID/task/TID/wchan"),
+        confidence=0.9 if wchan or path else 0.7,
+    )
+
+
+@finding(
+    id="HC08",
+    name="busy without a step",
+    family="crash",
+    cause="hang",
+    trigger=f"{_SILENT}, while the process uses over {BUSY_SHARE:.1f} cores or its GPU is over 95 % utilised",
+    fix="look at the line: an endless loop, a spinning wait, a kernel that does not end",
+    explains=("HC01", "HC09"),
+    immediate=True,
+)
+def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
+    """Utilisation says 100 %, progress says none."""
+    found = standstill(view)
+    if found is None or found.kind != "busy":
+        return None
+    line = _line(found)
+    on_gpu = not found.cpu_share > BUSY_SHARE
+    busy = f"GPU {found.gpu_util_pct:.0f} % utilised" if on_gpu else f"{found.cpu_share:.2f} cores in use"
+    who = f"rank {found.rank}" if found.rank is not None else "the run"
+    return _finding(
+        spec,
+        found,
+        f"{who} is busy but makes no step" + (f": stands at {line}" if line else ""),
+        busy,
+        f"look at {line or 'the stack'}: "
+        + (
+            "a kernel that does not end, or a collective that spins on the device while a peer is missing"
+            if on_gpu
+            else "a loop that does not end, or a wait that spins"
+        )
+        + "; utilisation is not progress",
+        Input("CPU", _number(found.cpu_share), "cores", "process.cpu_ns_total while silent"),
+        Input("GPU utilisation", _number(found.gpu_util_pct), "%", "gpu.util_pct while silent"),
+        confidence=0.8,
+    )
+
+
+def _finding(
+    spec: Spec,
+    found: Standstill,
+    what: str,
+    more: str,
+    fix: str,
+    *inputs: Input,
+    site: str | None = None,
+    confidence: float = 0.9,
+) -> Finding:
+    line, dump = _line(found), found.dump
+    where = f"rank {found.rank} is in phase {dump.get('phase', '?')} of step {dump.get('step', '?')} at {line}"
+    parts = [f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)", where if line else "", more]
+    parts.append("steps came again later" if found.over else "")
+    return spec.make(
+        "high" if found.over else "critical",
+        f"{'hung' if found.over else 'hang'}: {what}"[:140],
+        "; ".join(part for part in parts if part),
+        fix,
+        rank=found.rank,
+        site=site or line,
+        confidence=confidence,
+        proof=Proof(
+            "time without a step on the ranks that stand still",
+            found.silent_s,
+            found.limit_s,
+            "s",
+            "limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does there is read from its stack, "
+            "its last collective and /proc",
+            (
+                Input("ranks without a step", _ranks(found.suspected), "", "hang_suspected.ranks"),
+                Input("stacks", len(found.dumps), "ranks", "stack_dump events"),
+                Input("phase", found.phase or "not told", "", "stack_dump.phase"),
+                Input("thread state", str(found.thread.get("state") or "not told"), "", "/proc/PID/task/TID/stat"),
+                *inputs,
+            ),
+        ),
+    )
+
+
+def _line(found: Standstill) -> str | None:
+    return user_line(training_frames(found.dump))
+
+
+def _sampled(found: Standstill) -> bool:
+    return found.cpu_share == found.cpu_share
+
+
+def _number(value: float) -> float | str:
+    return "not sampled" if math.isnan(value) else value
+
+
+def _collective(collective: Event) -> str:
+    return f"{collective.get('op') or 'a collective'!s} (number {collective.get('seq', '?')})"
+
+
+def _names(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} wait"
+
+
+def _ranks(suspected: Event) -> str:
+    ranks = [str(rank) for rank in suspected.get("ranks") or []]
+    return f"rank {', '.join(ranks)}" if ranks else "any rank"

@@ -1,0 +1,185 @@
+"""A run that stands still: which rank holds it up, and what that rank is doing there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_analysis.view import RunView, once_per_view
+from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+Array = npt.NDArray[Any]
+Event = dict[str, Any]
+
+Kind = Literal["collective", "loader", "storage", "busy"]
+
+BUSY_SHARE = 0.9
+"""Of a core, used by a process of which no step comes: it computes, or spins."""
+IDLE_SHARE = 0.02
+"""Of a core: a process that uses less does nothing."""
+BUSY_GPU_PCT = 95.0
+_BEFORE_NS = 10**9
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """The newest silence that the recorder suspects to be a hang."""
+
+    suspected: Event
+    over: bool
+    """Steps came again."""
+    dumps: dict[int, Event]
+    """Stack dump of each rank, the first after the suspicion."""
+    rank: int | None
+    """The rank that holds the others up; None where that is unclear."""
+    kind: Kind
+    cpu_share: float
+    """Of a core, used by the rank's process while it was silent; NaN: not sampled."""
+    gpu_util_pct: float
+    """Mean of the run's devices meanwhile; NaN: none, or not sampled."""
+    workers: Array
+    """DataLoader workers of the rank: newest sample of each (``layout.PROCESS_FIELDS``)."""
+    workers_cpu_share: float
+    """Of a core, used by the busiest worker meanwhile; NaN: no workers."""
+    thread: Event
+    """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not told."""
+
+    @property
+    def dump(self) -> Event:
+        """Stack dump of the rank that holds the others up."""
+        return self.dumps.get(self.rank, {}) if self.rank is not None else {}
+
+    @property
+    def phase(self) -> str:
+        """Phase in which that rank stands."""
+        return str(self.dump.get("phase") or "")
+
+    @property
+    def silent_s(self) -> float:
+        """How long there was no step when the suspicion arose."""
+        return float(self.suspected.get("silent_s") or 0)
+
+    @property
+    def limit_s(self) -> float:
+        """Silence from which a hang is suspected."""
+        return float(self.suspected.get("limit_s") or 0)
+
+
+@once_per_view
+def standstill(view: RunView) -> Standstill | None:
+    """The newest suspected hang of a run, or None."""
+    suspected, over = _last(view)
+    if suspected is None:
+        return None
+    dumps = _dumps_after(view, int(suspected["t_ns"]))
+    rank = _holding_up(dumps, suspected)
+    until = int(suspected["t_ns"])
+    since = until - int(1e9 * float(suspected.get("silent_s") or 0))
+    workers, workers_cpu = _workers(view, rank, since, until)
+    thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})
+    cpu, gpu = _cpu_share(view, rank, since, until), _gpu_util(view, since, until)
+    dump = dumps.get(rank, {}) if rank is not None else {}
+    kind = _kind(dump, thread, cpu, gpu, any(is_waiting(other) for other in dumps.values()))
+    if kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
+        kind = "collective"
+    return Standstill(suspected, over, dumps, rank, kind, cpu, gpu, workers, workers_cpu, thread)
+
+
+def is_waiting(dump: Event) -> bool:
+    """Whether a rank stands in a collective that is not done."""
+    collective = dump.get("collective")
+    return bool(collective) and collective.get("state") != "completed"
+
+
+def training_frames(dump: Event) -> list[str]:
+    """Frames of the training thread, innermost first."""
+    threads = dump.get("threads") or []
+    training = next((t for t in threads if t.get("training")), threads[0] if threads else {})
+    return [str(frame) for frame in training.get("frames", ())]
+
+
+def _kind(dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool) -> Kind:
+    """A rank that waits in a collective may spin there, and so may its device: that is not being busy."""
+    phase = str(dump.get("phase") or "")
+    if thread.get("state") == "D" and phase in ("data", "checkpoint", "other", "eval"):
+        return "storage"
+    if (cpu_share > BUSY_SHARE and not is_waiting(dump)) or (gpu_util_pct > BUSY_GPU_PCT and not somebody_waits):
+        return "busy"
+    return "loader" if phase == "data" else "collective"
+
+
+def _last(view: RunView) -> tuple[Event | None, bool]:
+    """The newest suspected hang, and whether steps came again after it."""
+    suspected: Event | None = None
+    over = False
+    for event in view.record.events("hang_suspected", "hang_over"):
+        if event["type"] == "hang_over":
+            over = True
+        else:
+            suspected, over = (event if suspected is None or over else suspected), False
+    return suspected, over
+
+
+def _dumps_after(view: RunView, t_ns: int) -> dict[int, Event]:
+    """First stack dump of each rank since a second before ``t_ns``."""
+    found: dict[int, Event] = {}
+    for event in view.record.events("stack_dump"):
+        if event.get("t_ns", 0) >= t_ns - _BEFORE_NS and event.get("rank") is not None:
+            found.setdefault(int(event["rank"]), event)
+    return found
+
+
+def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:
+    """The rank that is not in a collective while others are, or that has started the fewest; None where unclear."""
+    outside = [rank for rank, dump in dumps.items() if not is_waiting(dump)]
+    if len(outside) == 1:
+        return outside[0]
+    sequence = {rank: int((dump.get("collective") or {}).get("seq", -1)) for rank, dump in dumps.items()}
+    behind = [rank for rank in sequence if sequence[rank] == min(sequence.values())]
+    if len(behind) == 1 and len(dumps) > 1:
+        return behind[0]
+    silent = suspected.get("ranks") or []
+    return int(silent[0]) if len(silent) == 1 else None
+
+
+def _samples(view: RunView, kind: int, rank: int | None, since: int, until: int) -> Array:
+    """Process samples of one kind and rank in a span of time."""
+    host = view.record.hosts.get(view.host_of(rank)) if rank is not None else None
+    if host is None:
+        return np.empty(0)
+    rows = np.asarray(host.process.rows[-20_000:])
+    inside = (rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)
+    return rows[inside & (rows["kind"] == kind) & (rows["rank"] == rank)]
+
+
+def _share(rows: Array) -> float:
+    """Of a core, used by one process between its first and last sample; NaN for less than two seconds."""
+    if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < 2 * 10**9:
+        return float("nan")
+    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(rows["t_ns"][-1] - rows["t_ns"][0])
+
+
+def _cpu_share(view: RunView, rank: int | None, since: int, until: int) -> float:
+    return _share(_samples(view, PROCESS_RANK, rank, since, until))
+
+
+def _workers(view: RunView, rank: int | None, since: int, until: int) -> tuple[Array, float]:
+    rows = _samples(view, PROCESS_WORKER, rank, since, until)
+    if len(rows) == 0:
+        return rows, float("nan")
+    each = [rows[rows["pid"] == pid] for pid in np.unique(rows["pid"])]
+    shares = [share for one in each if (share := _share(one)) == share]
+    return np.array([one[-1] for one in each], rows.dtype), max(shares, default=float("nan"))
+
+
+def _gpu_util(view: RunView, since: int, until: int) -> float:
+    used: list[float] = []
+    for host in view.record.hosts.values():
+        ours = {info.index for info in host.state.gpus if info.ours}
+        rows = np.asarray(host.gpu.rows[-20_000:])
+        rows = rows[(rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)]
+        used += rows["util_pct"][np.isin(rows["index"], list(ours)) & np.isfinite(rows["util_pct"])].tolist()
+    return float(np.mean(used)) if len(used) >= 4 else float("nan")
