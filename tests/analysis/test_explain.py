@@ -16,25 +16,16 @@ from gputop_analysis.report.figures import definition, figures, numbers
 
 @pytest.fixture
 def report(tmp_path):
-    """Two ranks on a GPU that tells everything, held up by their loader."""
+    """Two ranks on a GPU that tells everything, held up by their loader; a record stands for 8 steps."""
     build = Builder(tmp_path / "r")
+    sizes = {"peak_allocated_bytes": 2 << 30, "reserved_bytes": 3 << 30}
     for rank in (0, 1):
-        build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=1000)
-        for _ in range(150):
-            build.step(
-                rank,
-                wait_ms=0.1,
-                data=10.0,
-                forward=5.0,
-                backward=9.0,
-                samples=8,
-                tokens=512,
-                peak_allocated_bytes=2 << 30,
-                reserved_bytes=3 << 30,
-            )
-    build.sample(
-        "gpu", t_ns=1, index=3, memory_used_bytes=3 << 30, memory_total_bytes=80 << 30, util_pct=70.0, power_w=300.0
-    )
+        build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=5000)
+        for i in range(150):
+            times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100}
+            build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, **times, **sizes)
+    used = {"memory_used_bytes": 3 << 30, "memory_total_bytes": 80 << 30}
+    build.sample("gpu", t_ns=1, index=3, util_pct=70.0, power_w=300.0, **used)
     build.end()
     return Report(build.open())
 
@@ -77,10 +68,10 @@ def test_one_that_was_not_raised_says_when_it_would_be(report):
 
 def test_a_figure_by_its_name_or_the_end_of_it(report):
     assert explain(report, "step_time_p50_ms").splitlines()[0].startswith("step_time_p50_ms = 24")
-    assert "300 records for 300 steps, 2 ranks" in explain(report, "step_time_p50_ms")
+    assert "300 records for 2,400 steps, 2 ranks" in explain(report, "step_time_p50_ms")
     assert explain(report, "peak_allocated_gib").count("= 2 GiB") == 2
     assert "ranks.1." not in explain(report, "ranks.0")
-    assert "150 records for 150 steps, rank 1" in explain(report, "ranks.1.step_time_p95_ms")
+    assert "150 records for 1,200 steps, rank 1" in explain(report, "ranks.1.step_time_p95_ms")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(report):

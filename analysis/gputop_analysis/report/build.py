@@ -36,11 +36,13 @@ class Report:
 
     record: RunRecord
     extras: tuple[Extra, ...] = ()
+    live: bool = False
+    """The run goes on: leave out what only a finished run can tell."""
 
     @cached_property
     def view(self) -> RunView:
         """All of the run."""
-        return RunView(self.record)
+        return RunView(self.record, live=self.live)
 
     @cached_property
     def summary(self) -> RunSummary:

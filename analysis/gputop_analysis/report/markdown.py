@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputop_analysis.budget import LINES
@@ -32,13 +33,9 @@ def plain(text: str) -> str:
 
 def code(text: str) -> str:
     """Text as inline code, whatever backticks are in it."""
-    fence = "`" * (1 + max((len(run) for run in _backticks(text)), default=0))
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
-
-
-def _backticks(text: str) -> list[str]:
-    return "".join(c if c == "`" else " " for c in text).split()
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -15,18 +15,21 @@ from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
 
 if TYPE_CHECKING:
-    from gputop_analysis.report import Report
+    from gputop_analysis.report import Extra, Report
+    from gputop_probes.record.reader import RunRecord
 
-_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--explain [NAME]]"
+_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--trace FILE] [--explain [NAME]]"
 
 
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
     options = _parser().parse_args(words)
     record = open_record(options.run)
+    if options.watch:
+        return _watch(record, options)
     from gputop_analysis.report import Report
 
-    report = Report(record)
+    report = Report(record, extras=_extras(record, options))
     if options.explain is not None:
         return _explain(report, options.explain, options.format == "json")
     return _print(report, options)
@@ -40,6 +43,13 @@ def _parser() -> Parser:
     form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     form.add_argument("--md", dest="format", action="store_const", const="md", help="the same as --format md")
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
+    form.add_argument("--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="add the analysis of a torch.profiler trace (.json, .json.gz); one in the run's directory is found",
+    )
     parser.add_argument(
         "--explain",
         nargs="?",
@@ -48,6 +58,23 @@ def _parser() -> Parser:
         help="inputs, statistic, threshold and formula of a finding or figure; without a name: what there is",
     )
     return parser
+
+
+def _watch(record: RunRecord, options: argparse.Namespace) -> int:
+    if options.explain is not None or options.trace is not None:
+        raise CliError("--watch shows the plain report: --explain and --trace go without it")
+    from gputop.cli.report_watch import watch
+
+    return watch(record, report_width, wants_colour())
+
+
+def _extras(record: RunRecord, options: argparse.Namespace) -> tuple[Extra, ...]:
+    if options.explain is not None:
+        return ()
+    from gputop.cli.report_extras import found_trace, trace_extra
+
+    trace = trace_extra(options.trace, report_width()) if options.trace else found_trace(record.path, report_width())
+    return (trace,) if trace else ()
 
 
 def _print(report: Report, options: argparse.Namespace) -> int:

@@ -1,0 +1,49 @@
+"""What is added to a report on request: an analysed trace, a comparison with another run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from gputop_analysis.report import Extra
+
+UNASKED_BYTES = 200 << 20
+"""A larger trace is analysed only when it is named: that takes more than a few seconds."""
+
+
+def trace_extra(path: Path, width: int) -> Extra:
+    """The analysis of one trace.
+
+    Raises:
+        CliError: it cannot be read, or is no trace of torch.profiler.
+    """
+    from gputop_analysis.report import Extra
+    from gputop_analysis.traces import TraceError, analyse_trace
+
+    try:
+        found = analyse_trace(path)
+    except TraceError as error:
+        raise CliError(str(error)) from None
+    return Extra("trace", found.to_dict(), found.to_text(width), found.to_html())
+
+
+def found_trace(run_dir: Path, width: int) -> Extra | None:
+    """The analysis of the newest trace in the run's directory; None where there is none that can be read."""
+    from gputop_analysis.traces import find_traces
+
+    traces = sorted(find_traces(run_dir), key=lambda path: path.stat().st_mtime)
+    if not traces:
+        return None
+    newest = traces[-1]
+    if newest.stat().st_size > UNASKED_BYTES:
+        print(f"gputop: a large trace was not read; to analyse it, add --trace {newest}", file=sys.stderr)
+        return None
+    try:
+        return trace_extra(newest, width)
+    except CliError as error:
+        print(f"gputop: {error}", file=sys.stderr)
+        return None
