@@ -35,7 +35,8 @@ def may_begin():
     if S.step < Lane.from_step:
         return False
     Lane.from_step = S.step + PAUSE_STEPS
-    plain = not (F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or C.flags or C.look or stack)
+    busy = F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or S.want_batch
+    plain = not (busy or C.flags or C.look or stack)
     oldest = S.step - events.WAIT_STEPS
     used = [key for key, seen in events.known_optimizers.items() if seen > oldest]
     if not plain or len(used) != 1 or not sentinel.events or sentinel.overdue or sentinel.unseen:
@@ -58,6 +59,7 @@ def settle():
     if not times:
         return
     S.last_ns = times[0]
+    _note_lr()
     Lane.settling = True
     try:
         for i in range(0, len(times), 8):
@@ -67,6 +69,16 @@ def settle():
             _replay(times[i : i + 8], batches[i // 8 : i // 8 + 1], values[i // 8 : i // 8 + 1])
     finally:
         Lane.settling = False
+
+
+def _note_lr():
+    """The optimizer's hooks do not look at it in the lane; once every 20 ms is enough for a schedule."""
+    reference = S.optimizers.get(Lane.optimizer_id)
+    optimizer = reference() if reference is not None else None
+    if optimizer is not None:
+        lr = optimizer.param_groups[0].get("lr")
+        if type(lr) is float:
+            F.lr = lr
 
 
 def reset():

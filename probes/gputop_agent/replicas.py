@@ -53,8 +53,12 @@ def reset():
     del _waiting[:]
 
 
+def _ddp():
+    return next((module for module in (reference() for reference in S.ddp) if module is not None), None)
+
+
 def _parameters():
-    module = next((module for module in (reference() for reference in S.ddp) if module is not None), None)
+    module = _ddp()
     if module is None:
         return []
     ignored = set(getattr(module, "parameters_to_ignore", None) or ())
@@ -84,7 +88,14 @@ def _send_waiting():
 
 
 def _send(update, parameters):
-    transport.send_event("replica", update=update, parameters=parameters, random=guard.safely(_random_state))
+    random = guard.safely(_random_state)
+    transport.send_event("replica", update=update, group=_group_size(), parameters=parameters, random=random)
+
+
+def _group_size():
+    """Ranks that hold the same parameters; fewer than all where pipeline stages are replicated."""
+    module = _ddp()
+    return module.process_group.size() if module is not None else None
 
 
 def _random_state():

@@ -6,30 +6,110 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.model import Finding
-from gputop_analysis.stats import mann_kendall, theil_sen
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import duration
-from gputop_analysis.view import Array, RunView
+from gputop_analysis.view import RunView
 
-WINDOWS, SAMPLES_PER_WINDOW = 8, 3
-MIN_SPAN_S = 2.0
-MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
-STILL_GROWING = 0.35
-"""Part of the growth that must fall in the second half: caches and lazy buffers fill early and then stand still."""
 SOON_S = 3600.0
+MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
+"""So many tensors must be alive more than at the first count, and so many more for each step, to say that they leak."""
+ANONYMOUS = 0.5
+"""Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but can be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """Memory that rises, from the minima of equal windows of time."""
+class Kept:
+    """Tensors that are alive, counted at two times by the guest."""
 
-    first_bytes: float
-    last_bytes: float
-    bytes_per_s: float
-    span_s: float
-    p: float
+    first: int
+    last: int
+    graphs: int
+    """How many more of them hold a graph than before."""
+    steps: int
+    """Between the two counts."""
+
+    @property
+    def more(self) -> int:
+        """So many came and stayed."""
+        return self.last - self.first
+
+
+@finding(
+    id="ME02",
+    name="memory leak",
+    family="memory",
+    cause="memory",
+    trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and more tensors alive) "
+    "rises "
+    "by more than 50 MB and 5 %, steadily: Mann-Kendall p < 0.01 on minima of windows of time",
+    fix="keep numbers and not tensors: loss.item() or loss.detach()",
+    explains=("ME01", "ME05"),
+)
+def leak(view: RunView, spec: Spec) -> Finding | None:
+    """The training keeps tensors that it should let go."""
+    found = {rank: grown for rank in view.ranks if (grown := _leak_of(view, rank))}
+    if not found:
+        return None
+    rank, growth = max(found.items(), key=lambda item: item[1].bytes_per_s)
+    kept, a_step = _kept(view, rank), per_step(view, growth)
+    what = "GPU memory" if growth.column == "allocated_bytes" else "memory"
+    graphs = kept is not None and kept.graphs > 0.5 * kept.more
+    return spec.make(
+        "high" if graphs or growth.column == "allocated_bytes" else "medium",
+        f"{what} of rank {rank} leaks {a_step / 1e6:.2f} MB a step" + (": graphs are kept" if graphs else ""),
+        f"{what} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
+        f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept),
+        "a loss or output is kept with the graph that made it: append loss.item() or loss.detach() instead of loss"
+        if graphs
+        else "look for a list or dict of tensors that gets longer each step: keep loss.item() or x.detach().cpu(), or "
+        "clear it",
+        rank=rank if len(found) == 1 else everybody(view),
+        confidence=1 - growth.p,
+        proof=growth.proof(a_step, *_tensor_inputs(kept, rank)),
+    )
+
+
+def _leak_of(view: RunView, rank: int) -> Growth | None:
+    on_gpu = rank_growth(view, rank, "allocated_bytes")
+    if on_gpu is not None:
+        return on_gpu
+    growth = rank_growth(view, rank, "rss_bytes")
+    return growth if growth is not None and _kept(view, rank) and not _from_files(view, rank) else None
+
+
+def _kept(view: RunView, rank: int) -> Kept | None:
+    """Tensors that came and stayed; None where none did, or where they were not counted twice."""
+    counts = told(view, "tensors").get(rank, [])
+    if len(counts) < 2:
+        return None
+    first, last = counts[0], counts[-1]
+    kept = Kept(
+        first["tensors"], last["tensors"], last["with_graph"] - first["with_graph"], last["step"] - first["step"]
+    )
+    enough = kept.more >= max(MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps)
+    return kept if enough else None
+
+
+def _tensors_told(kept: Kept | None) -> str:
+    if kept is None:
+        return ""
+    graphs = f", {kept.graphs:,} of the new ones with a graph" if kept.graphs > 0 else ""
+    return f"; {kept.last:,} tensors are alive, {kept.first:,} were {kept.steps:,} steps before{graphs}"
+
+
+def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
+    if kept is None:
+        return ()
+    source = f"tensors events, rank {rank}"
+    return (
+        Input("tensors alive, first count", kept.first, "", source),
+        Input("tensors alive, last count", kept.last, "", source),
+        Input("more with a graph", kept.graphs, "", source),
+    )
 
 
 @finding(
@@ -37,64 +117,42 @@ class Growth:
     name="host memory growth",
     family="memory",
     cause="memory",
-    trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < 0.01 on minima of windows)",
+    trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < 0.01 on minima of windows), "
+    "and no file lies behind it",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
 )
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""
-    grown = {rank: found for rank in view.ranks if (found := _rank_growth(view, rank))}
+    grown = {rank: found for rank in view.ranks if (found := rank_growth(view, rank, "rss_bytes"))}
+    grown = {rank: found for rank, found in grown.items() if not _from_files(view, rank)}
     if not grown:
         return None
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
-    series = view.per_rank[rank]
-    steps_per_s = series.total_steps() / max(float(series.rows["wall_ns"].sum()) / 1e9, 1e-9)
+    a_step = per_step(view, growth)
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
     full = f"; at this rate {limit} is full in {duration(left_s)}" if np.isfinite(left_s) else ""
     return spec.make(
         "high" if left_s < SOON_S else "medium",
         f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute",
         f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
-        f"{duration(growth.span_s)}, {growth.bytes_per_s / steps_per_s / 1e6:.2f} MB a step "
+        f"{duration(growth.span_s)}, {a_step / 1e6:.2f} MB a step "
         f"(Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g}){full}",
         "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss; in a "
         "dataset keep NumPy arrays instead of lists of Python objects",
         rank=rank if len(grown) == 1 else everybody(view),
         confidence=1 - growth.p,
+        proof=growth.proof(a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")),
     )
 
 
-def _rank_growth(view: RunView, rank: int) -> Growth | None:
-    series = view.per_rank[rank]
-    rows = series.rows[series.attempt_start :]
-    rows = rows[(rows["rss_bytes"] > 0) & (rows["step"] >= 10)]
-    return steady_growth(rows["t_end_ns"], rows["rss_bytes"])
-
-
-def steady_growth(t_ns: Array, sizes: Array) -> Growth | None:
-    """Judge a series of memory readings; None where they do not rise steadily, or are too few to tell."""
-    if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
-        return None
-    quarter = len(sizes) // 4
-    if sizes[-quarter:].min() - sizes[:quarter].min() < MIN_GROWTH_BYTES // 2:
-        return None
-    seconds = (t_ns - t_ns[0]) / 1e9
-    span = float(seconds[-1])
-    if span < MIN_SPAN_S:
-        return None
-    window = np.minimum((seconds / span * WINDOWS).astype(int), WINDOWS - 1)
-    present = np.unique(window)
-    minima = np.array([sizes[window == w].min() for w in present], np.float64)
-    centres = (present + 0.5) * span / WINDOWS
-    if len(minima) < 5:
-        return None
-    growth = minima[-1] - minima[0]
-    trend = mann_kendall(minima)
-    late = minima[-1] - minima[len(minima) // 2]
-    if growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * minima[0]) or trend.tau <= 0 or trend.p >= 0.01:
-        return None
-    if late < STILL_GROWING * growth:
-        return None
-    return Growth(minima[0], minima[-1], theil_sen(centres, minima), span, trend.p)
+def _from_files(view: RunView, rank: int) -> bool:
+    """Whether the growth is mostly pages of files, such as a mapped data set; False where it was not counted."""
+    counts = [one for one in told(view, "tensors").get(rank, []) if one.get("anonymous_bytes", -1) >= 0]
+    on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
+    if len(counts) < 2 or on_gpu:
+        return False
+    grown = counts[-1]["memory_bytes"] - counts[0]["memory_bytes"]
+    return counts[-1]["anonymous_bytes"] - counts[0]["anonymous_bytes"] < ANONYMOUS * grown
 
 
 def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) -> tuple[float, str]:

@@ -9,12 +9,16 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.model import Finding
-from gputop_analysis.stats import mad_sigma, mad_spikes
-from gputop_analysis.view import Array, RunView
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.numerics import collect
+from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
+from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
 SPIKE_WINDOW = 100
+MAX_RANKS = 64
+"""Of more ranks, so many evenly spread ones are looked at: a bad batch or a divergence is seen on any of them."""
+JOINT_POINTS = 400
 CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
 """Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
 
@@ -26,7 +30,7 @@ CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
     cause="nan",
     trigger="a loss is NaN or infinite",
     fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look at the batch of that step",
-    explains=("NU02",),
+    explains=("NU02", "NU03", "NU04", "NU07", "NU10"),
     immediate=True,
 )
 def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
@@ -56,6 +60,18 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         "(torch.nn.utils.clip_grad_norm_), bf16 instead of "
         "fp16; torch.autograd.set_detect_anomaly(True) names the operation",
         rank=rank,
+        proof=Proof(
+            "steps with a loss that is NaN or infinite",
+            max(counted, 1),
+            0,
+            "steps",
+            "a loss x is no number where x - x != 0; one is enough",
+            (
+                Input("first such step", step, "", f"nonfinite event or steps.flags, rank {rank}"),
+                Input("what it was", value, "", "nonfinite event"),
+                *(Input("just before", text, "", f"steps, rank {rank}") for text in known),
+            ),
+        ),
     )
 
 
@@ -95,50 +111,69 @@ def _last_good(rows: Array, step: int) -> list[str]:
     cause="nan",
     trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; medium from 12 and 50 %",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
+    explains=("NU03",),
 )
 def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""
-    firsts, steps, losses = _loss_series(view)
-    short = len(losses) < 2 * SPIKE_WINDOW
-    spikes = mad_spikes(losses, SPIKE_WINDOW, min_history=30 if short or not view.live else SPIKE_WINDOW)
-    if not spikes:
+    firsts, steps, losses = mean_losses(view)
+    spikes, levels, all_sigmas = stand_outs(losses)
+    if view.live and len(losses) >= 2 * SPIKE_WINDOW:  # a window that moves on would judge its first steps anew
+        recent = spikes >= SPIKE_WINDOW
+        spikes, levels, all_sigmas = spikes[recent], levels[recent], all_sigmas[recent]
+    if not len(spikes):
         return None
-    worst = max(spikes, key=lambda at: losses[at])
-    history = losses[max(0, worst - SPIKE_WINDOW) : worst]
-    history = history[np.isfinite(history)]
-    level = float(np.median(history))
-    sigmas = (losses[worst] - level) / max(mad_sigma(history), 1e-12)
+    at_worst = int(np.argmax(losses[spikes]))
+    worst, level, sigmas = int(spikes[at_worst]), float(levels[at_worst]), float(all_sigmas[at_worst])
     certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
     alone = len(spikes) <= max(1, len(losses) // 500)
     rows = view.per_rank[view.ranks[0]].rows
-    row, at = _row_of(rows, int(steps[worst])), _steps_named(int(firsts[worst]), int(steps[worst]))
+    row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
         "medium" if certain or not alone else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
-        f"loss {losses[worst]:.4g} at {at}{lr}; the {len(history)} steps before it have a median of "
+        f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; {len(spikes)} such steps in "
-        f"{len(losses):,}",
+        f"{len(losses):,}{_together(view, int(steps[worst]))}",
         "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning rate",
         rank=everybody(view),
+        proof=Proof(
+            "(loss - median of the 100 records before it) / robust standard deviation of these",
+            sigmas,
+            8.0,
+            "standard deviations",
+            "standard deviation = 1.4826 x median absolute deviation; medium from 12 and 50 % above the median, or "
+            "where "
+            "more than 1 record in 500 does so",
+            (
+                Input("loss", float(losses[worst]), "", f"steps.loss_max or device.loss at {at}, mean over ranks"),
+                Input("median before it", level, "", f"{SPIKE_WINDOW} records before"),
+                Input("such records", len(spikes), "", f"of {len(losses):,}"),
+            ),
+        ),
     )
 
 
-def _steps_named(first: int, last: int) -> str:
-    return f"step {last}" if first == last else f"steps {first} to {last}"
+def _together(view: RunView, step: int) -> str:
+    """What else jumps within a few steps of the loss."""
+    joint = instabilities(spikes_of(collect(view, view.ranks[0], JOINT_POINTS)))
+    near = [one for one in joint if one.first_step - TOGETHER_STEPS <= step <= one.last_step + TOGETHER_STEPS]
+    others = [spike.told() for one in near for spike in one.spikes if spike.axis != "loss"]
+    return f"; with it: {'; '.join(others)}" if others else ""
 
 
-def _loss_series(view: RunView) -> tuple[Array, Array, Array]:
+@once_per_view
+def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     """First and last step of each record, and the loss averaged over the ranks that have one.
 
     Of folded steps the largest loss counts, so that none is lost; older records have only the last one's. While a run
     is live only the newest records are looked at.
     """
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for rank, series in view.per_rank.items():
-        device = view.device(rank)
+    for rank in list(view.per_rank)[:: -(-len(view.per_rank) // MAX_RANKS)]:
+        series, device = view.per_rank[rank], view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
         loss = _largest_loss(rows)

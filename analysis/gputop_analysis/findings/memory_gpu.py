@@ -1,0 +1,247 @@
+"""Memory of the GPU: too little ahead, too much unused, badly cut, or taken by others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.findings.memory_growth import per_step, rank_growth
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import duration
+from gputop_analysis.view import RunView
+
+GIB = 2**30
+NEARLY_FULL = 0.95
+SOON_S = 3600.0
+ENOUGH_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A rank's GPU memory over the steady steps of the window, in bytes."""
+
+    rank: int
+    total: float
+    peak: float
+    """Largest allocated memory."""
+    reserved: float
+    """What the allocator holds now."""
+    steps: int
+
+    def inputs(self, *more: Input) -> tuple[Input, ...]:
+        """For a proof."""
+        read = f"rank {self.rank}, {self.steps:,} steps"
+        return (
+            Input("peak allocated", self.peak / GIB, "GiB", f"steps.peak_allocated_bytes, {read}"),
+            Input("reserved", self.reserved / GIB, "GiB", f"steps.reserved_bytes, {read}"),
+            Input("memory of the GPU", self.total / GIB, "GiB", f"hello.device_memory_bytes, rank {self.rank}"),
+            *more,
+        )
+
+
+def cards(view: RunView) -> dict[int, Card]:
+    """The GPUs of the ranks that tell their size and have 100 steps behind them."""
+    if "cards" not in view.known:
+        view.known["cards"] = {rank: card for rank in view.ranks if (card := _card(view, rank)) is not None}
+    return view.known["cards"]
+
+
+def _card(view: RunView, rank: int) -> Card | None:
+    total = float(view.hello(rank).get("device_memory_bytes") or 0)
+    series = view.per_rank[rank]
+    rows = series.rows[series.steady & (series.rows["peak_allocated_bytes"] > 0)] if total > 0 else series.rows[:0]
+    if not len(rows) or int(rows["step"][-1]) < ENOUGH_STEPS:
+        return None
+    steps = int(rows["n_steps"].sum())
+    return Card(rank, total, float(rows["peak_allocated_bytes"].max()), float(rows["reserved_bytes"][-1]), steps)
+
+
+@finding(
+    id="ME01",
+    name="out of memory ahead",
+    family="memory",
+    cause="memory",
+    trigger="peak allocated GPU memory above 95 % of the card, or rising steadily (Mann-Kendall p < 0.01 on maxima of "
+    "windows) so that the card is full within an hour",
+    fix="smaller micro-batch with accumulation, activation checkpointing, "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
+    """The next long batch, or the next hour, may end the run."""
+    known = cards(view)
+    if not known:
+        return None
+    growing = {r: g for r in known if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))}
+    left = {rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s for rank, grown in growing.items()}
+    rank = min(left, key=lambda r: left[r], default=-1)
+    fix = (
+        "a smaller micro-batch with more accumulation, activation checkpointing, or "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; cut or bucket the longest sequences"
+    )
+    if rank in left and left[rank] < SOON_S:
+        card, grown = known[rank], growing[rank]
+        return spec.make(
+            "high",
+            f"GPU memory of rank {rank} is full in {duration(max(0.0, left[rank]))} at this rate",
+            f"the peak rose from {grown.first_bytes / GIB:.2f} to {grown.last_bytes / GIB:.2f} GiB in "
+            f"{duration(grown.span_s)} (Mann-Kendall p = {grown.p:.2g}); the card has {card.total / GIB:.1f} GiB",
+            fix,
+            rank=rank,
+            confidence=0.8,
+            proof=grown.proof(
+                per_step(view, grown),
+                *card.inputs(),
+                formula="time left = (memory of the GPU - last window) / Theil-Sen slope; a window's value is its "
+                "maximum",
+            ),
+        )
+    card = max(known.values(), key=lambda one: one.peak / one.total)
+    share = card.peak / card.total
+    if share < NEARLY_FULL:
+        return None
+    return spec.make(
+        "medium",
+        f"GPU memory of rank {card.rank} peaks at {100 * share:.0f} % of the card",
+        f"{card.peak / GIB:.2f} of {card.total / GIB:.2f} GiB allocated at the peak of the last {card.steps:,} steps: "
+        "a "
+        "longer sequence or a larger batch ends the run",
+        fix,
+        rank=card.rank,
+        proof=Proof(
+            "peak allocated memory / memory of the GPU",
+            100 * share,
+            100 * NEARLY_FULL,
+            "%",
+            "share = largest peak_allocated_bytes / device_memory_bytes",
+            card.inputs(),
+        ),
+    )
+
+
+FRAGMENTED, SPLIT = 0.20, 0.10
+
+
+@finding(
+    id="ME03",
+    name="fragmented GPU memory",
+    family="memory",
+    cause="memory",
+    trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split blocks above 10 % of it",
+    fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+def fragmentation(view: RunView, spec: Spec) -> Finding | None:
+    """The allocator holds memory in pieces that nothing fits into."""
+    for rank, card in cards(view).items():
+        events = told(view, "allocator").get(rank)
+        gap = (card.reserved - card.peak) / card.total
+        split = (events[-1].get("inactive_split_bytes") or 0) / card.total if events else 0.0
+        if gap <= FRAGMENTED or split <= SPLIT:
+            continue
+        retries = int(events[-1].get("retries") or 0) if events else 0
+        tight = card.reserved > 0.8 * card.total or retries > 0
+        return spec.make(
+            "medium" if tight else "info",
+            f"{gap * card.total / GIB:.1f} GiB of rank {rank}'s GPU memory are held but unused",
+            f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB allocated at the peak, "
+            f"{split * card.total / GIB:.1f} GiB in split blocks that are free; {retries} retries after a flush",
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no empty_cache() helps against "
+            "this",
+            rank=rank,
+            confidence=0.8,
+            proof=Proof(
+                "(reserved - peak allocated) / memory of the GPU",
+                100 * gap,
+                100 * FRAGMENTED,
+                "%",
+                "and inactive split blocks / memory of the GPU above 10 %",
+                card.inputs(
+                    Input("inactive split blocks", split * card.total / GIB, "GiB", "allocator event, the last")
+                ),
+            ),
+        )
+    return None
+
+
+IMBALANCED, HALF = 1.2, 0.5
+
+
+@finding(
+    id="ME06",
+    name="GPU memory differs between ranks",
+    family="memory",
+    cause="memory",
+    trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
+    fix="spread embeddings, stages or long samples evenly",
+)
+def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
+    """One rank is full while others have room."""
+    known = cards(view)
+    if len(known) < 2:
+        return None
+    card = max(known.values(), key=lambda one: one.peak)
+    median = float(np.median([one.peak for one in known.values() if one is not card]))
+    ratio = card.peak / median
+    if ratio <= IMBALANCED or card.peak <= HALF * card.total:
+        return None
+    return spec.make(
+        "medium",
+        f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at {median / GIB:.1f} GiB",
+        f"{ratio:.2f} times the median of {len(known) - 1} other ranks, {100 * card.peak / card.total:.0f} % of the "
+        "card: "
+        "the batch size is set by this rank",
+        "put fewer layers on its stage, shard the embedding and the output layer, keep logging and evaluation tensors "
+        "off this rank, or balance samples by length",
+        rank=card.rank,
+        proof=Proof(
+            "largest peak allocated / median of the other ranks",
+            ratio,
+            IMBALANCED,
+            "times",
+            "ratio = max(peak) / median(peaks of the others)",
+            card.inputs(Input("median of the others", median / GIB, "GiB", "steps.peak_allocated_bytes")),
+        ),
+    )
+
+
+UNUSED_STEPS = 500
+
+
+@finding(
+    id="ME08",
+    name="GPU memory unused",
+    family="memory",
+    cause="memory",
+    trigger="the peak of every rank is below half of its card after 500 steps",
+    fix="a larger micro-batch, or less sharding, offload and checkpointing",
+)
+def unused_memory(view: RunView, spec: Spec) -> Finding | None:
+    """There is room for a larger batch."""
+    known = cards(view)
+    if not known or len(known) < len(view.ranks):
+        return None
+    card = max(known.values(), key=lambda one: one.peak / one.total)
+    share = card.peak / card.total
+    last = min(int(view.per_rank[rank].steps[-1]) for rank in view.ranks)
+    if share >= HALF or last < UNUSED_STEPS:
+        return None
+    return spec.make(
+        "info",
+        f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
+        f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} steps, on rank {card.rank}",
+        "if the GPU is not busy all the time: raise the micro-batch and cut accumulation, or turn off offload, "
+        "activation checkpointing or sharding",
+        rank=everybody(view),
+        confidence=0.7,
+        proof=Proof(
+            "largest peak allocated / memory of the GPU; raised below the threshold",
+            100 * share,
+            100 * HALF,
+            "%",
+            "share = max over ranks of peak_allocated_bytes / device_memory_bytes",
+            card.inputs(Input("steps done", last, "", "steps.step, the slowest rank")),
+        ),
+    )

@@ -1,0 +1,102 @@
+"""Does memory grow steadily? One judgement for the resident set, the GPU's allocator and its peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.model import Input, Proof
+from gputop_analysis.stats import mann_kendall, theil_sen
+from gputop_analysis.view import Array, RunView
+
+WINDOWS, SAMPLES_PER_WINDOW = 8, 3
+MIN_SPAN_S = 2.0
+MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
+SURE_P = 0.01
+STILL_GROWING = 0.35
+"""Part of the growth that must fall in the second half: caches and lazy buffers fill early and then stand still."""
+AFTER_STEP = 10
+"""Before it, buffers and the optimizer's state are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that rises, from one value for each of equal windows of time."""
+
+    rank: int
+    column: str
+    first_bytes: float
+    last_bytes: float
+    bytes_per_s: float
+    span_s: float
+    p: float
+    readings: int
+
+    def proof(self, bytes_per_step: float, *inputs: Input, formula: str = "") -> Proof:
+        """What a finding about this growth rests on."""
+        source = f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
+        return Proof(
+            "Mann-Kendall p (two-sided) of one value for each window of time; raised below the threshold",
+            self.p,
+            SURE_P,
+            "",
+            formula or "growth = Theil-Sen slope of the windows' values; a window's value is its minimum",
+            (
+                Input("first window", self.first_bytes / 1e6, "MB", source),
+                Input("last window", self.last_bytes / 1e6, "MB", source),
+                Input("span", self.span_s, "s", source),
+                Input("growth per second", self.bytes_per_s / 1e6, "MB/s", "Theil-Sen slope"),
+                Input("growth per step", bytes_per_step / 1e6, "MB", "slope / steps per second"),
+                *inputs,
+            ),
+        )
+
+
+def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Array], float] = np.min) -> Growth | None:
+    """Growth of a memory column of a rank's last process; ``of_window`` makes one value of a window's readings."""
+    key = f"growth of {column} on {rank} by {of_window.__name__}"
+    if key not in view.known:
+        series = view.per_rank[rank]
+        rows = series.rows[series.attempt_start :]
+        rows = rows[(rows[column] > 0) & (rows["step"] >= AFTER_STEP)]
+        view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
+    return view.known[key]
+
+
+def steady_growth(
+    t_ns: Array, sizes: Array, rank: int, column: str, of_window: Callable[[Array], float] = np.min
+) -> Growth | None:
+    """Judge a series of memory readings; None where they do not rise steadily, or are too few to tell."""
+    if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
+        return None
+    quarter = len(sizes) // 4
+    if sizes[-quarter:].min() - sizes[:quarter].min() < MIN_GROWTH_BYTES // 2:
+        return None
+    seconds = (t_ns - t_ns[0]) / 1e9
+    span = float(seconds[-1])
+    if span < MIN_SPAN_S:
+        return None
+    window = np.minimum((seconds / span * WINDOWS).astype(int), WINDOWS - 1)
+    present = np.unique(window)
+    values = np.array([of_window(sizes[window == w]) for w in present], np.float64)
+    centres = (present + 0.5) * span / WINDOWS
+    if len(values) < 5:
+        return None
+    growth = values[-1] - values[0]
+    trend = mann_kendall(values)
+    late = values[-1] - values[len(values) // 2]
+    if growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0]) or trend.tau <= 0 or trend.p >= SURE_P:
+        return None
+    if late < STILL_GROWING * growth:
+        return None
+    slope = theil_sen(centres, values)
+    return Growth(rank, column, values[0], values[-1], slope, span, trend.p, len(sizes))
+
+
+def per_step(view: RunView, growth: Growth) -> float:
+    """Bytes a step."""
+    series = view.per_rank[growth.rank]
+    steps_per_s = series.total_steps() / max(float(series.rows["wall_ns"].sum()) / 1e9, 1e-9)
+    return growth.bytes_per_s / steps_per_s

@@ -1,0 +1,227 @@
+"""Memory that the script's own habits waste: the allocator flushed, gradients kept, graphs built in evaluation, and
+other programs on the same GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.memory_gpu import GIB, cards
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import Event, told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+STEADY_FROM_STEP, ENOUGH_STEPS = 50, 100
+ALLOCS_PER_STEP, FLUSHES_PER_STEP = 0.05, 0.02
+
+
+@finding(
+    id="ME04",
+    name="allocator churn",
+    family="memory",
+    cause="memory",
+    trigger="after step 50 the driver is asked for memory in more than 1 of 20 steps, or empty_cache() is called in "
+    "more "
+    "than 1 of 50",
+    fix="no torch.cuda.empty_cache() in the loop; shapes that repeat",
+)
+def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
+    """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all requests."""
+    rates = {rank: found for rank in view.ranks if (found := _rates(told(view, "allocator").get(rank, [])))}
+    if not rates:
+        return None
+    rank = max(rates, key=lambda r: (rates[r]["flushes"], rates[r]["allocs"]))
+    rate = rates[rank]
+    flushed = rate["flushes"] > FLUSHES_PER_STEP
+    if not flushed and rate["allocs"] <= ALLOCS_PER_STEP:
+        return None
+    site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
+    value, threshold = (rate["flushes"], FLUSHES_PER_STEP) if flushed else (rate["allocs"], ALLOCS_PER_STEP)
+    return spec.make(
+        "medium",
+        f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
+        if flushed
+        else f"the driver is asked for memory {rate['allocs']:.2g} times a step",
+        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step taking {rate['ms']:.2f} "
+        "ms, "
+        f"over {rate['steps']:,.0f} steps of rank {rank}",
+        f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is fetched again at once"
+        if flushed
+        else "let shapes repeat (bucket or pad lengths), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        rank=rank if len(rates) == 1 else everybody(view),
+        site=site,
+        confidence=0.9,
+        recoverable_ms_per_step=rate["ms"] if flushed else None,
+        proof=Proof(
+            "calls of empty_cache() per step" if flushed else "driver allocations per step",
+            value,
+            threshold,
+            "a step",
+            "recoverable = time inside empty_cache() / steps (what the new allocations cost comes on top)",
+            (
+                Input("driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"),
+                Input("empty_cache()", rate["flushes"], "a step", f"allocator events, rank {rank}"),
+                Input("time in empty_cache()", rate["ms"], "ms per step", f"allocator events, rank {rank}"),
+                Input("steps between first and last event", rate["steps"], "", "allocator events"),
+            ),
+        ),
+    )
+
+
+def _rates(events: list[Event]) -> dict[str, float] | None:
+    """Per step between the first event past the warm-up and the last; None for too few steps."""
+    steady = [one for one in events if one.get("step", 0) >= STEADY_FROM_STEP]
+    if not steady or (steps := steady[-1]["step"] - steady[0]["step"]) < ENOUGH_STEPS:
+        return None
+
+    def a_step(name: str) -> float:
+        return ((steady[-1].get(name) or 0) - (steady[0].get(name) or 0)) / steps
+
+    return {
+        "steps": steps,
+        "allocs": a_step("device_allocs"),
+        "flushes": a_step("empty_cache_calls"),
+        "ms": a_step("empty_cache_ms"),
+    }
+
+
+FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
+
+
+@finding(
+    id="ME07",
+    name="other processes on the GPU",
+    family="memory",
+    cause="memory",
+    trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % of the samples",
+    fix="end them, or choose another GPU by CUDA_VISIBLE_DEVICES",
+)
+def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
+    """Somebody else's memory and time."""
+    found = []
+    for name, host in view.record.hosts.items():
+        ours = {gpu.index for gpu in host.state.gpus if gpu.ours}
+        rows = host.gpu.rows[-2000:]
+        rows = rows[(rows["t_ns"] >= view.from_ns) & (rows["memory_foreign_bytes"] >= 0)]
+        for index in sorted(ours & set(np.unique(rows["index"]).tolist())):
+            foreign = rows["memory_foreign_bytes"][rows["index"] == index]
+            share = float((foreign > FOREIGN_BYTES).mean())
+            if len(foreign) >= MIN_SAMPLES and share > FOREIGN_SHARE:
+                found.append(_foreign(spec, name, index, float(np.median(foreign)), share, len(foreign)))
+    return found
+
+
+def _foreign(spec: Spec, host: str, gpu: int, held: float, share: float, samples: int) -> Finding:
+    source = f"gpu.memory_foreign_bytes, GPU {gpu} of {host}, {samples:,} samples"
+    return spec.make(
+        "medium",
+        f"other processes hold {held / GIB:.1f} GiB of GPU {gpu}",
+        f"median of {samples:,} samples; above 256 MB in {100 * share:.0f} % of them",
+        f"nvidia-smi -i {gpu} shows who it is; end it, or choose another GPU by CUDA_VISIBLE_DEVICES",
+        gpu=gpu,
+        host=host,
+        confidence=0.9,
+        proof=Proof(
+            "share of samples in which processes outside the run hold more than 256 MB",
+            100 * share,
+            100 * FOREIGN_SHARE,
+            "%",
+            "share = samples above 256 MB / samples",
+            (Input("held by others, median", held / GIB, "GiB", source),),
+        ),
+    )
+
+
+HELD_SHARE, CARD_FULL = 0.05, 0.8
+
+
+@finding(
+    id="ME09",
+    name="gradients kept through the forward",
+    family="memory",
+    cause="memory",
+    trigger="gradients of the last update still lie in memory when the next forward runs, more than 5 % of the card "
+    "(on a "
+    "CPU of the resident memory); medium where the card is 80 % full",
+    fix="optimizer.zero_grad(set_to_none=True) right after optimizer.step()",
+)
+def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
+    """Gradients set to zero, or cleared only after the forward, take as much memory as the parameters."""
+    for rank, events in told(view, "checkup").items():
+        held, whole = _held(view, rank, events)
+        if whole <= 0 or held <= HELD_SHARE * whole:
+            continue
+        card = cards(view).get(rank)
+        tight = card is not None and card.peak > CARD_FULL * card.total
+        return spec.make(
+            "medium" if tight else "info",
+            f"{held / 1e6:,.0f} MB of old gradients lie in memory during the forward",
+            f"when the forward after an update begins, {held / 1e6:,.0f} MB of gradients of rank {rank} are still "
+            "held, "
+            f"{100 * held / whole:.0f} % of {whole / 1e6:,.0f} MB {'of the card' if card else 'resident memory'} "
+            f"({events[-1]['alike']} looks)",
+            "call optimizer.zero_grad(set_to_none=True), torch's default, right after optimizer.step()",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            proof=Proof(
+                "gradients held when a forward begins / memory",
+                100 * held / whole,
+                100 * HELD_SHARE,
+                "%",
+                "held = size of the gradients that are not None at the first forward after an update",
+                (
+                    Input("held", held / 1e6, "MB", f"checkup event of step {events[-1]['step']}, rank {rank}"),
+                    Input("memory", whole / 1e6, "MB", "hello.device_memory_bytes or steps.rss_bytes"),
+                ),
+            ),
+        )
+    return None
+
+
+def _held(view: RunView, rank: int, events: list[Event]) -> tuple[float, float]:
+    """Bytes of gradients held at a forward in the last three looks at least, and the memory to compare them with."""
+    last = events[-1]
+    if last.get("alike", 0) < 3 or last.get("stale") or not last.get("held_bytes"):
+        return 0.0, 0.0
+    whole = view.hello(rank).get("device_memory_bytes")
+    rows = view.per_rank[rank].rows
+    return float(last["held_bytes"]), float(whole or (rows["rss_bytes"][-1] if len(rows) else 0))
+
+
+MIN_GRAPH_FORWARDS = 3
+
+
+@finding(
+    id="ME10",
+    name="evaluation builds graphs",
+    family="memory",
+    cause="memory",
+    trigger="three forwards or more of a model in eval mode, with gradients enabled, that no backward follows",
+    fix="with torch.inference_mode(): around the evaluation",
+)
+def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
+    """Each evaluation forward keeps its activations for a backward that never comes."""
+    counted = {rank: view.hello(rank).get("graph_eval") or {} for rank in view.ranks}
+    rank = max(counted, key=lambda r: counted[r].get("forwards", 0), default=-1)
+    forwards = int(counted.get(rank, {}).get("forwards", 0))
+    if forwards < MIN_GRAPH_FORWARDS:
+        return None
+    took_ms = float(counted[rank].get("ms", 0.0))
+    return spec.make(
+        "medium",
+        f"evaluation runs with gradients enabled: {forwards:,} forwards built a graph",
+        f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward that never came; "
+        "they "
+        f"took {took_ms:,.0f} ms in all",
+        "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less memory, and faster",
+        rank=rank if len(view.ranks) > 1 else everybody(view),
+        proof=Proof(
+            "forwards in eval mode with gradients enabled and no backward",
+            forwards,
+            MIN_GRAPH_FORWARDS,
+            "forwards",
+            "a forward counts when the next batch is fetched before any backward",
+            (Input("time in them", took_ms, "ms", f"hello.graph_eval, rank {rank}"),),
+        ),
+    )

@@ -1,0 +1,286 @@
+"""Gradients: too large, always clipped, missing, never cleared, or too small for the weights' precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import Event, told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.spikes import stand_outs, steps_named
+from gputop_analysis.view import Array, RunView
+
+RECORDS = 600
+"""Newest records that are looked at while a run is live."""
+ALARM_SIGMAS, ALARM_FACTOR = 12.0, 5.0
+GROWING_RECORDS, GROWN_FACTOR = 10, 10.0
+
+
+def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array, Array]:
+    """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty without any."""
+    for rank, series in view.per_rank.items():
+        late = view.device(rank)
+        rows = late if len(late) and np.isfinite(late["grad_norm"]).any() else series.rows[series.attempt_start :]
+        rows = rows[-RECORDS:] if view.live else rows
+        rows = rows[np.isfinite(rows["grad_norm"]) & (rows["step"] >= from_step)]
+        if len(rows):
+            last = rows["step"].astype(np.int64)
+            folded = rows["n_steps"].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+            return rank, last - np.maximum(folded, 1) + 1, last, rows["grad_norm"].astype(np.float64)
+    nothing = np.zeros(0, np.int64)
+    return -1, nothing, nothing, np.zeros(0)
+
+
+@finding(
+    id="NU03",
+    name="gradient norm blow-up",
+    family="numerics",
+    cause="nan",
+    trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 before it (medium from 12 and "
+    "5 times), or ten records in a row that rise tenfold",
+    fix="a lower learning rate or a longer warm-up; clip gradients",
+)
+def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
+    """What clip_grad_norm_ returned jumps up. Without clipping there is no norm to judge."""
+    rank, firsts, lasts, norms = gradient_norms(view, from_step=20)
+    spikes, levels, sigmas = stand_outs(norms, min_relative=1.0, logarithmic=True)
+    begin = _growth_begin(norms)
+    if not len(spikes) and begin is None:
+        return None
+    if begin is not None:
+        at, level, value = len(norms) - 1, norms[begin], norms[-1]
+        told_as = f"gradient norm rises from {level:.3g} to {value:.3g} over the last {at - begin + 1} records"
+        proof_value, threshold, unit, severe = float(value / level), GROWN_FACTOR, "times", True
+        statistic = f"last gradient norm / first of {at - begin + 1} records that each rise"
+    else:
+        one = int(np.argmax(norms[spikes] / levels))
+        at, level, value = int(spikes[one]), float(levels[one]), float(norms[spikes[one]])
+        told_as = f"gradient norm jumps to {value:.3g}, {value / level:.0f} times its level"
+        proof_value, threshold, unit = float(sigmas[one]), 8.0, "standard deviations"
+        severe = sigmas[one] > ALARM_SIGMAS and value > ALARM_FACTOR * level
+        statistic = "(log norm - median of the 100 before it) / their robust standard deviation"
+    named = steps_named(int(firsts[at]), int(lasts[at]))
+    return spec.make(
+        "medium" if severe else "info",
+        f"{told_as} ({named})",
+        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before that; {len(spikes)} "
+        f"jumps in {len(norms):,} records",
+        "look at the batch of that step; lower the learning rate or warm up longer; clip at about the usual norm: "
+        f"clip_grad_norm_(parameters, {_round(level)})",
+        rank=everybody(view),
+        proof=Proof(
+            statistic,
+            proof_value,
+            threshold,
+            unit,
+            "standard deviation = 1.4826 x median absolute deviation of the logarithms",
+            (
+                Input("gradient norm", float(value), "", f"steps.grad_norm or device.grad_norm, rank {rank}, {named}"),
+                Input("level before", float(level), "", "median of the 100 records before, or the first of the rise"),
+                Input("records", len(norms), "", f"with a gradient norm, rank {rank}"),
+            ),
+        ),
+    )
+
+
+def _growth_begin(norms: Array) -> int | None:
+    """Where the last records begin to rise one after another, if ten or more do, by a factor of ten."""
+    tail = norms[-200:]
+    falls = np.flatnonzero(np.diff(tail) <= 0)
+    begin = int(falls[-1]) + 1 if len(falls) else 0
+    if len(tail) - begin <= GROWING_RECORDS or not 0 < GROWN_FACTOR * tail[begin] <= tail[-1]:
+        return None
+    return len(norms) - len(tail) + begin
+
+
+CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100, 10.0, 20
+
+
+@finding(
+    id="NU05",
+    name="always clipped",
+    family="numerics",
+    cause="compute",
+    trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the first 100; medium where the "
+    "median norm is more than ten times max_norm",
+    fix="raise max_norm to about the usual norm, or lower the learning rate",
+)
+def always_clipped(view: RunView, spec: Spec) -> Finding | None:
+    """Each step is scaled to the same length: the learning rate no longer means what it says."""
+    rank, firsts, lasts, norms = gradient_norms(view, from_step=EARLY_STEPS)
+    limit = (view.hello(rank).get("clip") or {}).get("max_norm") if len(norms) else None
+    if not limit or len(norms) < ENOUGH_NORMS or lasts[-1] - firsts[0] + 1 < CLIP_STEPS:
+        return None
+    share, median = float((norms > limit).mean()), float(np.median(norms))
+    if share <= CLIPPED_SHARE:
+        return None
+    return spec.make(
+        "medium" if median > FAR_ABOVE * limit else "info",
+        f"gradients are clipped in {100 * share:.0f} % of the steps: norm {median:.3g}, max_norm {limit:g}",
+        f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, {100 * share:.0f} % exceed "
+        f"max_norm={limit:g}; their median is {median:.4g}, so a step is scaled by {limit / median:.2g}",
+        f"raise max_norm to about {_round(median)} and lower the learning rate to match, unless steps of equal length "
+        "are "
+        "what you want",
+        rank=everybody(view),
+        proof=Proof(
+            "share of gradient norms above max_norm",
+            100 * share,
+            100 * CLIPPED_SHARE,
+            "%",
+            "medium where median norm / max_norm > 10",
+            (
+                Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
+                Input("median norm", median, "", f"steps.grad_norm or device.grad_norm, rank {rank}"),
+                Input("norms", len(norms), "", f"steps {firsts[0]} to {lasts[-1]}"),
+            ),
+        ),
+    )
+
+
+def _round(value: float) -> str:
+    return f"{value:.2g}"
+
+
+ALIKE = 3
+"""So many looks in a row must have found the same; they lie at least 20 steps apart."""
+MUCH_WITHOUT = 0.01
+
+
+@finding(
+    id="NU08",
+    name="parameters without gradient",
+    family="numerics",
+    cause="compute",
+    trigger="parameters that the optimizer has and that want a gradient have none at three looks in a row, 20 steps or "
+    "more apart; medium where they are more than 1 % of all",
+    fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
+)
+def without_gradient(view: RunView, spec: Spec) -> Finding | None:
+    """Part of the model does not learn."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        missing, whole = last.get("without_gradient") or 0, last.get("trainable") or 0
+        if not missing or not whole or last.get("alike", 0) < ALIKE:
+            continue
+        names = [name or "a parameter of no module" for name in last.get("without_gradient_names") or []]
+        experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
+        share = missing / whole
+        return spec.make(
+            "medium" if share > MUCH_WITHOUT and not experts else "info",
+            f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
+            f"{missing:,} of {whole:,} values in the optimizer have grad None when it steps ({last['alike']} looks up "
+            "to "
+            f"step {last['step']}, rank {rank}): {', '.join(names)}",
+            "use them in the loss, or call requires_grad_(False) and leave them out of the optimizer; look for a "
+            "detach(), a torch.no_grad() or a branch that is not taken",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            proof=Proof(
+                "values without a gradient / values in the optimizer that want one",
+                100 * share,
+                0.0,
+                "%",
+                "medium above 1 %",
+                (
+                    Input(
+                        "without a gradient", missing, "values", f"checkup event of step {last['step']}, rank {rank}"
+                    ),
+                    Input("in the optimizer", whole, "values", "the same"),
+                    Input("looks in a row", last["alike"], "", "the same"),
+                ),
+            ),
+        )
+    return None
+
+
+@finding(
+    id="NU11",
+    name="gradients never cleared",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, 20 steps or more apart, gradients are not zero when the first backward after an "
+    "update begins",
+    fix="optimizer.zero_grad() once a step",
+    explains=("NU02", "NU03", "NU05", "NU07", "ME09"),
+)
+def never_cleared(view: RunView, spec: Spec) -> Finding | None:
+    """Without zero_grad() each step adds its gradient to those of all steps before."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        if not last.get("stale") or last.get("alike", 0) < ALIKE:
+            continue
+        norms = gradient_norms(view)[-1]
+        grown = f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""
+        return spec.make(
+            "high",
+            "gradients are never cleared: each step adds to those of all steps before",
+            f"gradients of the step before are not zero when the first backward after an update begins "
+            f"({last['alike']} "
+            f"looks up to step {last['step']}, rank {rank}){grown}",
+            "call optimizer.zero_grad() after optimizer.step()",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.95,
+            proof=Proof(
+                "looks in a row at which gradients were not zero before the first backward after an update",
+                last["alike"],
+                ALIKE - 1,
+                "looks",
+                "eight gradients, 4096 values of each, are compared with zero",
+                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+            ),
+        )
+    return None
+
+
+STUCK_SHARE, LOOKS = 0.90, 3
+
+
+@finding(
+    id="NU12",
+    name="updates vanish in bf16",
+    family="numerics",
+    cause="compute",
+    trigger="in three looks in a row an update leaves more than 90 % of the sampled bf16 values that have a gradient "
+    "as "
+    "they were: it is below half a unit in the last place, 2^-9 of the value",
+    fix="weights in float32 with autocast, or an optimizer with stochastic rounding or float32 master weights",
+)
+def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
+    """bf16 keeps 8 bits: a relative change below 2^-9 is rounded away."""
+    for rank, events in told(view, "checkup").items():
+        shares = [share for one in events[-LOOKS:] if (share := _stuck(one)) is not None]
+        optimizer = view.hello(rank).get("optimizer") or {}
+        foreign = optimizer.get("module") not in ("torch", None) or "compensation" in (optimizer.get("state") or {})
+        lr = events[-1].get("lr_max") or 0.0
+        if len(shares) < LOOKS or min(shares) <= STUCK_SHARE or lr <= 0 or foreign:
+            continue
+        share = float(np.median(shares))
+        return spec.make(
+            "medium",
+            f"updates vanish: {100 * share:.0f} % of the bf16 weights do not change in a step",
+            f"of the sampled values with a gradient, {100 * share:.1f} % were the same after the update (median of "
+            f"{len(shares)} looks up to step {events[-1]['step']}, rank {rank}, lr {lr:.3g})",
+            "keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), or an optimizer with "
+            "stochastic rounding, or raise the learning rate",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.85,
+            proof=Proof(
+                "smallest share of unchanged values in the last three looks",
+                100 * min(shares),
+                100 * STUCK_SHARE,
+                "%",
+                "share = values equal before and after the update / values with a gradient that is not zero",
+                (
+                    Input("values compared", int(events[-1]["bf16_pushed"]), "", f"checkup event, rank {rank}"),
+                    Input("unchanged", int(events[-1]["bf16_stuck"]), "", "the same"),
+                    Input("learning rate", float(lr), "", "the same, largest over the groups"),
+                ),
+            ),
+        )
+    return None
+
+
+def _stuck(event: Event) -> float | None:
+    pushed = event.get("bf16_pushed") or 0
+    return event["bf16_stuck"] / pushed if pushed >= 100 else None

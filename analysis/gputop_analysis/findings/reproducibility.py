@@ -1,0 +1,112 @@
+"""Reproducibility: what a seed does not fix, and random numbers alike on all ranks. Never more than info."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody, on_device
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+
+@finding(
+    id="RE02",
+    name="a seed alone does not fix the run",
+    family="reproducibility",
+    cause="compute",
+    trigger="a seed was set, but cudnn.benchmark is on, or on a GPU algorithms need not be deterministic",
+    fix="torch.use_deterministic_algorithms(True), cudnn.benchmark = False, CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED",
+)
+def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
+    """Two runs with the same seed will differ. Only worth knowing for who asked for reproducibility."""
+    if not view.ranks:
+        return None
+    hello = view.hello()
+    flags = hello.get("flags") or {}
+    seed = flags.get("seed")
+    if seed is None:
+        return None
+    on_gpu = on_device(view, view.ranks[0])
+    missing = _missing(flags, hello.get("env") or {}, on_gpu)
+    if not missing:
+        return None
+    return spec.make(
+        "info",
+        f"seed {seed} alone does not make the run repeatable: {missing[0][0]}",
+        "; ".join(what for what, _ in missing),
+        "; ".join(fix for _, fix in missing) + " (slower; only if runs must be repeatable)",
+        rank=everybody(view),
+        proof=Proof(
+            "switches that leave room for chance, although a seed was set",
+            len(missing),
+            0,
+            "switches",
+            "read from torch.backends, torch.are_deterministic_algorithms_enabled() and the environment",
+            (Input("seed", seed, "", "hello.flags.seed"), *(Input(what, "yes", "", "hello") for what, _ in missing)),
+        ),
+    )
+
+
+def _missing(flags: dict[str, Any], env: dict[str, str], on_gpu: bool) -> list[tuple[str, str]]:
+    found = []
+    if flags.get("cudnn_benchmark"):
+        found.append(("cudnn.benchmark picks algorithms by timing", "torch.backends.cudnn.benchmark = False"))
+    if on_gpu and flags.get("deterministic") is False:
+        found.append(("algorithms need not be deterministic", "torch.use_deterministic_algorithms(True)"))
+        if "CUBLAS_WORKSPACE_CONFIG" not in env:
+            found.append(("CUBLAS_WORKSPACE_CONFIG is not set", "CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment"))
+    if found and "PYTHONHASHSEED" not in env:
+        found.append(("PYTHONHASHSEED is not set", "PYTHONHASHSEED=0 in the environment"))
+    return found
+
+
+@finding(
+    id="RE03",
+    name="same random numbers on all ranks",
+    family="reproducibility",
+    cause="compute",
+    trigger="torch's CPU generator has the same state on all DDP ranks after the same update, and the model has "
+    "dropout",
+    fix="torch.manual_seed(seed + rank) after the model is made",
+)
+def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
+    """All ranks drop the same units and augment alike: less variety than the number of samples promises."""
+    if view.ranks and on_device(view, view.ranks[0]):
+        return None  # dropout draws from the GPU's generator, which is not looked at
+    states = {
+        rank: {one["update"]: (one.get("random") or {}).get("state") for one in events}
+        for rank, events in told(view, "replica").items()
+    }
+    modules = (view.hello().get("model") or {}).get("modules") or {}
+    dropout = sorted(name for name in modules if "Dropout" in name)
+    if len(states) < 2 or len(states) < view.world_size or not dropout:
+        return None
+    common = sorted(set.intersection(*(set(one) for one in states.values())))
+    equal = [
+        u for u in common if len({one[u] for one in states.values()}) == 1 and states[view.ranks[0]][u] is not None
+    ]
+    if len(equal) < 2 or len(equal) < len(common):
+        return None
+    seed = (told(view, "replica")[view.ranks[0]][-1].get("random") or {}).get("seed")
+    return spec.make(
+        "info",
+        f"all {len(states)} ranks draw the same random numbers (seed {seed})",
+        f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the same state on all ranks, and the "
+        f"model has {dropout[0]}: every rank drops the same units",
+        "torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's parameters anyway); not with "
+        "tensor parallelism, which needs equal numbers",
+        rank=None,
+        proof=Proof(
+            "looks at which the generator's state is the same on all ranks",
+            len(equal),
+            1,
+            "looks",
+            "CRC-32 of torch.get_rng_state()",
+            (
+                Input("looks", len(common), "", "replica events"),
+                Input("seed", seed if seed is not None else "not known", "", "torch.initial_seed(), rank 0"),
+            ),
+        ),
+    )
