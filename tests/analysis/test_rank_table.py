@@ -58,3 +58,12 @@ def test_what_is_not_measured_is_not_zero(tmp_path, ranks):
     assert (table.culprit, table.pattern, table.source, len(table.critical_path)) == (None, "unknown", "", 0)
     assert np.isnan(table.wait_ms).all() and np.isnan(table.exposed_comm_ms)
     assert table.step_ms == pytest.approx(5.0, rel=0.05)
+
+
+def test_ranks_without_a_steady_step(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.steps(30, 0, forward=5.0)
+    build.steps(4, 1, forward=5.0)
+    table = rank_table(RunView(build.open()))
+    assert np.isnan(table.step_ms).tolist() == [False, True]
+    assert table.steps.tolist() == [30, 4]
