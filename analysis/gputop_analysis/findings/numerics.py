@@ -172,7 +172,7 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     is live only the newest records are looked at.
     """
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for rank in list(view.per_rank)[:: -(-len(view.per_rank) // MAX_RANKS)]:
+    for rank in list(view.per_rank)[:: max(1, -(-len(view.per_rank) // MAX_RANKS))]:
         series, device = view.per_rank[rank], view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
