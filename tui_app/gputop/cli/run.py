@@ -132,11 +132,11 @@ def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady
     try:
         from gputop.cli.summary import print_report_json, print_summary
 
-        print_summary(handle.run_dir)
+        report = print_summary(handle.run_dir)
         if burst is not None:
             burst.print_result()
-        if options.json:
-            print_report_json(handle.run_dir)
+        if options.json and report is not None:
+            print_report_json(report)
     except BrokenPipeError:
         silence_stdout()
     except Exception as error:
