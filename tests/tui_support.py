@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gputop.feed.pages import PageReader
 from gputop.feed.snapshot import Snapshot
 from gputop_agent import wire
-from gputop_analysis.model import Finding, Severity
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_probes.record import layout
+from gputop_probes.record.reader import RunRecord
 from gputop_probes.record.writer import RecordWriter
 
 START_NS = 1_700_000_000 * 10**9
@@ -66,6 +68,7 @@ def write_run(
     state: str = "ended",
     exit_code: int | None = 0,
     slow_rank: int | None = None,
+    spike_at: int | None = None,
     total_steps: int | None = None,
     command: tuple[str, ...] = ("python", "train.py", "--batch", "16"),
     recording: str | None = None,
@@ -89,8 +92,10 @@ def write_run(
             phases = _phases_of(rank, step, ranks, slow_rank)
             at_ns += round(sum(phases.values()) * 1e6)
             flags = wire.F_FIRST if step == 0 else 0
-            memory = _memory(rank) if gpus else {}
-            rows.append(step_row(rank, step, at_ns, phases, flags=flags, **memory))
+            more = _memory(rank) if gpus else {}
+            if spike_at is not None and step in (spike_at, spike_at + 1):
+                more |= {"loss": 6.4, "loss_max": 6.4, "grad_norm": 9.5}
+            rows.append(step_row(rank, step, at_ns, phases, flags=flags, **more))
             wait = 0.5 if rank == slow_rank else 5.5 if slow_rank is not None else 0.4
             if ranks > 1:
                 values = {"t_end_ns": at_ns, "step": step, "source": wire.COMM_DDP, "wait_ns": round(wait * 1e6)}
@@ -136,7 +141,7 @@ def _phases_of(rank: int, step: int, ranks: int, slow_rank: int | None) -> dict[
     return phases
 
 
-def _memory(rank: int) -> dict[str, int]:
+def _memory(rank: int) -> dict[str, float]:
     allocated = round((52.3 + rank * 0.4) * GIB)
     return {
         "allocated_bytes": allocated,
@@ -191,12 +196,26 @@ def a_finding(severity: Severity = "high", rank: int | None = 2, **more: Any) ->
         "recoverable_ms_per_step": 4.2,
         "interval_ms_per_step": (3.9, 4.5),
         "recoverable_hours": 1.6,
+        "proof": a_proof(),
     }
     return Finding(**(values | more))
 
 
+def a_proof() -> Proof:
+    """A statistic with its threshold and what it was computed from."""
+    source = "steps.data_ns, rank 2, 390 steady steps"
+    return Proof(
+        statistic="lower end of the 95 % interval of data wait / step time",
+        value=31.2,
+        threshold=10.0,
+        unit="%",
+        formula="recoverable = sum(data wait) / steps",
+        inputs=(Input("data wait", 4.2, "ms", source), Input("step time", 12.4, "ms", "steps.wall_ns, the same steps")),
+    )
+
+
 class StillFeed:
-    """A feed that shows one snapshot, then whatever ``next`` is set to."""
+    """A feed that shows one snapshot, then whatever ``next`` is set to; pages are read from the snapshot's record."""
 
     def __init__(self, snapshot: Snapshot):
         self.next = snapshot
@@ -206,7 +225,9 @@ class StillFeed:
         return self.next
 
     def take(self) -> Snapshot:
-        return self.next
+        if self.pages.wanted is None:
+            return self.next
+        return replace(self.next, page=self.pages.read(RunRecord.open(self.next.run_dir), self.next, moved=False))
 
 
 class FakeControl:

@@ -15,7 +15,7 @@ from gputop_probes.record.reader import RunRecord
 def run_dir(tmp_path_factory):
     """A run of four ranks on four GPUs that has ended."""
     folder = tmp_path_factory.mktemp("record") / "straggler"
-    return write_run(folder, ranks=4, gpus=4, slow_rank=2, total_steps=400)
+    return write_run(folder, ranks=4, gpus=4, slow_rank=2, spike_at=250, total_steps=400)
 
 
 @pytest.fixture(scope="session")

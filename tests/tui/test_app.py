@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input
-from tui_support import FakeControl, FixedClock, StillFeed
+from tui_pilot import screen_text, started, step
+from tui_support import FakeControl
 
-from gputop.app import Source
 from gputop.app.actions import ACTIONS, OF_THE_APP, on_screen, target
 from gputop.app.application import GputopApp
+from gputop.screens.budget import BudgetScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
+from gputop.screens.ranks import RanksScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
 
-SCREENS = {"main": MainScreen, "evidence": EvidenceScreen, "numerics": NumericsScreen}
-
-
-@asynccontextmanager
-async def started(running, control=None, size=(120, 40), mode="live"):
-    """The app with a feed that stands still; ``app.step()`` takes one snapshot as a tick would."""
-    app = GputopApp(Source(running.run_dir, mode, control), FixedClock(), StillFeed(running), ticking=False)
-    async with app.run_test(size=size) as pilot:
-        await step(app, pilot)
-        yield app, pilot
-
-
-async def step(app, pilot):
-    app.tick()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-
-
-def screen_text(app) -> str:
-    return "\n".join("".join(s.text for s in line) for line in app.screen._compositor.render_strips())
+PAGES = {"evidence": EvidenceScreen, "numerics": NumericsScreen, "budget": BudgetScreen, "ranks": RanksScreen}
+SCREENS = {"main": MainScreen, **PAGES}
 
 
 async def test_a_glance_shows_verdict_step_findings_and_output(running):
@@ -152,7 +135,7 @@ async def test_every_action_of_the_table_exists_and_is_in_the_help(running):
             assert (action.description in text) == (action.scope != "replay"), action.id
 
 
-@pytest.mark.parametrize("name", ["evidence", "numerics"])
+@pytest.mark.parametrize("name", PAGES)
 def test_every_key_of_a_screen_does_something_there(name):
     for action in on_screen(name):
         owner = GputopApp if action.id in OF_THE_APP else SCREENS[name]

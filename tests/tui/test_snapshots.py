@@ -8,6 +8,8 @@ from tui_support import FixedClock, StillFeed
 from gputop.app import Source
 from gputop.app.application import GputopApp
 
+PAGES = {"evidence": ("f", "enter"), "budget": ("b",), "numerics": ("n",), "ranks": ("w",)}
+
 
 def still(running, theme="gputop-dark"):
     app = GputopApp(Source(running.run_dir, "live"), FixedClock(), StillFeed(running), ticking=False)
@@ -23,6 +25,7 @@ def after(*keys):
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
+            await pilot.app.workers.wait_for_complete()
         await pilot.pause()
 
     return run
@@ -33,12 +36,21 @@ def test_overview(snap_compare, running, size):
     assert snap_compare(still(running), terminal_size=size, run_before=after())
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"])
+@pytest.mark.parametrize(
+    "keys", [("f", "enter"), ("b",), ("n",), ("w",)], ids=["evidence", "budget", "numerics", "ranks"]
+)
+def test_page(snap_compare, running, size, keys):
+    assert snap_compare(still(running), terminal_size=size, run_before=after(*keys))
+
+
+def test_page_without_colour(snap_compare, running, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert snap_compare(still(running, "ansi-dark"), terminal_size=(80, 24), run_before=after("b"))
+
+
 def test_light(snap_compare, running):
     assert snap_compare(still(running, "gputop-light"), terminal_size=(120, 40), run_before=after())
-
-
-def test_finding(snap_compare, running):
-    assert snap_compare(still(running), terminal_size=(80, 24), run_before=after("f", "enter"))
 
 
 def test_zoomed_ranks(snap_compare, running):

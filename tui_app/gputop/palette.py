@@ -47,6 +47,29 @@ PHASES: tuple[PhaseStyle, ...] = (
 )
 PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
 
+
+@dataclass(frozen=True, slots=True)
+class BudgetStyle:
+    """How one line of the efficiency budget looks: a role, and a letter where there is no colour."""
+
+    style: str
+    letter: str
+
+
+BUDGET: dict[str, BudgetStyle] = {
+    "useful_compute": BudgetStyle("good", "u"),
+    "compute_overhead": BudgetStyle("backward", "o"),
+    "data_stall": BudgetStyle("data", "d"),
+    "host": BudgetStyle("other", "h"),
+    "communication": BudgetStyle("comm", "c"),
+    "straggler_wait": BudgetStyle("high", "s"),
+    "checkpoint": BudgetStyle("checkpoint", "k"),
+    "eval": BudgetStyle("eval", "e"),
+    "compile": BudgetStyle("compile", "m"),
+    "other": BudgetStyle("reserved", "x"),
+}
+"""Lines of the budget that are a phase keep the phase's hue."""
+
 SEVERITY: dict[str, Mark] = {
     "critical": Mark("✖", "critical", "critical"),
     "high": Mark("▲", "high", "high"),

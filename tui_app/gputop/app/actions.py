@@ -55,7 +55,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=4, group="Panels"),
     Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=5, group="Panels"),
     Action("loss", "7,l", "7 l", "loss", "Go to the loss curve.", group="Panels"),
-    Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=11, group="Screens"),
+    Action("budget", "8,b", "8 b", "budget", "Where all of the wall time went.", footer=11, group="Screens"),
+    Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=12, group="Screens"),
+    Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -75,6 +77,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("copy_all", "Y", "Y", "copy all", "Copy figures and fix.", group="Evidence", screen="evidence"),
     Action("next_rank", "tab", "tab", "next rank", "The next rank.", group="Numerics", screen="numerics"),
     Action("previous_rank", "shift+tab", "shift+tab", "before", "The last one.", group="Numerics", screen="numerics"),
+    Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
+    Action("reverse", "S", "S", "reverse", "Turn the order round.", group="All ranks", screen="ranks"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
     Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
@@ -82,13 +86,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 9, "Replay"),
 )
 OF_THE_APP = frozenset(
-    ["quit", "help", "export", "copy", "profile", "dump", "search", "numerics"]
+    ["quit", "help", "export", "copy", "profile", "dump", "search", "budget", "numerics", "all_ranks"]
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
 """Actions that concern the run or the whole app; the others belong to a screen."""
 SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", "page_down", "home", "end"}
 """Actions that work on the screens above the main one too."""
-PAGE_FOOTER = ("back", "quit", "next_finding", "next_rank", "copy", "copy_all", "export", "seek_back", "help")
+PAGE_FOOTER = ("back", "quit", "next_finding", "next_rank", "sort", "reverse", "copy", "copy_all", "export", "help")
 """Footer of those screens, by importance."""
 
 

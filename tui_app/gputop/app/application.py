@@ -54,6 +54,7 @@ class GputopApp(App[AppResult]):
         self.errors: list[Exception] = []
         self.hard_exit: threading.Timer | None = None
         self._seen_notices: int | None = None
+        self._newest: Snapshot | None = None
         for item in theme.themes():
             self.register_theme(item)
         self.theme = theme.preferred()
@@ -135,6 +136,7 @@ class GputopApp(App[AppResult]):
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         self._taking = False
+        self._newest = message.snapshot
         if message.snapshot is not self.main.snapshot or message.output is not None:
             self.main.receive(message.snapshot, message.output)
         self._show_page(message.snapshot)
@@ -192,6 +194,16 @@ class GputopApp(App[AppResult]):
 
         self._open(EvidenceScreen, message.finding)
 
+    def action_budget(self) -> None:
+        from gputop.screens.budget import BudgetScreen
+
+        self._open(BudgetScreen)
+
+    def action_all_ranks(self) -> None:
+        from gputop.screens.ranks import RanksScreen
+
+        self._open(RanksScreen)
+
     def action_numerics(self) -> None:
         from gputop.screens.numerics import NumericsScreen
 
@@ -227,6 +239,8 @@ class GputopApp(App[AppResult]):
 
     def on_pause_asked(self) -> None:
         self.main.action_pause()
+        if self._newest is not None:
+            self._show_page(self._newest)
 
     # ---- actions of the table that concern the whole app
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gputop.feed.curves import loss_curve
 from gputop.feed.history import history
-from gputop.feed.live import notices, short
+from gputop.feed.live import notices
 from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
+from gputop.feed.window import short
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict

@@ -11,6 +11,7 @@ from gputop.feed import listings, series
 from gputop.feed.numerics import charts
 from gputop.feed.plots import Bar, Bars, Chart, Line, Plot
 from gputop.feed.snapshot import Snapshot
+from gputop.feed.window import window_of
 from gputop_agent.wire import PHASES
 from gputop_analysis.model import Finding
 from gputop_analysis.numerics import numerics
@@ -18,8 +19,6 @@ from gputop_analysis.view import RunView
 from gputop_analysis.waits import Waits, waits
 from gputop_probes.record.reader import RunRecord
 
-WINDOW = 1000
-"""Steps that live findings are judged by."""
 GIB = 2.0**30
 BARS_AT_MOST = 32
 
@@ -42,13 +41,10 @@ class EvidenceLoader:
     rank: int | None
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> Evidence | None:
-        from gputop.feed.live import short
-
         found = next((f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None)
         if found is None:
             return None
-        whole = self.id[:2] in _WHOLE_RUN or (snapshot.ended and short(record))
-        view = RunView(record, None if whole else WINDOW)
+        view = RunView(record, None if self.id[:2] in _WHOLE_RUN else window_of(record, snapshot)[0])
         made = [picture(view, found) for picture in pictures(found.id)] if view.ranks else []
         return Evidence(found, tuple(plot for plot in made if plot is not None))
 
@@ -150,14 +146,14 @@ def rank_waits(view: RunView, found: Finding) -> Plot | None:
     waited = waits(view)
     if waited is None:
         return None
-    wait = np.median(waited.ms, axis=0)
+    wait = np.asarray(np.median(waited.ms, axis=0))
     order = np.argsort(wait)[:BARS_AT_MOST]
     bars = []
     for i in order.tolist():
         rank = waited.ranks[i]
         steady = view.per_rank[rank].steady
         wall = float(np.median(view.per_rank[rank].wall_ms[steady])) if steady.any() else 0.0
-        parts = ((max(wall - wait[i], 0.0), "allocated"), (float(wait[i]), "track"))
+        parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
         bars.append(Bar(f"rank {rank}", parts, rank == found.rank))
     legend = (("own", "allocated"), ("waits for the others", "track"))
     return Bars(f"step of each rank, by {waited.source}", "ms", legend, tuple(bars))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FINDINGS_PERIOD_S = 2.0
 """Findings change slowly and cost more than the rest: they are evaluated this often."""
-ALL_RECORDS_AT_MOST = 200_000
-"""A run that has ended is judged as a whole unless it has more records than this."""
 WINDOW = 500
 """Steps that the figures look back."""
 NOTICE_TYPES = ("profile", "stack_dump")
@@ -102,14 +100,10 @@ class LiveFeed:
 
     def _final(self, record: RunRecord) -> tuple[Finding, ...]:
         """Findings over the whole of an ended run."""
+        from gputop.feed.window import short
         from gputop_analysis.findings import evaluate
 
         return tuple(evaluate(record, None if short(record) else 10 * self.window_steps))
-
-
-def short(record: RunRecord) -> bool:
-    """Whether the whole run can be judged at once."""
-    return sum(len(record.steps(rank)) for rank in record.ranks()) <= ALL_RECORDS_AT_MOST
 
 
 def notices(record: RunRecord) -> tuple[Notice, ...]:

@@ -131,7 +131,7 @@ class ReplayFeed:
 
     def _judge(self, part: RunRecord, position: Position) -> tuple[Finding, ...]:
         """Findings over what has been seen, at most every two seconds while playing."""
-        from gputop.feed.live import short
+        from gputop.feed.window import short
         from gputop_analysis.findings import evaluate
 
         now = self.clock.monotonic()

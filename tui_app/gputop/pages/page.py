@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
+from gputop.feed.pages import Loader
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
 from gputop.render.rows import Row, row_text, say
@@ -26,7 +27,7 @@ class Page(Canvas, can_focus=True):
         super().__init__(id=id)
         self._count = 0
 
-    def loader(self):
+    def loader(self) -> Loader:
         """What is to be read from the record while this is on the screen."""
         raise AssertionError(f"{type(self).__name__} reads nothing")
 
@@ -67,6 +68,14 @@ class Page(Canvas, can_focus=True):
         if isinstance(page, Trouble):
             return say(page.text, width)
         return self.content(page, width, height)
+
+    def move(self, step: int) -> None:
+        """One item up or down; on a page without items, one row."""
+        self.scroll_by(step)
+
+    def turn(self, direction: int) -> None:
+        """One screenful up or down."""
+        self.move(direction * max(1, self.size.height - 3))
 
     def scroll_by(self, rows: int) -> None:
         """Scroll, as far as there is something."""

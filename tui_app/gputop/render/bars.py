@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gputop.render.rows import Row
 
@@ -94,14 +95,16 @@ def stacked_columns(
 
     A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower block.
     """
-    grid = [_column(column, styles, letters, height, top, mono) for column in columns]
-    return [merged([cells[y] for cells in grid]) for y in range(height)]
+    looks = tuple(styles), tuple(letters)
+    grid = [_column(tuple(column), *looks, height, top, mono) for column in columns]
+    return [merged(row) for row in zip(*grid, strict=True)] if grid else [[] for _ in range(height)]
 
 
+@lru_cache(maxsize=4096)
 def _column(
-    values: Sequence[float], styles: Sequence[str], letters: Sequence[str], height: int, top: float, mono: bool
-) -> list[tuple[str, str]]:
-    """Cells of one column, top row first."""
+    values: tuple[float, ...], styles: tuple[str, ...], letters: tuple[str, ...], height: int, top: float, mono: bool
+) -> tuple[tuple[str, str], ...]:
+    """Cells of one column, top row first. Remembered: from one picture to the next most columns stay."""
     units = [0.0]
     for value in values:
         units.append(units[-1] + max(value, 0.0) / top * height)
@@ -109,7 +112,7 @@ def _column(
     cells = [_cell(units, styles, letters, y, mono) for y in range(height - 1, -1, -1)]
     if clipped and cells:
         cells[0] = ("▲", cells[0][1].split("/")[0])
-    return cells
+    return tuple(cells)
 
 
 def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str], y: int, mono: bool) -> tuple[str, str]:

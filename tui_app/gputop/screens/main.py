@@ -28,6 +28,9 @@ from gputop.widgets.plan import PANELS, SWITCHED, layout_name
 from gputop.widgets.ranks import Ranks
 from gputop.widgets.scrolling import ScrollingPanel
 
+BEHIND = {"breakdown": "budget", "loss": "numerics", "ranks": "all_ranks"}
+"""The screen that Enter opens from a panel."""
+
 
 class MainScreen(Screen[None]):
     """Everything at a glance."""
@@ -240,8 +243,8 @@ class MainScreen(Screen[None]):
         panel = self.focused_panel()
         if isinstance(panel, Findings):
             panel.choose()
-        elif isinstance(panel, Loss):
-            self.app.call_later(self.app.run_action, "app.numerics")
+        elif panel is not None and panel.id in BEHIND:
+            self.app.call_later(self.app.run_action, f"app.{BEHIND[panel.id]}")
         elif panel is not None:
             self.action_zoom()
 

@@ -81,19 +81,19 @@ class PageScreen(Screen[None]):
         self.post_message(PauseAsked())
 
     def action_up(self) -> None:
-        self.page.scroll_by(-1)
+        self.page.move(-1)
 
     def action_down(self) -> None:
-        self.page.scroll_by(1)
+        self.page.move(1)
 
     def action_page_up(self) -> None:
-        self.page.scroll_by(-max(1, self.page.size.height - 3))
+        self.page.turn(-1)
 
     def action_page_down(self) -> None:
-        self.page.scroll_by(max(1, self.page.size.height - 3))
+        self.page.turn(1)
 
     def action_home(self) -> None:
-        self.page.scroll_by(-(10**9))
+        self.page.move(-(10**9))
 
     def action_end(self) -> None:
-        self.page.scroll_by(10**9)
+        self.page.move(10**9)

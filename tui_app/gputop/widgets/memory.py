@@ -20,11 +20,11 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Ro
     run = snapshot.summary
     if run.gpus:
         head, *lines = gpu_lines(snapshot, width)
+        shown = [head, *lines[first : first + height - 1]]
     elif run.ranks:
-        head, *lines = rank_lines(snapshot, width)
+        shown = rank_lines(snapshot, width, run.ranks[first : first + height - 1])
     else:
         return say("Known once a rank has trained its first step.", width)
-    shown = [head, *lines[first : first + height - 1]]
     if not run.gpus and len(shown) < height:
         room = height - len(shown)
         shown += say(why_no_gpu(snapshot), width)[:room]
@@ -69,11 +69,11 @@ def _gpu_line(gpu: GpuSummary, ranks: list[RankSummary], columns: list[str], wid
     return _line(name, parts, peak, gpu.memory_total_gib, [values[c] for c in columns], width)
 
 
-def rank_lines(snapshot: Snapshot, width: int) -> list[Row]:
-    """Resident memory of each rank against what its host has."""
+def rank_lines(snapshot: Snapshot, width: int, ranks: tuple[RankSummary, ...]) -> list[Row]:
+    """A heading, then the resident memory of these ranks against what their hosts have."""
     totals = {host.host: host.memory_total_gib for host in snapshot.summary.hosts}
     rows = [_heading("rank", ["rss", "peak", "host"], width)]
-    for rank in snapshot.summary.ranks:
+    for rank in ranks:
         total = totals.get(rank.host, float("nan"))
         figures = [rank.rss_gib, rank.peak_rss_gib, total]
         rows.append(

@@ -1,0 +1,30 @@
+"""What the Budget screen shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputop.feed.plots import Trouble
+from gputop.feed.snapshot import Snapshot
+from gputop.feed.window import window_of
+from gputop_analysis.budget import Budget, budget
+from gputop_analysis.view import RunView
+from gputop_probes.record.reader import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPageData:
+    """The budget, and of which part of the run."""
+
+    budget: Budget
+    of: str
+
+
+@dataclass(frozen=True)
+class BudgetLoader:
+    """Reads the budget."""
+
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> BudgetPageData | Trouble:
+        steps, words = window_of(record, snapshot)
+        found = budget(RunView(record, steps))
+        return BudgetPageData(found, words) if found.wall_ns else Trouble("Known once a rank has trained a step.")

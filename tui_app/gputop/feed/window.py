@@ -1,0 +1,22 @@
+"""How far back the screens above the main one look: all of a run that has ended, else as far as live findings do."""
+
+from __future__ import annotations
+
+from gputop.feed.snapshot import Snapshot
+from gputop_probes.record.reader import RunRecord
+
+STEPS = 1000
+ALL_RECORDS_AT_MOST = 200_000
+"""A run that has ended is looked at as a whole unless it has more records than this."""
+
+
+def short(record: RunRecord) -> bool:
+    """Whether the whole run can be judged at once."""
+    return sum(len(record.steps(rank)) for rank in record.ranks()) <= ALL_RECORDS_AT_MOST
+
+
+def window_of(record: RunRecord, snapshot: Snapshot) -> tuple[int | None, str]:
+    """Steps to look back, None for all of them, and the same in words."""
+    if snapshot.ended and short(record):
+        return None, "the whole run"
+    return STEPS, f"the last {STEPS:,} steps"

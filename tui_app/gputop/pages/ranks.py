@@ -1,0 +1,220 @@
+"""All ranks of a run, up to thousands: one line each, sorted by what one likes, the chosen one in detail."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from gputop import palette
+from gputop.feed.ranks import RanksLoader, RanksPageData
+from gputop.feed.snapshot import RecentSteps
+from gputop.pages.page import Page
+from gputop.render import numbers
+from gputop.render.bars import apportion, merged
+from gputop.render.rows import Row, clip, left, right, row_width, shorten
+from gputop.widgets import plots
+from gputop.widgets.ranks import grid_row
+
+SORTS = ("wait", "own", "step", "excess", "slowest", "comm", "rank")
+"""Columns to sort by. Of the waits the smallest comes first: that rank holds up the others."""
+ASCENDING = ("wait", "rank")
+DETAIL_FROM = 26
+"""Rows from which on the chosen rank gets a part of its own."""
+HOST_FROM = 100
+EXCESS = 18
+"""Cells of the phase in which a rank is slow."""
+
+
+def order(page: RanksPageData, sort: str, reverse: bool) -> list[int]:
+    """Row numbers in the order shown; what was not measured comes last."""
+    if sort == "rank":
+        return sorted(range(len(page)), key=lambda i: page.ranks[i], reverse=reverse)
+    values = page.columns[sort]
+    sign = -1.0 if (sort in ASCENDING) == reverse else 1.0
+    return sorted(range(len(page)), key=lambda i: (math.isnan(values[i]), sign * values[i]))
+
+
+def headline(page: RanksPageData, width: int) -> list[Row]:
+    """Who holds up whom, and what the waiting comes to."""
+    told = {
+        "persistent": ("▲ ", "high", f"rank {page.culprit} holds up the others"),
+        "rotating": ("◆ ", "medium", "another rank is slow in each step: uneven work, not a slow machine"),
+        "balanced": ("● ", "good", "no rank holds up the others more than chance would"),
+        "unknown": ("○ ", "info", "nothing measures the waiting here: ranks are compared by their step time"),
+    }
+    mark, style, text = told[page.pattern]
+    text += f": it is slow in {page.cause}" if page.pattern == "persistent" and page.cause else ""
+    rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
+    figures: Row = []
+    if page.exposed_comm_ms == page.exposed_comm_ms:
+        figures += [("every rank waits at least ", "muted"), (numbers.duration_ms(page.exposed_comm_ms), "text")]
+    if page.load_imbalance == page.load_imbalance:
+        figures += [("   load imbalance ", "muted"), (numbers.percent(page.load_imbalance, 1), "text")]
+    if page.source:
+        figures += [("   by ", "muted"), (page.source, "muted")]
+    return [*rows, clip(figures, width)]
+
+
+def table(
+    page: RanksPageData,
+    recent: RecentSteps,
+    rows_shown: list[int],
+    width: int,
+    sort: str,
+    cursor: int | None = None,
+    mono: bool = False,
+) -> list[Row]:
+    """A heading, then the given rows; only these are ever drawn."""
+    with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
+    slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
+    digits = numbers.digits_for(slowest)
+    rows: list[Row] = [_heading(sort, with_host, width)]
+    for index in rows_shown:
+        rows.append(_line(page, recent, index, width, digits, with_host, index == cursor, mono))
+    return rows
+
+
+def _heading(sort: str, with_host: bool, width: int) -> Row:
+    names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("comm", 7), ("slowest", 9)]
+    row: Row = []
+    for name, cells in names:
+        text = ("▾" if name == sort else "") + name
+        row.append((right(text, cells), "accent" if name == sort else "muted"))
+    slow_in = "  ▾slow in" if sort == "excess" else "  slow in"
+    row.append((left(slow_in, EXCESS), "accent" if sort == "excess" else "muted"))
+    row += [(left("host", 14), "muted")] if with_host else []
+    return [*row, (shorten("recent steps", width - row_width(row)), "muted")]
+
+
+def _line(
+    page: RanksPageData,
+    recent: RecentSteps,
+    index: int,
+    width: int,
+    digits: int,
+    with_host: bool,
+    chosen: bool,
+    mono: bool,
+) -> Row:
+    rank, ground = page.ranks[index], "/cursor" if chosen else ""
+    slow = rank == page.culprit
+    values = {name: column[index] for name, column in page.columns.items()}
+    row: Row = [("▲" if slow else " ", "high" + ground), (right(str(rank), 5), "text" + ground)]
+    for name in ("step", "own", "wait"):
+        row.append(
+            (right(numbers.ms_column(values[name], digits), 9), ("text" if name != "wait" else "muted") + ground)
+        )
+    row.append((right(numbers.percent(values["comm"]), 7), "muted" + ground))
+    row.append((right(numbers.percent(values["slowest"]), 9), ("high" if slow else "text") + ground))
+    phase = page.excess_phase[index]
+    excess = f"{phase} +{numbers.ms_column(values['excess'], digits)}" if phase else ""
+    row.append((left("  " + excess, EXCESS), ("high" if slow else "text") + ground))
+    row += [(left(page.hosts[index], 14), "muted" + ground)] if with_host else []
+    row += grid_row(recent, rank, width - row_width(row) - 1, mono)
+    return clip(row, width)
+
+
+def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row]:
+    """The phases of one rank beside the median rank's."""
+    rows: list[Row] = [plots.ruled(f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width)]
+    known = {name: [v for v in values if v == v] for name, values in page.phases_ms.items()}
+    names = [p.name for p in palette.PHASES if known.get(p.name) and max(known[p.name]) > 0]
+    typical = {name: median(known[name]) for name in names}
+    own = {name: page.phases_ms[name][index] for name in names}
+    top = max([*typical.values(), *(v for v in own.values() if v == v)], default=1.0) or 1.0
+    digits, cells = numbers.digits_for(top), width - 12 - 32
+    for name in sorted(names, key=lambda n: -own[n] if own[n] == own[n] else 0.0)[: height - 1]:
+        over = own[name] > 1.2 * typical[name]
+        figures = (
+            right(numbers.ms_column(own[name], digits), 9)
+            + "  median "
+            + right(numbers.ms_column(typical[name], digits), 9)
+        )
+        full = apportion([own[name], max(top - own[name], 0.0)], cells)[0] if own[name] == own[name] else 0
+        bar = [("━", name)] * full + [("─", "track")] * (cells - full)
+        if cells > 0:
+            bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
+        mark: Row = [("▲ " if over else "  ", "high"), (left(name, 10), "text")]
+        rows.append([*mark, *merged(bar), (figures, "high" if over else "text")])
+    return rows
+
+
+def path_row(page: RanksPageData, width: int) -> Row:
+    """The rank that set each of the newest steps; of more than ten ranks only whether it was the slow one."""
+    shown = page.path[-max(width - 23, 1) :]
+    few = len(page) <= 10
+    cells: Row = []
+    for rank in shown:
+        slow = rank == page.culprit
+        cells.append((str(rank) if few else "▲" if slow else "·", "high" if slow else "muted"))
+    return [("set the step, newest → ", "muted"), *merged(cells)]
+
+
+class RanksPage(Page):
+    """All ranks with a cursor; sorted by a key."""
+
+    key = "0"
+    title = "All ranks"
+    reads = RanksPageData
+
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self.sort = "wait"
+        self.reverse = False
+        self.chosen: int | None = None
+        """Row number of the chosen rank in the data: it stays chosen when the order changes."""
+        self._top = 0
+        self._order: list[int] = []
+        self._room = 1
+
+    def loader(self) -> RanksLoader:
+        return RanksLoader()
+
+    def note(self) -> Row:
+        if not self._order:
+            return []
+        last = min(self._top + self._room, len(self._order))
+        text = f"{self._top + 1}–{last} of {len(self._order):,} by {self.sort}, "
+        return [(text, "muted"), ("s", "accent"), (" sorts", "muted")]
+
+    def content(self, page: object, width: int, height: int) -> list[Row]:
+        assert isinstance(page, RanksPageData)
+        recent = self.snapshot.recent if self.snapshot else RecentSteps()
+        self._order = order(page, self.sort, self.reverse)
+        head = headline(page, width)
+        path = [path_row(page, width)] if page.path and len(page) > 1 and height >= 16 else []
+        chosen = self.chosen if self.chosen is not None and self.chosen < len(page) else self._order[0]
+        below = detail(page, chosen, width, min(10, height // 3)) if height >= DETAIL_FROM else []
+        gap: list[Row] = [[]] if height >= 22 else []
+        self._room = max(1, height - len(head) - len(path) - len(below) - 1 - len(gap) * (1 + bool(below)))
+        self._keep_in_view(self._order.index(chosen))
+        shown = self._order[self._top : self._top + self._room]
+        rows = table(page, recent, shown, width, self.sort, chosen, self.mono)
+        return [*head, *path, *gap, *rows, *(gap if below else []), *below]
+
+    def _keep_in_view(self, place: int) -> None:
+        top = min(self._top, max(len(self._order) - self._room, 0))
+        self._top = min(max(top, place - self._room + 1), place)
+
+    def move(self, step: int) -> None:
+        if not self._order:
+            return
+        place = self._order.index(self.chosen) if self.chosen in self._order else 0
+        self.chosen = self._order[min(max(place + step, 0), len(self._order) - 1)]
+        self.redraw()
+
+    def turn(self, direction: int) -> None:
+        self.move(direction * self._room)
+
+    def sort_next(self) -> None:
+        """Sort by the next column, from its telling end."""
+        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        self._resorted(False)
+
+    def turn_round(self) -> None:
+        """The other end first."""
+        self._resorted(not self.reverse)
+
+    def _resorted(self, reverse: bool) -> None:
+        self.reverse, self.chosen, self._top = reverse, None, 0
+        self.redraw()

@@ -1,0 +1,24 @@
+"""The screen of all ranks."""
+
+from __future__ import annotations
+
+from gputop.feed.snapshot import Snapshot
+from gputop.pages.ranks import RanksPage
+from gputop.screens.page import PageScreen, bindings
+
+
+class RanksScreen(PageScreen):
+    """Sorted by wait at first."""
+
+    NAME = "ranks"
+    BINDINGS = bindings(NAME)
+
+    def __init__(self, mode: str, control: bool, snapshot: Snapshot):
+        self.table = RanksPage(id="page")
+        super().__init__(mode, control, snapshot, self.table)
+
+    def action_sort(self) -> None:
+        self.table.sort_next()
+
+    def action_reverse(self) -> None:
+        self.table.turn_round()
