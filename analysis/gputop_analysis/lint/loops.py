@@ -1,0 +1,168 @@
+"""Finds the training loop: the innermost loop with a backward and an optimizer's step, helpers followed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+
+from gputop_analysis.lint.module import Function, Module, dotted
+
+Loop = ast.For | ast.AsyncFor | ast.While
+_DEPTH = 3
+_OPTIMIZER = re.compile(r"opt(im|imizer|imiser)?s?(_\w+)?$|(\w+_)?opt(im|imizer|imiser)?$|\w*scaler$")
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@lru_cache(maxsize=4)
+def loops_of(module: Module) -> Loops:
+    """The loops of a file, looked for once."""
+    return Loops(module)
+
+
+class Loops:
+    """The training loops of a file, and what each of their steps does without condition."""
+
+    def __init__(self, module: Module):
+        self.module = module
+
+    @cached_property
+    def training(self) -> list[Loop]:
+        """Innermost loops that make a whole step."""
+        loops = [node for node in self.module.nodes if isinstance(node, Loop) and self._trains(node)]
+        return [one for one in loops if not any(inner in loops for inner in self._reached(one.body, _DEPTH))]
+
+    def every_step(self, loop: Loop) -> Iterator[ast.AST]:
+        """Nodes that run in each step whatever happens, in helpers of this file too."""
+        yield from self._unconditional(loop.body, _DEPTH)
+
+    def anywhere(self, loop: Loop) -> Iterator[ast.AST]:
+        """All nodes of the loop's body and of the helpers that it calls."""
+        yield from self._reached(loop.body, _DEPTH)
+
+    def epochs_over(self, name: str) -> bool:
+        """Whether ``for ... in NAME`` stands inside another loop of its function."""
+        for node in self.module.nodes:
+            if isinstance(node, ast.For) and name in _iterated(node) and self._is_repeated(node):
+                return True
+        return False
+
+    def _is_repeated(self, node: ast.AST) -> bool:
+        return any(isinstance(outer, Loop) for outer in self._above_in_function(node))
+
+    def _above_in_function(self, node: ast.AST) -> Iterator[ast.AST]:
+        for outer in self.module.above(node):
+            if isinstance(outer, Function):
+                return
+            yield outer
+
+    def _trains(self, loop: Loop) -> bool:
+        backward = step = False
+        for node in self._reached(loop.body, _DEPTH):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                backward = backward or node.func.attr in ("backward", "manual_backward")
+                step = step or self.is_optimizer_step(node)
+        return backward and step
+
+    def is_optimizer_step(self, node: ast.AST) -> bool:
+        """``optimizer.step()`` or ``scaler.step(optimizer)``."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"):
+            return False
+        receiver = dotted(node.func.value) or ""
+        return receiver in self.optimizers or _OPTIMIZER.match(receiver.rpartition(".")[2]) is not None
+
+    @cached_property
+    def optimizers(self) -> set[str]:
+        """Names of optimizers of torch."""
+        return self.module.made_by("torch.optim.") - self.schedulers
+
+    @cached_property
+    def schedulers(self) -> set[str]:
+        """Names of learning rate schedulers of torch."""
+        return self.module.made_by("torch.optim.lr_scheduler.")
+
+    @cached_property
+    def losses(self) -> set[str]:
+        """Names on which ``backward`` is called."""
+        found: set[str] = set()
+        for node in self.module.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+                inner = [node.func.value, *node.args]  # scaler.scale(loss).backward(), accelerator.backward(loss)
+                found |= {n.id for part in inner for n in ast.walk(part) if isinstance(n, ast.Name)}
+        return found - self.module.imports.keys() - self.optimizers
+
+    @cached_property
+    def _functions(self) -> dict[str, list[Function]]:
+        found: dict[str, list[Function]] = {}
+        for node in self.module.nodes:
+            if isinstance(node, Function):
+                found.setdefault(node.name, []).append(node)
+        return found
+
+    def _helper(self, node: ast.AST) -> Function | None:
+        """The one function of this file that a call runs: ``f(...)`` or ``self.f(...)``."""
+        if not isinstance(node, ast.Call):
+            return None
+        name = dotted(node.func) or ""
+        found = self._functions.get(name.removeprefix("self."), [])
+        return found[0] if len(found) == 1 else None
+
+    def _reached(self, body: list[ast.stmt], depth: int) -> Iterator[ast.AST]:
+        queue: list[ast.AST] = list(body)
+        while queue:
+            node = queue.pop(0)
+            if isinstance(node, _NESTED):
+                continue
+            yield node
+            helper = self._helper(node) if depth else None
+            if helper is not None:
+                yield from self._reached(helper.body, depth - 1)
+            queue.extend(ast.iter_child_nodes(node))
+
+    def _unconditional(self, body: list[ast.stmt], depth: int) -> Iterator[ast.AST]:
+        for statement in body:
+            yield from self._sure(statement, depth)
+            if _may_leave(statement):  # what follows runs only sometimes
+                return
+
+    def _sure(self, node: ast.AST, depth: int) -> Iterator[ast.AST]:
+        if isinstance(node, _NESTED):
+            return
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            yield from self._sure(node.test, depth)
+            return
+        if isinstance(node, ast.BoolOp):
+            yield from self._sure(node.values[0], depth)
+            return
+        yield node
+        helper = self._helper(node) if depth else None
+        if helper is not None:
+            yield from self._unconditional(helper.body, depth - 1)
+        if isinstance(node, ast.Try | ast.Match):
+            yield from self._unconditional(node.body if isinstance(node, ast.Try) else [], depth)
+            return
+        for name, value in ast.iter_fields(node):
+            if name == "body" and isinstance(value, list):
+                yield from self._unconditional(value, depth)
+            elif name != "orelse":
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        yield from self._sure(child, depth)
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    leaves = (ast.Continue, ast.Break, ast.Return)
+    return isinstance(statement, ast.If) and any(isinstance(node, leaves) for node in ast.walk(statement))
+
+
+def _iterated(loop: ast.For) -> set[str]:
+    """Names in what a loop goes over: ``loader`` of ``enumerate(tqdm(loader))``."""
+    return {name for node in ast.walk(loop.iter) if (name := dotted(node))}
+
+
+def loop_names(loop: Loop) -> set[str]:
+    """Names that the loop binds for each turn: the batch."""
+    if isinstance(loop, ast.While):
+        return set()
+    return {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}

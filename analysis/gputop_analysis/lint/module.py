@@ -1,0 +1,173 @@
+"""What the names of a file mean: imports and their aliases, assignments, the tree upwards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+
+from gputop_analysis.lint.source import Source
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_SAME = {
+    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
+    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.autograd.anomaly_mode.set_detect_anomaly": "torch.autograd.set_detect_anomaly",
+    "torch.autograd.anomaly_mode.detect_anomaly": "torch.autograd.detect_anomaly",
+    "torch.distributed.distributed_c10d.init_process_group": "torch.distributed.init_process_group",
+}
+_FRAMEWORKS = frozenset(
+    ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "fastai", "ignite")
+)
+
+
+class Module:
+    """One parsed file with answers about its names. A name that is bound twice means nothing to us."""
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.tree = source.tree
+        self.nodes = list(ast.walk(source.tree))
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    def resolve(self, node: ast.AST) -> str | None:
+        """``torch.utils.data.DataLoader`` for any spelling of it; None for what is not imported."""
+        if isinstance(node, ast.Name):
+            found = self.imports.get(node.id)
+        elif isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            found = f"{base}.{node.attr}" if base else None
+        else:
+            return None
+        return _SAME.get(found, found) if found else None
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Names by what they import; those that are bound to something else as well are left out."""
+        found: dict[str, set[str]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                for one in node.names:
+                    name = one.asname or one.name.split(".")[0]
+                    found.setdefault(name, set()).add(one.name if one.asname else name)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for one in node.names:
+                    found.setdefault(one.asname or one.name, set()).add(f"{node.module}.{one.name}")
+        return {name: next(iter(meant)) for name, meant in found.items() if len(meant) == 1 and name not in self.bound}
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """Names that the file itself binds: assignments, parameters, functions, classes."""
+        names = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        names |= {n.arg for n in self.nodes if isinstance(n, ast.arg)}
+        return names | {n.name for n in self.nodes if isinstance(n, Function | ast.ClassDef)}
+
+    @cached_property
+    def calls(self) -> list[tuple[ast.Call, str]]:
+        """Calls of imported things with their full names, in the file's order."""
+        found = [(node, self.resolve(node.func)) for node in self.nodes if isinstance(node, ast.Call)]
+        named = [(call, name) for call, name in found if name]
+        return sorted(named, key=lambda one: (one[0].lineno, one[0].col_offset))
+
+    def calls_of(self, *names: str) -> Iterator[ast.Call]:
+        """Calls of these full names."""
+        return (call for call, name in self.calls if name in names)
+
+    def mentions(self, *names: str) -> bool:
+        """Whether an identifier, an attribute, a keyword or a short string of that name stands anywhere."""
+        return not self.words.isdisjoint(names)
+
+    @cached_property
+    def words(self) -> set[str]:
+        """See ``mentions``."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.keyword) and node.arg:
+                found.add(node.arg)
+            elif isinstance(node, ast.alias):
+                found.update(node.name.split("."))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
+                found.add(node.value)
+        return found
+
+    @cached_property
+    def values(self) -> dict[str, list[ast.expr]]:
+        """What is assigned to a name or a dotted target, ``self.loader``."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in self.nodes:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+                targets = [node.target]
+            for target in targets:
+                name = dotted(target)
+                if name:
+                    found.setdefault(name, []).append(node.value)  # type: ignore[union-attr, arg-type]
+        return found
+
+    def made_by(self, prefix: str) -> set[str]:
+        """Names to which only calls of things under ``prefix`` are assigned: ``torch.optim.``."""
+        return {name for name, values in self.values.items() if all(self._is_call(v, prefix) for v in values)}
+
+    def _is_call(self, value: ast.expr, prefix: str) -> bool:
+        return isinstance(value, ast.Call) and (self.resolve(value.func) or "").startswith(prefix)
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around one, inside out."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """The function that a node stands in."""
+        return next((n for n in self.above(node) if isinstance(n, Function)), None)
+
+    def is_conditional(self, node: ast.AST) -> bool:
+        """Whether it depends on anything but being reached: an if, a handler, a short circuit, inside its function."""
+        for outer in self.above(node):
+            if isinstance(outer, Function | ast.Lambda):
+                return False
+            if isinstance(outer, ast.If | ast.IfExp | ast.ExceptHandler | ast.BoolOp | ast.Match):
+                return not (isinstance(outer, ast.If) and is_main_guard(outer))
+        return False
+
+    @cached_property
+    def uses_gpu(self) -> bool:
+        """Whether anything in the file speaks of CUDA."""
+        return any("cuda" in word for word in self.words)
+
+    @cached_property
+    def uses_framework(self) -> bool:
+        """Whether a trainer is imported that does by itself what the rules look for."""
+        return any(name.split(".")[0] in _FRAMEWORKS for name in self.imports.values())
+
+    @cached_property
+    def is_ddp(self) -> bool:
+        """Whether a model is wrapped in DistributedDataParallel."""
+        return any(self.calls_of("torch.nn.parallel.DistributedDataParallel"))
+
+
+def dotted(node: ast.AST) -> str | None:
+    """``self.loader`` of an attribute chain that begins with a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else None
+    return None
+
+
+def is_main_guard(node: ast.If) -> bool:
+    """``if __name__ == "__main__":``."""
+    return isinstance(node.test, ast.Compare) and dotted(node.test.left) == "__name__"
+
+
+def constant(node: ast.AST | None) -> object:
+    """Value of a literal; the type ``object`` itself for what is not one."""
+    return node.value if isinstance(node, ast.Constant) else object

@@ -1,0 +1,188 @@
+"""Rules about what happens in every step of the training loop. What stands under a condition is passed over."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gputop_analysis.lint.edits import NONE, Edits, add_keywords, delete_statement, keyword
+from gputop_analysis.lint.loops import Loop, Loops, loop_names, loops_of
+from gputop_analysis.lint.model import Hit, rule
+from gputop_analysis.lint.module import Module, constant, dotted
+from gputop_analysis.lint.source import Edit
+
+_WAITING = {"item", "cpu", "tolist"}
+
+
+def _steps(module: Module) -> Iterator[tuple[Loops, Loop]]:
+    loops = loops_of(module)
+    for loop in loops.training:
+        yield loops, loop
+
+
+def _each(module: Module, *names: str) -> Iterator[tuple[ast.Call, Loop]]:
+    """Calls of these things in every step, each once."""
+    seen: set[ast.AST] = set()
+    for loops, loop in _steps(module):
+        for node in loops.every_step(loop):
+            if isinstance(node, ast.Call) and module.resolve(node.func) in names and node not in seen:
+                seen.add(node)
+                yield node, loop
+
+
+@rule("sync-each-step", "HO02", "medium", "the host waits for the GPU to finish before it may launch more")
+def waits_for_the_device(module: Module) -> Iterator[Hit]:
+    if not module.uses_gpu:
+        return
+    seen: set[ast.AST] = set()
+    for loops, loop in _steps(module):
+        for node in loops.every_step(loop):
+            what = _waiting(node, loops) if node not in seen else None
+            if what is not None and isinstance(node, ast.Call):
+                seen.add(node)
+                yield Hit(node, f"{what} in every step waits for the GPU", "do it every 50 steps, or once an epoch")
+
+
+def _waiting(node: ast.AST, loops: Loops) -> str | None:
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITING and not (node.args or node.keywords):
+        return f"{(dotted(node.func) or '.' + node.func.attr).removeprefix('self.')}()"
+    if loops.module.resolve(node.func) == "torch.cuda.synchronize":
+        return "torch.cuda.synchronize()"
+    name = dotted(node.func)
+    values = [_plain_loss(one, loops) for one in node.args] if name in ("print", "float") else []
+    return next((f"{name}({value})" for value in values if value), None)
+
+
+def _plain_loss(node: ast.AST, loops: Loops) -> str | None:
+    """The loss itself as an argument, or inside an f-string."""
+    if isinstance(node, ast.Name) and node.id in loops.losses:
+        return node.id
+    if isinstance(node, ast.JoinedStr):
+        parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)]
+        return next((found for part in parts if (found := _plain_loss(part, loops))), None)
+    return None
+
+
+@rule("loss-keeps-graph", "ME02", "high", "every kept loss keeps the whole graph of its step in memory")
+def keeps_graphs(module: Module) -> Iterator[Hit]:
+    for loops, loop in _steps(module):
+        for node in loops.anywhere(loop):
+            kept = _kept(node, loops)
+            if kept is None or _is_detached(kept.id, loops) or _is_reset(node, loop):
+                continue
+            edit = _detach(module, kept)
+            yield Hit(kept, f"{kept.id} is kept with its graph", f"keep {kept.id}.detach()", edit)
+
+
+def _kept(node: ast.AST, loops: Loops) -> ast.Name | None:
+    """``losses.append(loss)`` or ``total += loss``, where nobody calls backward on what keeps it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        keeper, value = dotted(node.func.value), node.args[0] if len(node.args) == 1 else None
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        keeper, value = dotted(node.target), node.value
+    else:
+        return None
+    if not isinstance(value, ast.Name) or value.id not in loops.losses or keeper is None:
+        return None
+    return None if _feeds_backward(keeper, loops) else value
+
+
+def _feeds_backward(keeper: str, loops: Loops) -> bool:
+    """Whether the keeper, or something computed from it, is what backward is called on."""
+    if keeper in loops.losses:
+        return True
+    sources = [value for loss in loops.losses for value in loops.module.values.get(loss, [])]
+    return any(dotted(node) == keeper for value in sources for node in ast.walk(value))
+
+
+def _is_detached(name: str, loops: Loops) -> bool:
+    """Whether the name is somewhere made a number or cut from its graph."""
+    values = loops.module.values.get(name, [])
+    calls = [value for value in values if isinstance(value, ast.Call)]
+    return any((dotted(c.func) or ast.unparse(c.func)).rpartition(".")[2] in ("item", "detach", "float") for c in calls)
+
+
+def _is_reset(node: ast.AST, loop: Loop) -> bool:
+    """Whether what keeps is emptied in the loop: it never grows beyond a step."""
+    keeper = dotted(node.func.value if isinstance(node, ast.Call) else node.target)  # type: ignore[attr-defined]
+    for one in ast.walk(loop):
+        if isinstance(one, ast.Assign) and keeper in [dotted(target) for target in one.targets]:
+            return True
+        if isinstance(one, ast.Call) and dotted(one.func) in (f"{keeper}.clear", f"{keeper}.pop", f"{keeper}.popleft"):
+            return True
+    return False
+
+
+def _detach(module: Module, name: ast.Name) -> Edits:
+    end = module.source.end(name)
+    return (Edit(end, end, ".detach()"),)
+
+
+@rule("empty-cache", "ME04", "medium", "the allocator gives its memory back and must ask the driver for it again")
+def empties_the_cache(module: Module) -> Iterator[Hit]:
+    for call, _ in _each(module, "torch.cuda.empty_cache"):
+        edits = _delete(module, call)
+        yield Hit(call, "torch.cuda.empty_cache() in every step", "take it out of the loop", edits)
+
+
+def _delete(module: Module, call: ast.Call) -> Edits:
+    statement = module.parents.get(call)
+    block = module.parents.get(statement) if statement is not None else None
+    siblings = getattr(block, "body", [])
+    if isinstance(statement, ast.Expr) and statement in siblings:
+        return delete_statement(module.source, statement, siblings)
+    return NONE
+
+
+@rule("gc-collect", "HO03", "medium", "a full collection looks at every object of the process")
+def collects_garbage(module: Module) -> Iterator[Hit]:
+    for call, _ in _each(module, "gc.collect"):
+        yield Hit(call, "gc.collect() in every step", "every few hundred steps, on all ranks at the same one")
+
+
+@rule("save-each-step", "HO07", "medium", "the training stands still while a checkpoint is written")
+def saves_every_step(module: Module) -> Iterator[Hit]:
+    for call, _ in _each(module, "torch.save", "torch.distributed.checkpoint.save"):
+        yield Hit(call, "a checkpoint is written in every step", "save every few hundred steps, or once an epoch")
+
+
+@rule("copy-blocks", "IN08", "info", "the host waits for the copy although the batch is pinned")
+def blocking_copies(module: Module) -> Iterator[Hit]:
+    pinned = [keyword(call, "pin_memory") for call in module.calls_of("torch.utils.data.DataLoader")]
+    if not any(one and constant(one.value) is True for one in pinned):
+        return
+    for _, loop in _steps(module):
+        names = loop_names(loop)
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Call) and _is_copy(node, names) and not keyword(node, "non_blocking"):
+                edits = add_keywords(module.source, node, non_blocking="True")
+                yield Hit(node, "the copy of a pinned batch waits for its end", "non_blocking=True", edits)
+
+
+def _is_copy(call: ast.Call, batch: set[str]) -> bool:
+    """``x.to(device)`` or ``x.cuda()`` of something that the loop's header binds."""
+    func = call.func
+    if not (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in batch):
+        return False
+    if func.attr == "cuda":
+        return not call.args and not call.keywords
+    if func.attr != "to" or len(call.args) != 1 or call.keywords:
+        return False
+    where = call.args[0]
+    text = constant(where)
+    return (isinstance(text, str) and text.startswith("cuda")) or (dotted(where) or "").endswith("device")
+
+
+@rule("retain-graph", "CE07", "info", "the graph of the step stays in memory after its backward")
+def retains_the_graph(module: Module) -> Iterator[Hit]:
+    for loops, loop in _steps(module):
+        backwards = [n for n in loops.anywhere(loop) if isinstance(n, ast.Call) and _is_backward(n)]
+        given = keyword(backwards[0], "retain_graph") if len(backwards) == 1 else None
+        if given and constant(given.value) is True:
+            yield Hit(backwards[0], "retain_graph=True with one backward a step", "leave it out")
+
+
+def _is_backward(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
