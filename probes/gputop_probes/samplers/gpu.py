@@ -108,6 +108,7 @@ class _Device:
         self._ours_bytes = self._foreign_bytes = -1
         self._pcie = (math.nan, math.nan)
         self._power_limit_w = nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle) / 1e3
+        self._power_default_w = nvml.ask("nvmlDeviceGetPowerManagementDefaultLimit", handle) / 1e3
         self._sm_clock_max_mhz = float(nvml.ask("nvmlDeviceGetMaxClockInfo", handle, 1))
 
     def describe(self, ours: set[int]) -> dict[str, Any]:
@@ -119,6 +120,7 @@ class _Device:
             "memory_total_bytes": self.memory_total_bytes,
             "ours": not ours or self.index in ours,
             "gpm": self._gpm.supported,
+            "power_limit_default_w": None if math.isnan(self._power_default_w) else self._power_default_w,
         }
 
     def note_processes(self, run_pids: set[int]) -> bool:

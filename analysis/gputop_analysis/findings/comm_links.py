@@ -1,0 +1,113 @@
+"""Links between devices, and devices that nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gputop_analysis.findings.per_device import per_device
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+SLOW_LINK = 0.7
+IDLE_S, IDLE_PCT = 300.0, 1.0
+
+
+@finding(
+    id="CR09",
+    name="slow link",
+    family="ranks",
+    cause="comm",
+    trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its peers' links do",
+    fix="reseat the GPU or its riser, look at the slot",
+)
+@per_device
+def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """One device sits behind a narrower link than its peers. Links fall back while idle: only busy samples count."""
+    links = [(device, speed) for device in devices(view) if (speed := _speed(device)) > 0]
+    for device, speed in links:
+        peers = [other for one, other in links if one is not device and one.name == device.name]
+        typical = float(np.median(peers)) if peers else 0.0
+        if not speed < SLOW_LINK * typical:
+            continue
+        gen, width = (int(np.median(device.busy[column])) for column in ("pcie_gen", "pcie_width"))
+        yield spec.make(
+            "medium",
+            f"{device.label} has a PCIe link of gen {gen} x{width}: {100 * speed / typical:.0f} % of its peers'",
+            f"PCIe gen {gen} x{width} in {len(device.busy):,} busy samples, about {speed:.0f} GB/s a direction; "
+            f"the peers' links offer {typical:.0f} GB/s",
+            "reseat the GPU or its riser and look at the slot (`nvidia-smi topo -m`, `lspci -vv`): copies to the "
+            "device and sums over PCIe take that much longer",
+            rank=device.rank,
+            gpu=device.index,
+            host=device.host or None,
+            confidence=0.8,
+            proof=Proof(
+                "bandwidth of its PCIe link / median of its peers'",
+                speed / typical,
+                SLOW_LINK,
+                "",
+                "bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, doubled with each generation",
+                (
+                    Input("link", f"gen {gen} x{width}", "", f"gpu.pcie_gen, gpu.pcie_width, {device.label}, busy"),
+                    Input("peers", typical, "GB/s", f"{len(peers)} devices of the same name"),
+                ),
+            ),
+        )
+
+
+@finding(
+    id="CR11",
+    name="idle GPUs",
+    family="ranks",
+    cause="comm",
+    trigger="a GPU that the run may use stays below 1 % for 5 minutes while others of the run work",
+    fix="torchrun --nproc-per-node with the number of GPUs",
+)
+def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
+    """Devices that were paid for and not used."""
+    unused: list[int] = []
+    working = 0
+    for host in view.record.hosts.values():
+        rows = np.asarray(host.gpu.rows[-50_000:])
+        rows = rows[rows["t_ns"] >= view.from_ns]
+        for index in np.unique(rows["index"]):
+            mine = rows[(rows["index"] == index) & np.isfinite(rows["util_pct"])]
+            long_enough = len(mine) > 1 and float(mine["t_ns"][-1] - mine["t_ns"][0]) >= IDLE_S * 1e9
+            working += bool(len(mine) and mine["util_pct"].mean() > 10)
+            foreign = bool((mine["memory_foreign_bytes"] > 0).any())
+            if long_enough and float(mine["util_pct"].max()) < IDLE_PCT and not foreign:
+                unused.append(int(index))
+    if not unused or not working:
+        return None
+    total = working + len(unused)
+    return spec.make(
+        "medium",
+        f"{len(unused)} of {total} visible GPUs do nothing: {', '.join(map(str, unused))}",
+        f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for {IDLE_S / 60:.0f} minutes; "
+        f"{working} of this run work",
+        f"torchrun --nproc-per-node={total} train.py, or hide them from the job (CUDA_VISIBLE_DEVICES) for others",
+        confidence=0.8,
+        proof=Proof(
+            "GPUs visible to the run whose utilisation never reached 1 %",
+            len(unused),
+            0,
+            "GPUs",
+            "each was sampled for at least 5 minutes",
+            (
+                Input("idle", ", ".join(map(str, unused)), "", "gpu.util_pct"),
+                Input("working", working, "GPUs", "gpu.util_pct, mean above 10 %"),
+            ),
+        ),
+    )
+
+
+def _speed(device: Device) -> float:
+    """GB/s a direction of the PCIe link while busy; 0 where it is not told."""
+    rows = device.busy[(device.busy["pcie_gen"] > 0) & (device.busy["pcie_width"] > 0)]
+    if len(rows) < ENOUGH_SAMPLES:
+        return 0.0
+    return float(np.median(0.985 * rows["pcie_width"] * 2.0 ** (rows["pcie_gen"].astype(float) - 3)))

@@ -1,0 +1,33 @@
+"""Checks that look at one device after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+
+from gputop_analysis.findings.registry import Spec
+from gputop_analysis.model import SEVERITIES, Finding
+from gputop_analysis.view import RunView
+
+
+def per_device(check: Callable[[RunView, Spec], Iterator[Finding]]) -> Callable[[RunView, Spec], list[Finding]]:
+    """Make a list of what a check yields, with one finding a rank at most.
+
+    Where it is not known which rank trains on which device, the worst stands for all and names the others.
+    """
+
+    @wraps(check)
+    def listed(view: RunView, spec: Spec) -> list[Finding]:
+        by_rank: dict[int | None, list[Finding]] = {}
+        for one in check(view, spec):
+            by_rank.setdefault(one.rank, []).append(one)
+        return [_worst(found) for found in by_rank.values()]
+
+    return listed
+
+
+def _worst(found: list[Finding]) -> Finding:
+    worst = min(found, key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0)))
+    others = [f"GPU {one.gpu}" + (f" of {one.host}" if one.host else "") for one in found if one is not worst]
+    return replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(others[:16])}") if others else worst

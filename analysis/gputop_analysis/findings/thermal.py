@@ -1,0 +1,283 @@
+"""Devices that run slower than they could: heat, power, locked clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from gputop_analysis import gpu_samples as gpu
+from gputop_analysis.findings.per_device import per_device
+from gputop_analysis.findings.ranks import straggler
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+MIN_DROP = 0.03
+"""A lower clock than this share counts: boost bins differ by 1 to 2 %."""
+SLOWED = 0.02
+POWER_BRAKE = 0.005
+UNDER_PEERS = 0.10
+LOCKED_BELOW = 0.90
+CULPRIT_BELOW, CULPRIT_S = 0.97, 60.0
+HOT_MEMORY_C, HOT_S = 95.0, 60.0
+_STRAGGLERS = ("CR01", "CR02")
+
+
+@finding(
+    id="TP01",
+    name="thermal slowdown",
+    family="thermal",
+    cause="throttle",
+    trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with a clock 3 % lower",
+    fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
+    explains=(*_STRAGGLERS, "TP05"),
+)
+@per_device
+def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """The device is too hot for its clock."""
+    for device in devices(view):
+        share, drop = device.share(gpu.THERMAL), device.clock_drop(gpu.THERMAL)
+        if not (share > SLOWED and drop > MIN_DROP):
+            continue
+        celsius = device.known("temperature_c", device.busy)
+        lost = _lost_ms(view, device, share * drop)
+        yield _finding(
+            spec,
+            device,
+            "high" if share > 0.10 else "medium",
+            f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of its busy time",
+            f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM clock {100 * drop:.0f} %"
+            f" lower then, {celsius:.0f} C",
+            "look at airflow, fans and inlet temperature of that node; until then lower the power cap "
+            f"(`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps an even clock",
+            _proof(device, "busy samples with thermal slowdown", share, SLOWED, drop),
+            lost,
+        )
+
+
+@finding(
+    id="TP02",
+    name="power capped",
+    family="thermal",
+    cause="throttle",
+    trigger="software power cap (0x4) with a limit below the board's default, or with a clock 10 % below its peers",
+    fix="nvidia-smi -pl with the default limit",
+    explains=(*_STRAGGLERS, "TP05"),
+)
+@per_device
+def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """Less power than the board was made for. The cap alone is normal at full load."""
+    everybody = devices(view)
+    for device in everybody:
+        share = device.share(gpu.SW_POWER_CAP)
+        limit, clock = device.known("power_limit_w"), device.known("sm_clock_mhz", device.busy)
+        peers = _median_clock([one for one in everybody if one is not device and one.name == device.name])
+        below_default = limit < 0.98 * device.power_default_w
+        below_peers = clock < (1 - UNDER_PEERS) * peers
+        if not (share > 0.5 and (below_default or below_peers)):
+            continue
+        drop = 1 - clock / peers if below_peers else float("nan")
+        told = f"limit {limit:.0f} W" + (f" of {device.power_default_w:.0f} W by default" if below_default else "")
+        yield _finding(
+            spec,
+            device,
+            "medium",
+            f"{device.label} is capped at {limit:.0f} W"
+            + (f", {100 * drop:.0f} % below its peers" if drop > 0 else ""),
+            f"power cap in force in {100 * share:.0f} % of {len(device.busy):,} busy samples, {told}"
+            + (f"; SM clock {clock:.0f} MHz, peers {peers:.0f} MHz" if below_peers else ""),
+            f"nvidia-smi -i {device.index} -pl "
+            + (f"{device.power_default_w:.0f}" if below_default else "LIMIT_OF_ITS_PEERS")
+            + "; if somebody set the cap to save energy, leave it and say so",
+            _proof(device, "busy samples under the power cap", share, 0.5, drop),
+            _lost_ms(view, device, drop) if drop > 0 else None,
+        )
+
+
+@finding(
+    id="TP03",
+    name="power brake",
+    family="thermal",
+    cause="throttle",
+    trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over 0.5 % of the busy samples",
+    fix="power supply, cables, the node's power cap in its BMC",
+    explains=(*_STRAGGLERS, "TP05"),
+)
+@per_device
+def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """The board or the node asks for less power at once."""
+    for device in devices(view):
+        rows = device.told(device.busy)
+        reasons = rows["clock_event_reasons"]
+        braked = ((reasons & (gpu.HW_SLOWDOWN | gpu.HW_POWER_BRAKE)) != 0) & ((reasons & gpu.THERMAL) == 0)
+        share = float(braked.mean()) if len(rows) >= ENOUGH_SAMPLES else 0.0
+        if not (share > POWER_BRAKE and braked.sum() >= 2):
+            continue
+        drop = device.clock_drop(gpu.HW_SLOWDOWN | gpu.HW_POWER_BRAKE)
+        names = reason_names(int(np.bitwise_or.reduce(reasons[braked])))
+        yield _finding(
+            spec,
+            device,
+            "high" if share > 0.05 else "medium",
+            f"{device.label}: {names} in {100 * share:.1f} % of its busy time",
+            f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
+            + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
+            "check the power supplies, the GPU's power cables and the power cap that the node's BMC sets",
+            _proof(device, "busy samples with hardware slowdown and no thermal reason", share, POWER_BRAKE, drop),
+            _lost_ms(view, device, share * drop) if drop > 0 else None,
+        )
+
+
+@finding(
+    id="TP04",
+    name="low clocks",
+    family="thermal",
+    cause="throttle",
+    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, and below 90 % of the top "
+    "clock",
+    fix="nvidia-smi -rgc, nvidia-smi -rac, persistence mode",
+    explains=(*_STRAGGLERS, "TP05"),
+)
+@per_device
+def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """Somebody locked the clocks, or the device does not leave its idle state."""
+    for device in devices(view):
+        rows = device.busy
+        clock, top = device.known("sm_clock_mhz", rows), device.known("sm_clock_max_mhz", rows)
+        if len(rows) < ENOUGH_SAMPLES or not clock < LOCKED_BELOW * top:
+            continue
+        locked = device.share(gpu.APPLICATION_CLOCKS)
+        lazy = float((rows["pstate"] > 2).mean())
+        share = lazy if math.isnan(locked) else max(locked, lazy)
+        if not share > 0.5:
+            continue
+        why = "application clocks are set" if locked > 0.5 else f"it stays in P{int(np.median(rows['pstate']))}"
+        yield _finding(
+            spec,
+            device,
+            "medium",
+            f"{device.label} runs at {clock:.0f} of {top:.0f} MHz: {why}",
+            f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} MHz are possible; {why}",
+            f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && nvidia-smi -i {device.index} "
+            "-pm 1; clocks that were locked for a benchmark may stay",
+            _proof(device, "busy samples with locked clocks or a P-state above 2", share, 0.5, 1 - clock / top),
+            None,
+        )
+
+
+@finding(
+    id="TP05",
+    name="clock skew between ranks",
+    family="thermal",
+    cause="throttle",
+    trigger="the busy clock of the slow rank's GPU is under 97 % of the ranks' median for over 60 s",
+    fix="cool or swap that GPU",
+    explains=_STRAGGLERS,
+)
+def clock_skew(view: RunView, spec: Spec) -> Finding | None:
+    """The straggler's device is the one with the low clock."""
+    slow = straggler(view)
+    if slow is None:
+        return None
+    ours = [device for device in devices(view) if device.rank is not None]
+    mine = next((device for device in ours if device.rank == slow.rank), None)
+    others = [device for device in ours if device.rank != slow.rank]
+    if mine is None or not others:
+        return None
+    typical = _median_clock(others)
+    busy = mine.busy
+    low = busy[busy["sm_clock_mhz"] < CULPRIT_BELOW * typical]
+    clock = mine.known("sm_clock_mhz", busy)
+    seconds = len(low) / max(len(mine.rows), 1) * mine.seconds
+    if not (seconds > CULPRIT_S and clock < CULPRIT_BELOW * typical):
+        return None
+    drop = 1 - clock / typical
+    return _finding(
+        spec,
+        mine,
+        "high" if drop > 0.10 else "medium",
+        f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' clock",
+        f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, for {seconds:.0f} s; "
+        f"rank {slow.rank} is the one that the others wait for ({slow.cost_ms.value:.1f} ms a step)",
+        "cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), or leave it out",
+        _proof(mine, "time with a clock under 97 % of the ranks' median", seconds, CULPRIT_S, drop, "s"),
+        slow.recoverable_ms.value,
+    )
+
+
+@finding(
+    id="TP10",
+    name="hot memory",
+    family="thermal",
+    cause="throttle",
+    trigger="GPU memory above 95 C for 60 s",
+    fix="airflow, or a lower power cap",
+)
+@per_device
+def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """Memory near the temperature at which it slows down and wears."""
+    for device in devices(view):
+        celsius = device.rows["memory_temperature_c"]
+        hot = celsius > HOT_MEMORY_C
+        seconds = float(hot.mean()) * device.seconds if len(hot) else 0.0
+        if not seconds >= HOT_S:
+            continue
+        worst = float(np.nanmax(celsius))
+        yield _finding(
+            spec,
+            device,
+            "medium",
+            f"{device.label}: memory at up to {worst:.0f} C, {seconds:.0f} s above {HOT_MEMORY_C:.0f} C",
+            f"memory temperature above {HOT_MEMORY_C:.0f} C for {seconds:.0f} of {device.seconds:.0f} s",
+            f"look at airflow; nvidia-smi -i {device.index} -pl with a lower limit cools it at once",
+            _proof(device, f"time above {HOT_MEMORY_C:.0f} C", seconds, HOT_S, float("nan"), "s"),
+            None,
+        )
+
+
+def _median_clock(found: list[Device]) -> float:
+    """Median over devices of their busy SM clock; NaN for none."""
+    clocks = [clock for one in found if (clock := one.known("sm_clock_mhz", one.busy)) == clock]
+    return float(np.median(clocks)) if clocks else float("nan")
+
+
+def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
+    """Per step, by a clock that is lower by ``slower`` on average: 1 - f / f_ref of the step of that device's rank."""
+    ranks = [device.rank] if device.rank is not None else view.ranks
+    walls = [float(np.median(one.wall_ms[one.steady])) for r in ranks if (one := view.per_rank[r]).steady.any()]
+    return slower * float(np.median(walls)) if walls and slower > 0 else None
+
+
+def _finding(
+    spec: Spec, device: Device, severity: str, title: str, evidence: str, fix: str, proof: Proof, lost_ms: float | None
+) -> Finding:
+    return spec.make(
+        severity,
+        title,
+        evidence,
+        fix,
+        rank=device.rank,
+        gpu=device.index,
+        host=device.host or None,
+        confidence=0.85,
+        recoverable_ms_per_step=lost_ms,
+        proof=proof,
+    )
+
+
+def _proof(device: Device, what: str, value: float, threshold: float, drop: float, unit: str = "%") -> Proof:
+    scale = 100 if unit == "%" else 1
+    source = f"gpu.bin, {device.label}, {len(device.busy):,} busy of {len(device.rows):,} samples"
+    inputs = [
+        Input("SM clock while busy", device.known("sm_clock_mhz", device.busy), "MHz", source),
+        Input("highest SM clock", device.known("sm_clock_max_mhz"), "MHz", source),
+        Input("clock lower by", 100 * drop, "%", "medians of samples with and without the reason, or of the peers"),
+        Input("power limit", device.known("power_limit_w"), "W", source),
+        Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
+    ]
+    told = tuple(one for one in inputs if isinstance(one.value, str) or math.isfinite(one.value))
+    formula = "recoverable = share of the time x (1 - f / f_ref) x median step, where the step follows the clock"
+    return Proof(what, scale * value, scale * threshold, unit, formula, told)

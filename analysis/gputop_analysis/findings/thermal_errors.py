@@ -1,0 +1,199 @@
+"""Devices that are broken or about to be: ECC, XID, links, lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gputop_analysis.findings.per_device import per_device
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.gpu_samples import Device, devices
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+from gputop_analysis.xid import decode
+
+CORRECTED_PER_MINUTE = 10.0
+LINK_ERRORS_PER_MINUTE = 1.0
+LOST_SAMPLES = 4
+
+
+@finding(
+    id="TP06",
+    name="ECC errors",
+    family="thermal",
+    cause="crash",
+    trigger="an uncorrected ECC error during the run, or over 10 corrected ones a minute",
+    fix="drain the node, reset the GPU; replace it when they come again",
+    immediate=True,
+)
+@per_device
+def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """Memory cells that fail. Deltas are counted: what was there before the run says nothing of it."""
+    for device in devices(view):
+        lost, mended = device.grown("ecc_uncorrected_total"), device.grown("ecc_corrected_total")
+        rate = _per_minute(mended, device)
+        if lost == 0 and not rate > CORRECTED_PER_MINUTE:
+            continue
+        value, threshold, unit = (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
+        yield _finding(
+            spec,
+            device,
+            "critical" if lost else "medium",
+            f"{device.label}: {lost} uncorrected ECC error(s)" if lost else f"{device.label}: {rate:.0f} ECC/min",
+            f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
+            f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row remapping "
+            "(`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
+            Proof(
+                "growth of the ECC counters during the run",
+                value,
+                threshold,
+                unit,
+                "sums of the positive differences between samples",
+                (
+                    Input("uncorrected", lost, "errors", f"gpu.ecc_uncorrected_total, {device.label}"),
+                    Input("corrected", mended, "errors", f"gpu.ecc_corrected_total, {device.label}"),
+                ),
+            ),
+        )
+
+
+@finding(
+    id="TP07",
+    name="XID error",
+    family="thermal",
+    cause="crash",
+    trigger="the driver reported an XID error",
+    fix="by the code: look at the program, restart the job, reset or replace the GPU",
+    explains=("HC01", "HC06", "HC08", "HC09"),
+    immediate=True,
+)
+@per_device
+def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """The driver's error numbers, in words. Of several on a device the first is the cause."""
+    seen: set[int] = set()
+    by_index = {device.index: device for device in devices(view)}
+    for event in view.record.events("xid"):
+        index, code = int(event.get("gpu", -1)), int(event.get("code", 0))
+        if index in seen:
+            continue
+        seen.add(index)
+        line = decode(code)
+        codes = [int(e.get("code", 0)) for e in view.record.events("xid") if int(e.get("gpu", -1)) == index]
+        device = by_index.get(index)
+        yield spec.make(
+            "critical" if line.hardware else "medium",
+            f"XID {code} on GPU {index}: {line.meaning}"[:140],
+            f"the driver reported XID {code} ({line.meaning})"
+            + (f"; after it XID {', '.join(map(str, codes[1:8]))}" if len(codes) > 1 else ""),
+            f"{line.action}"
+            + (
+                "; compute-sanitizer finds the kernel, CUDA_LAUNCH_BLOCKING=1 the line"
+                if line.action == "look at the application"
+                else "; see `dmesg -T | grep -i xid` and tell whoever runs the node"
+            ),
+            rank=device.rank if device else None,
+            gpu=index,
+            host=event.get("host"),
+            confidence=0.95 if line.hardware else 0.7,
+            proof=Proof(
+                "XID events of the driver",
+                len(codes),
+                0,
+                "events",
+                "meanings and actions after NVIDIA's XID documentation",
+                tuple(Input("XID", c, "", f"xid event, GPU {index}") for c in codes[:8]),
+            ),
+        )
+
+
+@finding(
+    id="TP08",
+    name="link errors",
+    family="thermal",
+    cause="comm",
+    trigger="PCIe replays or NVLink errors grow by more than one a minute",
+    fix="reseat the GPU, check riser and cables",
+)
+@per_device
+def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """Transfers that had to be repeated."""
+    for device in devices(view):
+        pcie, nvlink = device.grown("pcie_replay_total"), device.grown("nvlink_error_total")
+        rate = _per_minute(pcie + nvlink, device)
+        if device.seconds < 60 or not rate > LINK_ERRORS_PER_MINUTE:
+            continue
+        yield _finding(
+            spec,
+            device,
+            "medium",
+            f"{device.label}: {rate:.0f} link errors a minute ({'PCIe' if pcie >= nvlink else 'NVLink'})",
+            f"{pcie} PCIe replays and {nvlink} NVLink errors in {device.seconds:.0f} s",
+            "reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink -e` tells which link",
+            Proof(
+                "growth of the link error counters",
+                rate,
+                LINK_ERRORS_PER_MINUTE,
+                "errors per minute",
+                "(replays + NVLink errors) / minutes, sums of the positive differences between samples",
+                (
+                    Input("PCIe replays", pcie, "", f"gpu.pcie_replay_total, {device.label}"),
+                    Input("NVLink errors", nvlink, "", f"gpu.nvlink_error_total, {device.label}"),
+                ),
+            ),
+        )
+
+
+@finding(
+    id="TP09",
+    name="GPU lost",
+    family="thermal",
+    cause="crash",
+    trigger="XID 79 or 154, or a device that answered does not answer any more",
+    fix="drain and reboot the node",
+    explains=("TP07", "HC01", "HC06", "HC08", "HC09"),
+    immediate=True,
+)
+@per_device
+def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
+    """The driver cannot reach the device."""
+    codes = {int(e.get("gpu", -1)): int(e["code"]) for e in view.record.events("xid") if e.get("code") in (79, 154)}
+    for device in devices(view):
+        answered = device.rows["memory_total_bytes"] > 0
+        silent = 0 if answered[-1] else len(answered) - 1 - int(answered.nonzero()[0][-1]) if answered.any() else 0
+        code = codes.get(device.index)
+        if code is None and silent < LOST_SAMPLES:
+            continue
+        yield _finding(
+            spec,
+            device,
+            "critical",
+            f"{device.label} "
+            + (f"is lost: XID {code}, {decode(code).meaning}" if code else "does not answer any more"),
+            f"{silent} samples without an answer" + (f"; XID {code} ({decode(code).meaning})" if code else ""),
+            "drain the node and reboot it, resume from the last checkpoint; a GPU that is lost again is to be replaced",
+            Proof(
+                "samples in a row at the end without an answer",
+                silent,
+                LOST_SAMPLES - 1,
+                "samples",
+                "or XID 79 (fallen off the bus), 154 (recovery action)",
+                (Input("XID", code if code is not None else "none", "", f"xid events, {device.label}"),),
+            ),
+        )
+
+
+def _per_minute(count: int, device: Device) -> float:
+    return 60.0 * count / max(device.seconds, 60.0)
+
+
+def _finding(spec: Spec, device: Device, severity: str, title: str, evidence: str, fix: str, proof: Proof) -> Finding:
+    return spec.make(
+        severity,
+        title,
+        evidence,
+        fix,
+        rank=device.rank,
+        gpu=device.index,
+        host=device.host or None,
+        confidence=0.9,
+        proof=proof,
+    )
