@@ -6,8 +6,16 @@ from dataclasses import replace
 
 from gputop_analysis.findings import (  # noqa: F401  (they register)
     comm,
+    comm_links,
     comm_mismatch,
     comm_pipeline,
+    compute_energy,
+    compute_gpu,
+    compute_kernels,
+    compute_phases,
+    compute_precision,
+    compute_regression,
+    compute_shapes,
     crash,
     crash_memory,
     gil,
@@ -38,6 +46,8 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     resources,
     resources_limits,
     resources_pages,
+    thermal,
+    thermal_errors,
 )
 from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, Result

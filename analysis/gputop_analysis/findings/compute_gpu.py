@@ -1,0 +1,118 @@
+"""Compute efficiency: what the GPU's own counters say of the kernels."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+LOW_OCCUPANCY, FREE_MEMORY = 30.0, 0.40
+DRAM_BUSY, TENSOR_LOW = 70.0, 20.0
+
+
+def _everywhere(view: RunView) -> list[Samples]:
+    """The samples of all ranks' devices; empty unless every rank's was sampled."""
+    seen = [one for rank in view.ranks if (one := samples(view, rank))]
+    return seen if len(seen) == len(view.ranks) else []
+
+
+@finding(
+    id="CE04",
+    name="batch too small",
+    family="compute",
+    cause="compute",
+    trigger="SM occupancy below 30 % and over 40 % of the memory free at the peak, on every GPU",
+    fix="a larger micro-batch, and fewer accumulation steps for the same global batch",
+)
+def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
+    """Kernels have too few threads to hide the latency of memory, and there is room for more."""
+    seen = _everywhere(view)
+    occupancy = [one.mean("sm_occupancy_pct") for one in seen]
+    free = [one.free_memory_share() for one in seen]
+    known = [(o, f, s) for o, f, s in zip(occupancy, free, seen, strict=True) if o is not None and f is not None]
+    if not known or len(known) < len(seen) or max(k[0] for k in known) >= LOW_OCCUPANCY:
+        return None
+    least_free = min(k[1] for k in known)
+    if least_free <= FREE_MEMORY:
+        return None
+    highest, _, one = max(known, key=lambda k: k[0])
+    size = (view.hello(one.rank).get("dataloader") or {}).get("batch_size")
+    accumulated = _micro_batches(view, one.rank)
+    times = 2 if least_free < 0.7 else 4
+    fewer = max(1, round(accumulated / times))
+    return spec.make(
+        "medium",
+        f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of the memory free",
+        f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the peak on "
+        f"{len(seen)} "
+        f"GPUs" + (f"; batch_size={size}" if size else "") + f"; {accumulated:.0f} micro-batches a step",
+        (f"batch_size={size * times}" if isinstance(size, int) else f"a {times} times larger micro-batch")
+        + (f" with {fewer} accumulation steps" if accumulated > 1 else ", and the learning rate that goes with it"),
+        rank=everybody(view),
+        confidence=0.6,
+        proof=Proof(
+            "SM occupancy on the fullest GPU",
+            highest,
+            LOW_OCCUPANCY,
+            "%",
+            "no time is claimed: how step time grows with the batch shows when it is tried",
+            (
+                one.input("SM occupancy", "sm_occupancy_pct"),
+                Input("memory free at the peak", 100 * least_free, "%", "gpu.memory_used_bytes, judged against 40 %"),
+            ),
+        ),
+    )
+
+
+def _micro_batches(view: RunView, rank: int) -> float:
+    series = view.per_rank[rank]
+    return float(series.rows["micro_batches"].sum()) / max(1, series.total_steps())
+
+
+@finding(
+    id="CE05",
+    name="bound by memory bandwidth",
+    family="compute",
+    cause="compute",
+    trigger="device memory active above 70 % of the time and tensor cores below 20 %",
+    fix="torch.compile fuses element-wise work; flash attention; a fused optimizer and loss",
+)
+def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
+    """Kernels move data most of the time and compute little with it."""
+    seen = _everywhere(view)
+    pairs = [(one.mean("dram_active_pct"), one.mean("tensor_active_pct"), one) for one in seen]
+    known = [(d, t, one) for d, t, one in pairs if d is not None and t is not None]
+    if not known or len(known) < len(seen):
+        return None
+    dram, tensor, one = sorted(known, key=lambda k: k[0])[(len(known) - 1) // 2]
+    if dram <= DRAM_BUSY or tensor >= TENSOR_LOW:
+        return None
+    hello = view.hello(one.rank)
+    compiled = (hello.get("compile") or {}).get("used")
+    fused = (hello.get("optimizer") or {}).get("fused")
+    return spec.make(
+        "medium",
+        f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} % of the time",
+        f"GPU {one.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over {len(one.rows)} samples; "
+        f"torch.compile {'on' if compiled else 'off'}, optimizer {'fused' if fused else 'not fused'}",
+        "; ".join(
+            [
+                *([] if compiled else ["torch.compile(model), which fuses element-wise work"]),
+                *([] if fused else ["fused=True in the optimizer"]),
+                "scaled_dot_product_attention instead of a written-out softmax",
+            ]
+        ),
+        rank=everybody(view),
+        gpu=one.gpu if len(view.ranks) == 1 else None,
+        confidence=0.7,
+        proof=Proof(
+            "device memory active",
+            dram,
+            DRAM_BUSY,
+            "%",
+            "no time is claimed: what fusion saves depends on the kernels",
+            (one.input("device memory active", "dram_active_pct"), one.input("tensor cores", "tensor_active_pct")),
+        ),
+    )

@@ -1,0 +1,98 @@
+"""Compute efficiency: the model's FLOPs against the peak, and kernels that have a faster form."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.flops import efficiency
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+LOW_MFU = 0.30
+MATH_SHARE = 0.10
+
+
+@finding(
+    id="CE12",
+    name="low MFU",
+    family="compute",
+    cause="compute",
+    trigger="model FLOPs below 30 % of what the GPUs could do in the same time, where FLOPs and peak are known",
+    fix="the largest line of the efficiency budget says where the rest goes",
+)
+def low_mfu(view: RunView, spec: Spec) -> Finding | None:
+    """Not a fault in itself: the sum of all others."""
+    known = [(rank, one) for rank in view.ranks if (one := efficiency(view, rank))]
+    if not known or len(known) < len(view.ranks):
+        return None
+    one = sorted(known, key=lambda k: k[1].mfu)[(len(known) - 1) // 2][1]
+    if one.mfu >= LOW_MFU:
+        return None
+    return spec.make(
+        "info",
+        f"{one.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
+        f"{one.model_flops_per_step:.3g} model FLOPs a step on {one.gpu}, peak {one.peak_flops / 1e12:,.0f} TFLOP/s "
+        f"dense "
+        f"{one.precision}; HFU {one.hfu * 100:.0f} %",
+        "see the efficiency budget (gputop report): its largest line below useful compute is what to mend first",
+        rank=everybody(view),
+        confidence=0.8,
+        proof=Proof(
+            "model FLOPs / (peak x wall time)",
+            100 * one.mfu,
+            100 * LOW_MFU,
+            "%",
+            "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) (PaLM, appendix B)",
+            (
+                Input("model FLOPs per step", one.model_flops_per_step, "FLOP", one.source),
+                Input("peak", one.peak_flops / 1e12, "TFLOP/s", f"{one.gpu}, dense {one.precision}"),
+                Input("HFU", 100 * one.hfu, "%", "with recomputed FLOPs"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CE06",
+    name="attention in the math kernel",
+    family="compute",
+    cause="compute",
+    trigger="a profile burst shows scaled_dot_product_attention in its math form for over 10 % of the device's time",
+    fix="a mask and a dtype that the flash or memory-efficient kernel takes",
+)
+def math_attention(view: RunView, spec: Spec) -> Finding | None:
+    """The fallback writes the whole attention matrix to memory."""
+    event = max(view.events("profile"), key=lambda one: one.get("t_ns", 0), default=None)
+    table = (event or {}).get("table") or []
+    total = sum(float(row.get("device_ms") or 0) for row in table)
+    if event is None or total <= 0:
+        return None
+    math = [row for row in table if "scaled_dot_product_attention_math" in str(row.get("op"))]
+    softmax = [row for row in table if str(row.get("op")) == "aten::_softmax"]  # a loss uses _log_softmax
+    share = sum(float(row.get("device_ms") or 0) for row in (*math, *softmax)) / total
+    if not math or share <= MATH_SHARE:
+        return None
+    calls = int(math[0].get("calls") or 0)
+    steps = max(1, int(event.get("steps") or 1))
+    return spec.make(
+        "medium",
+        f"attention runs in the math kernel, {share * 100:.0f} % of the GPU's time at least",
+        f"{calls / steps:.0f} calls a step of scaled_dot_product_attention in its math form in a profile of {steps} "
+        f"steps; "
+        "it and its softmax take that part of the kernels listed",
+        "use fp16 or bf16 inputs, is_causal=True instead of a mask where it is causal, a head size of at most 256; "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says what forbids the fast kernel",
+        rank=event.get("rank") if len(view.ranks) == 1 else None,
+        confidence=0.8,
+        proof=Proof(
+            "math attention and softmax / time of all kernels listed",
+            100 * share,
+            100 * MATH_SHARE,
+            "%",
+            "no time is claimed: the matrix products of the math form are not told from the model's own",
+            (
+                Input("calls in the profile", calls, "", "profile event, op aten::_scaled_dot_product_attention_math"),
+                Input("device time of all kernels listed", total, "ms", f"profile event, {steps} steps"),
+            ),
+        ),
+    )

@@ -1,0 +1,151 @@
+"""Compute efficiency: the backward against the forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.findings.compute_samples import samples
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import device_share, everybody, on_device, steady_share
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.stats import Interval, block_bootstrap, block_length
+from gputop_analysis.view import RunView
+from gputop_analysis.waits import mean_wait_ms
+
+USUAL = 2.0
+"""A backward computes two products for each one of the forward; checkpointing repeats the forward as well."""
+FREE_MEMORY = 0.35
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Forward and backward of one rank per step."""
+
+    rank: int
+    ratio: Interval
+    """Backward less the wait for other ranks, over forward."""
+    forward_ms: float
+    backward_ms: float
+    wait_ms: float
+    clock: str
+    steps: int
+
+    def inputs(self) -> tuple[Input, ...]:
+        """For a proof."""
+        read = f"rank {self.rank}, {self.steps:,} steady steps, {self.clock} clock"
+        return (
+            Input("forward", self.forward_ms, "ms", read),
+            Input("backward without waiting", self.backward_ms, "ms", read),
+            Input("wait for other ranks, taken off", self.wait_ms, "ms", "comm.wait_ns, mean"),
+            Input("ratio, upper end of its interval", self.ratio.high, "", "block bootstrap"),
+        )
+
+
+def passes(view: RunView, rank: int) -> Passes | None:
+    """None where too little was measured, or where a wait inside the backward cannot be told from computing."""
+    forward, backward = steady_share(view, rank, "forward"), steady_share(view, rank, "backward")
+    if on_device(view, rank):  # the host's clock would only see launches
+        forward, backward = device_share(view, rank, "forward"), device_share(view, rank, "backward")
+    if forward is None or backward is None or forward.mean_ms < 0.2:
+        return None
+    wait_ms = mean_wait_ms(view, rank) if view.world_size > 1 else 0.0
+    if not np.isfinite(wait_ms):
+        return None
+    computing = np.maximum(backward.values_ms - wait_ms * backward.counts, 0.0)
+    block = block_length(computing / np.maximum(forward.values_ms, 1e-9))
+    ratio = block_bootstrap(computing, forward.values_ms, block)
+    mean_ms = float(computing.sum() / backward.counts.sum())
+    return Passes(rank, ratio, forward.mean_ms, mean_ms, wait_ms, forward.clock, forward.steps)
+
+
+def _typical(view: RunView) -> Passes | None:
+    known = sorted((p for rank in view.ranks if (p := passes(view, rank))), key=lambda p: p.ratio.value)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+@finding(
+    id="CE07",
+    name="backward far longer than forward",
+    family="compute",
+    cause="compute",
+    trigger="backward, without the wait for other ranks, above 3 times the forward (lower end of the 95 % interval) "
+    "and "
+    "no activation checkpointing; medium where a graph of the gradients is made",
+    fix="create_graph and retain_graph only where gradients of gradients are needed, and not at each step",
+)
+def long_backward(view: RunView, spec: Spec) -> Finding | None:
+    """The gradients are themselves differentiated, or the backward goes through parts twice."""
+    one = _typical(view)
+    if one is None or one.ratio.low <= 3.0 or any(view.hello(rank).get("checkpointing") for rank in view.ranks):
+        return None
+    seen = bool(view.hello(one.rank).get("create_graph"))
+    extra_ms = max(0.0, one.backward_ms - USUAL * one.forward_ms)
+    return spec.make(
+        "medium" if seen else "info",
+        f"backward takes {one.ratio.value:.1f} times as long as forward",
+        f"{one.backward_ms:.1f} ms against {one.forward_ms:.1f} ms a step, {one.clock} clock (95 % interval of the "
+        f"ratio "
+        f"{one.ratio.low:.1f} to {one.ratio.high:.1f}); twice is usual without activation checkpointing; "
+        + ("create_graph=True was seen" if seen else "create_graph=True was not seen"),
+        "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 regularisation does"
+        if seen
+        else "look with torch.profiler at what the backward does: an embedding without sparse=True, retain_graph, a "
+        "custom "
+        "autograd.Function",
+        rank=everybody(view),
+        confidence=0.8 if seen else 0.5,
+        recoverable_ms_per_step=extra_ms if seen else None,
+        interval_ms_per_step=(0.0, one.backward_ms) if seen else None,
+        proof=Proof(
+            "lower end of the 95 % interval of backward / forward",
+            one.ratio.low,
+            3.0,
+            "",
+            f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
+            one.inputs(),
+        ),
+    )
+
+
+@finding(
+    id="CE08",
+    name="needless activation checkpointing",
+    family="compute",
+    cause="compute",
+    trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the GPU's memory free at the "
+    "peak",
+    fix="checkpoint fewer layers",
+)
+def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
+    """The forward is computed twice to save memory that nobody needs."""
+    one = _typical(view)
+    if one is None or one.ratio.low <= 2.7 or not view.hello(one.rank).get("checkpointing"):
+        return None
+    free = [share for rank in view.ranks if (s := samples(view, rank)) and (share := s.free_memory_share()) is not None]
+    if len(free) < len(view.ranks) or min(free) <= FREE_MEMORY:
+        return None
+    again_ms = min(one.forward_ms, max(0.0, one.backward_ms - USUAL * one.forward_ms))
+    return spec.make(
+        "medium",
+        f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is never used",
+        f"backward {one.backward_ms:.1f} ms is {one.ratio.value:.1f} times the forward of {one.forward_ms:.1f} ms a "
+        f"step, "
+        f"{one.clock} clock: it computes the forward again",
+        "switch checkpointing off for as many layers as fit: model.gradient_checkpointing_disable(), or checkpoint "
+        "every "
+        "second layer",
+        rank=everybody(view),
+        confidence=0.8,
+        recoverable_ms_per_step=again_ms,
+        interval_ms_per_step=(0.0, one.forward_ms),
+        proof=Proof(
+            "memory that is free at the peak, on the fullest GPU",
+            100 * min(free),
+            100 * FREE_MEMORY,
+            "%",
+            f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is computed again",
+            (*one.inputs(), Input("checkpointing", "seen", "", "hello.checkpointing")),
+        ),
+    )

@@ -1,0 +1,178 @@
+"""Compute efficiency: numbers wider than the work needs, or a narrow format that needs a crutch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody, on_device
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+AMPERE = 8.0
+"""Compute capability from which on tensor cores know TF32 and bfloat16 (CUDA C++ programming guide, appendix H)."""
+SM_BUSY, TENSOR_IDLE = 70.0, 10.0
+
+
+@finding(
+    id="CE01",
+    name="tensor cores idle",
+    family="compute",
+    cause="compute",
+    trigger="multiprocessors active above 70 % of the time and tensor cores below 10 %",
+    fix="train under torch.autocast('cuda', torch.bfloat16)",
+    explains=("CE02",),
+)
+def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
+    """The GPU computes, but not with the units that have most of its speed."""
+    seen = _typical(view)
+    busy, tensor = (seen.mean("sm_active_pct"), seen.mean("tensor_active_pct")) if seen else (None, None)
+    if seen is None or busy is None or tensor is None or busy <= SM_BUSY or tensor >= TENSOR_IDLE:
+        return None
+    hello = view.hello(seen.rank)
+    amp = bool((hello.get("amp") or {}).get("autocast"))
+    return spec.make(
+        "medium" if not amp and _all_float32(hello) else "info",
+        f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % of it",
+        f"GPU {seen.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over {len(seen.rows)} samples; autocast "
+        f"{'on' if amp else 'off'}, parameters {', '.join(_dtypes(hello)) or 'of a type not told'}",
+        "most time goes to work that is no matrix product: see CE05, and torch.profiler for the largest kernels"
+        if amp
+        else "wrap forward and loss in torch.autocast('cuda', torch.bfloat16)"
+        if _capability(hello) >= AMPERE
+        else "wrap forward and loss in torch.autocast('cuda', torch.float16), with a GradScaler",
+        rank=everybody(view),
+        gpu=seen.gpu if len(view.ranks) == 1 else None,
+        confidence=0.8,
+        proof=Proof(
+            "tensor cores active",
+            tensor,
+            TENSOR_IDLE,
+            "%",
+            "no time is claimed: how much is matrix products shows when it runs in a narrower type",
+            (
+                seen.input("multiprocessors active", "sm_active_pct"),
+                seen.input("tensor cores active", "tensor_active_pct"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CE02",
+    name="TF32 off",
+    family="compute",
+    cause="compute",
+    trigger="float32 parameters without autocast on a GPU from Ampere on, matrix products at highest precision",
+    fix="torch.set_float32_matmul_precision('high')",
+)
+def tf32_off(view: RunView, spec: Spec) -> Finding | None:
+    """Float32 matrix products stay off the tensor cores."""
+    rank = next(iter(view.ranks), None)
+    hello = view.hello(rank)
+    if rank is None or not on_device(view, rank) or _capability(hello) < AMPERE or hello.get("hip_version"):
+        return None
+    flags, amp = hello.get("flags") or {}, hello.get("amp") or {}
+    if amp.get("autocast") or not _all_float32(hello) or flags.get("matmul_precision") != "highest":
+        return None
+    if (
+        flags.get("cuda_matmul_tf32")
+        or flags.get("deterministic")
+        or (hello.get("env") or {}).get("NVIDIA_TF32_OVERRIDE")
+    ):
+        return None
+    seen = samples(view, rank)
+    tensor = seen.mean("tensor_active_pct") if seen else None
+    if tensor is not None and tensor >= TENSOR_IDLE:
+        return None
+    return spec.make(
+        "medium",
+        "matrix products run in full float32, past the tensor cores",
+        f"{hello.get('device_name') or 'the GPU'} has compute capability {hello.get('device_capability')}; parameters "
+        "float32, no autocast, torch.get_float32_matmul_precision() is 'highest', allow_tf32 off",
+        "torch.set_float32_matmul_precision('high') before training: products are rounded to 10 bits of mantissa and "
+        "run "
+        "up to 8 times as fast; or torch.autocast('cuda', torch.bfloat16)",
+        rank=everybody(view),
+        confidence=0.8,
+        proof=Proof(
+            "float32 parameters on tensor cores that may not use TF32",
+            _capability(hello),
+            AMPERE,
+            "compute capability",
+            "no time is claimed: what is won depends on how much of the work is matrix products",
+            (
+                Input("matmul precision", "highest", "", "hello.flags.matmul_precision"),
+                Input("autocast", "off", "", "hello.amp.autocast"),
+                Input("parameters", ", ".join(_dtypes(hello)), "", "hello.model.by_dtype"),
+            ),
+        ),
+    )
+
+
+@finding(
+    id="CE03",
+    name="fp16 with a scaler on bf16 hardware",
+    family="compute",
+    cause="compute",
+    trigger="a GradScaler in use with float16 on hardware that computes in bfloat16 as fast (Ampere and later, or a "
+    "CPU)",
+    fix="torch.autocast(..., torch.bfloat16) without GradScaler",
+    explains=("NU04",),
+)
+def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
+    """bfloat16 has float32's range: no scaling, no skipped steps, no search for the scale."""
+    rank = next(iter(view.ranks), None)
+    hello = view.hello(rank)
+    amp, cuda = hello.get("amp") or {}, rank is not None and on_device(view, rank)
+    if rank is None or not amp.get("grad_scaler") or amp.get("dtype") not in ("float16", None if cuda else "float16"):
+        return None
+    if cuda and _capability(hello) < AMPERE:
+        return None
+    where = f"compute capability {hello.get('device_capability')}" if cuda else "a CPU"
+    device = "cuda" if cuda else "cpu"
+    return spec.make(
+        "medium",
+        "float16 with a GradScaler, where bfloat16 needs none",
+        f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, which computes in bfloat16 "
+        f"too",
+        f"torch.autocast('{device}', torch.bfloat16), and remove GradScaler: loss.backward(); optimizer.step()",
+        rank=everybody(view),
+        confidence=0.9 if amp.get("dtype") else 0.7,
+        proof=Proof(
+            "a GradScaler in use on hardware with bfloat16",
+            1,
+            0,
+            "",
+            "no time is claimed: the scaler itself is cheap; what it costs are skipped steps and overflows",
+            (
+                Input("GradScaler", "in use", "", "hello.amp.grad_scaler"),
+                Input("autocast", str(amp.get("dtype")), "", "hello.amp.dtype"),
+                Input("hardware", where, "", "hello.device_capability"),
+            ),
+        ),
+    )
+
+
+def _typical(view: RunView) -> Samples | None:
+    """The device whose multiprocessors are active in the lower-median way; None unless every rank's was sampled."""
+    seen = [one for rank in view.ranks if (one := samples(view, rank))]
+    known = sorted((value, i) for i, one in enumerate(seen) if (value := one.mean("sm_active_pct")) is not None)
+    return seen[known[(len(known) - 1) // 2][1]] if known and len(known) == len(view.ranks) else None
+
+
+def _capability(hello: dict[str, Any]) -> float:
+    """As a number; 0 where it is not known."""
+    try:
+        return float(hello.get("device_capability") or 0)
+    except ValueError:
+        return 0.0
+
+
+def _dtypes(hello: dict[str, Any]) -> list[str]:
+    return list((hello.get("model") or {}).get("by_dtype") or {})
+
+
+def _all_float32(hello: dict[str, Any]) -> bool:
+    return _dtypes(hello) == ["float32"]

@@ -1,0 +1,180 @@
+"""Compute efficiency: steps take longer than at the beginning of the run, and go on doing so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody, on_device, run_queue
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.level import Change, level_change
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import WARM_UP_STEPS
+from gputop_analysis.view import Array, RunView
+
+SLOWER, SLOWER_MS = 0.15, 0.5
+SLOWER_ON_CPU = 0.5
+"""Of forward, backward and optimizer on a CPU: other programs slow them by half without any queue for a core."""
+SAME_WORK = 0.05
+QUEUED = 0.05
+RECORDS = 1500
+"""Evenly spread over the whole run, also on a live screen: what the run is compared with is its own beginning."""
+LOOK_AT = 8
+"""Ranks that are compared with their own beginning."""
+WAITING = ("backward", "comm")
+"""Where a rank waits for others, which is where theirs is seen."""
+COMPUTE = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Before and after the change, per step of equal work."""
+
+    step: int
+    change: Change
+    before_ms: float
+    after_ms: float
+    phase: str
+    phase_ms: float
+    """By how much that phase grew."""
+    unit: str
+    """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number changed."""
+    records: int
+
+
+@finding(
+    id="CE11",
+    name="step-time regression",
+    family="compute",
+    cause="compute",
+    trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of its autocorrelation) "
+    "by "
+    "15 % or more; by 50 % where it lies in computing on a CPU",
+    fix="find what changed at that step: data, code path, clocks, another program",
+)
+def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
+    """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it only waits longer."""
+    known = ((rank, one) for rank in view.ranks[:LOOK_AT] if (one := regression(view, rank)))
+    rank, found = next(known, (None, None))
+    if found is not None and found.phase in WAITING and len(view.ranks) > 1:
+        rank, found = next(((r, one) for r, one in known if one.phase not in WAITING), (rank, found))
+    if rank is None or found is None:
+        return None
+    growth = found.after_ms / found.before_ms - 1
+    least = SLOWER_ON_CPU if found.phase in COMPUTE and not on_device(view, rank) else SLOWER
+    more_ms = found.after_ms - found.before_ms
+    queue = run_queue(view, rank)
+    if growth < least or more_ms < SLOWER_MS or (queue and queue.share.value > QUEUED):
+        return None
+    site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
+    error_ms = found.change.error * found.after_ms
+    per = "" if found.unit == "step" else f" for the same number of {found.unit}"
+    return spec.make(
+        "high" if growth > 0.5 else "medium",
+        f"steps take {growth * 100:.0f} % longer{per} since step {found.step:,}",
+        f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew by "
+        f"{found.phase_ms:.1f} ms; "
+        f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",
+        f"look for what changed at step {found.step:,} in {found.phase}"
+        + (f" at {site.site}" if site else "")
+        + ": a schedule, a growing list, another kind of batch, another program on the machine",
+        rank=everybody(view) if found.phase in WAITING else rank,
+        site=site.site if site else None,
+        confidence=0.8,
+        recoverable_ms_per_step=more_ms,
+        interval_ms_per_step=(max(0.0, more_ms - 1.96 * error_ms), more_ms + 1.96 * error_ms),
+        proof=_proof(found, rank, least),
+    )
+
+
+def _proof(found: Regression, rank: int, least: float) -> Proof:
+    read = f"steps.wall_ns / n_steps, rank {rank}, {found.records:,} records over the whole run"
+    return Proof(
+        "geometric mean of the step time after the change / before",
+        100 * (found.after_ms / found.before_ms - 1),
+        100 * least,
+        "% more",
+        "recoverable = step time after - step time before; the change lies at the CUSUM's extreme, its standard error "
+        "is "
+        "sqrt(variance x autocorrelation time x (1/n before + 1/n after)) of the log step time",
+        (
+            Input("step time before", found.before_ms, "ms", read),
+            Input("step time after", found.after_ms, "ms", read),
+            Input("change in standard errors", found.change.score, "", "judged against 6"),
+            Input(f"growth of {found.phase}", found.phase_ms, "ms", f"steps.{found.phase}_ns"),
+        ),
+    )
+
+
+def regression(view: RunView, rank: int) -> Regression | None:
+    """The lasting slow-down of a rank against its own beginning; None without one."""
+    rows = _spread(view.record.steps(rank))
+    if len(rows) < 20:
+        return None
+    evenly = _Evenly(rows)
+    walls_ms = evenly.ms("wall_ns")
+    change = level_change(np.log(np.maximum(walls_ms, 1e-6)))
+    if change is None or change.after <= change.before:
+        return None
+    unit, work = _work(evenly, change.index)
+    if unit != "step":
+        change = level_change(np.log(np.maximum(walls_ms / work, 1e-6)))
+    if change is None or change.after <= change.before:
+        return None
+    grown = {name: _growth(evenly.ms(f"{name}_ns") / work, change.index) for name in wire.PHASES}
+    phase = max(grown, key=lambda name: grown[name])
+    before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
+    step = evenly.step(change.index)
+    return Regression(step, change, before_ms, after_ms, phase, grown[phase], unit, len(rows))
+
+
+def _spread(rows: Array) -> Array:
+    """Steady records of the last attempt, at most ``RECORDS``, evenly spread."""
+    rows = np.asarray(rows[:: max(1, len(rows) // RECORDS)])
+    back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) < 0)
+    rows = rows[back[-1] + 1 :] if len(back) else rows
+    return rows[((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS)]
+
+
+class _Evenly:
+    """Records brought onto stretches of equally many steps: a fast step shares its record with more others."""
+
+    def __init__(self, rows: Array):
+        self._rows = rows
+        counts = np.maximum(rows["n_steps"].astype(np.int64), 1)
+        self._ends = np.concatenate([[0], np.cumsum(counts)])
+        self._size = max(1, int(np.median(counts)))
+        self._edges = np.arange(0, self._ends[-1] + 1, self._size)
+
+    def per_step(self, column: str) -> Array:
+        """Mean of a summed column per step in each stretch."""
+        total = np.concatenate([[0.0], np.cumsum(self._rows[column], dtype=np.float64)])
+        return np.diff(np.interp(self._edges, self._ends, total)) / self._size
+
+    def ms(self, column: str) -> Array:
+        """The same of a duration, in milliseconds."""
+        return self.per_step(column) / 1e6
+
+    def step(self, index: int) -> int:
+        """Index of the first step of a stretch."""
+        record = int(np.searchsorted(self._ends, self._edges[index], side="right")) - 1
+        row = self._rows[record]
+        return int(row["step"]) - (int(self._ends[record + 1]) - int(self._edges[index])) + 1
+
+
+def _work(evenly: _Evenly, index: int) -> tuple[str, Array | float]:
+    """What the work of a step is measured by where it changed too: tokens, samples or micro-batches, relative."""
+    for name in ("tokens", "samples", "micro_batches"):
+        per_step = evenly.per_step(name)
+        if (per_step > 0).all():
+            before, after = per_step[:index].mean(), per_step[index:].mean()
+            if abs(after / before - 1) > SAME_WORK:
+                return name, per_step / before
+    return "step", 1.0
+
+
+def _growth(ms: Array, index: int) -> float:
+    return float(np.median(ms[index:]) - np.median(ms[:index]))

@@ -1,0 +1,111 @@
+"""Compute efficiency: shapes of the input that change, and convolutions that could be tuned to one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody, on_device
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+CHURN = 20
+"""Distinct shapes in 100 batches; grouping by length leaves a handful."""
+
+
+@finding(
+    id="CE10",
+    name="shape churn",
+    family="compute",
+    cause="compute",
+    trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without torch.compile, where it costs "
+    "little",
+    fix="pad to multiples of 64, or group samples by length",
+)
+def shape_churn(view: RunView, spec: Spec) -> Finding | None:
+    """Each new shape makes the allocator, cuDNN's search and torch.compile begin anew."""
+    said = {rank: shapes for rank in view.ranks if (shapes := view.hello(rank).get("shapes"))}
+    rank = max(said, key=lambda rank: _per_100(said[rank]), default=None)
+    if rank is None or _per_100(said[rank]) <= CHURN:
+        return None
+    shapes, hello = said[rank], view.hello(rank)
+    compiled = bool((hello.get("compile") or {}).get("used"))
+    examples = ", ".join("x".join(map(str, one)) for one in shapes.get("examples") or ())
+    return spec.make(
+        "medium" if compiled or on_device(view, rank) else "info",
+        f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",
+        f"among them {examples}; " + ("torch.compile may compile for each of them" if compiled else _why(view, rank)),
+        "pad each batch to a multiple of 64 (tokenizer(..., pad_to_multiple_of=64)), or group samples by length",
+        rank=everybody(view),
+        proof=Proof(
+            "distinct input shapes in 100 batches",
+            _per_100(shapes),
+            CHURN,
+            "",
+            "no time is claimed: what a new shape costs depends on the allocator, cuDNN and torch.compile",
+            (
+                Input(
+                    "distinct shapes",
+                    int(shapes["distinct"]),
+                    "",
+                    f"hello.shapes, rank {rank}: the first tensor of each",
+                ),
+                Input("batches looked at", int(shapes["batches"]), "", "the first hundred of each thousand"),
+            ),
+        ),
+    )
+
+
+def _per_100(shapes: dict[str, Any]) -> float:
+    return 100.0 * float(shapes.get("distinct") or 0) / max(1.0, float(shapes.get("batches") or 1))
+
+
+def _why(view: RunView, rank: int) -> str:
+    if not on_device(view, rank):
+        return "on a CPU without torch.compile this costs little"
+    return "the caching allocator splits its blocks for each of them, and cuDNN searches anew where benchmark is on"
+
+
+@finding(
+    id="CE09",
+    name="convolutions not tuned",
+    family="compute",
+    cause="compute",
+    trigger="two-dimensional convolutions on a GPU, inputs of at most 3 shapes, cudnn.benchmark off",
+    fix="torch.backends.cudnn.benchmark = True, and model.to(memory_format=torch.channels_last)",
+)
+def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
+    """cuDNN can try its algorithms once for a shape and keep the fastest."""
+    rank = next(iter(view.ranks), None)
+    if rank is None or not on_device(view, rank) or str(view.hello(rank).get("device")).split(":")[0] != "cuda":
+        return None
+    hello = view.hello(rank)
+    modules = (hello.get("model") or {}).get("modules") or {}
+    convolutions = sum(int(modules.get(name) or 0) for name in ("Conv2d", "ConvTranspose2d", "Conv3d"))
+    flags, shapes = hello.get("flags") or {}, hello.get("shapes")
+    if not convolutions or shapes is None or int(shapes["distinct"]) > 3:
+        return None
+    if flags.get("cudnn_benchmark") is not False or flags.get("cudnn_deterministic"):
+        return None
+    return spec.make(
+        "info",
+        f"{convolutions} convolutions run without cudnn.benchmark although the input's shape does not change",
+        f"{shapes['distinct']} input shapes in {shapes['batches']} batches, cudnn.benchmark off, not deterministic by "
+        f"wish",
+        "set torch.backends.cudnn.benchmark = True before training, and try "
+        "model.to(memory_format=torch.channels_last) with inputs in the same format",
+        rank=everybody(view),
+        confidence=0.7,
+        proof=Proof(
+            "convolutions with one shape of input",
+            convolutions,
+            0,
+            "",
+            "no time is claimed: which algorithm is fastest shows when it is tried",
+            (
+                Input("convolution modules", convolutions, "", "hello.model.modules"),
+                Input("input shapes", int(shapes["distinct"]), "", "hello.shapes"),
+                Input("cudnn.benchmark", "off", "", "hello.flags.cudnn_benchmark"),
+            ),
+        ),
+    )

@@ -1,0 +1,19 @@
+"""Faults of what is computed."""
+
+from fault_cases import Case, Clean
+
+COMPUTE = "compute.py"
+
+CASES = (
+    Case("CE03", "float16 with a GradScaler on a CPU", COMPUTE, {"FAULT": "fp16_scaler"}),
+    Case("CE07", "gradients of gradients at each step", COMPUTE, {"FAULT": "double_backward"}),
+    Case("CE10", "a batch of another size each time", COMPUTE, {"FAULT": "shapes"}, severity=("info",)),
+    Case("CE11", "a forward that gets slower half way", COMPUTE, {"FAULT": "slower"}, title=r"since step (9\d|10\d)$"),
+)
+
+CLEAN = (
+    Clean("a small training", COMPUTE),
+    Clean("bfloat16 with a GradScaler that is off", COMPUTE, {"FAULT": "clean_bf16"}),
+    Clean("batches of three sizes", COMPUTE, {"FAULT": "clean_buckets"}),
+    Clean("a batch that grows on purpose", COMPUTE, {"FAULT": "clean_larger_batch"}),
+)
