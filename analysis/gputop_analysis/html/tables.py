@@ -42,11 +42,12 @@ def goodput_section(report: Report) -> str:
         return ""
     parts = {name: value for name, value in found.parts_ns.items() if value > 0}
     rows = [
-        (GOODPUT[name], name.replace("_", " "), value / found.session_ns, (duration(value / 1e9), PARTS[name]))
+        (GOODPUT[name], name.replace("_", " "), value / found.session_ns, (duration(value / 1e9),))
         for name, value in parts.items()
     ]
     said = f"{100 * found.goodput:.1f} % of {duration(found.session_ns / 1e9)} went into steps that count."
-    return section("Goodput of the session", shares(("part", "time", "what it is"), rows), said)
+    meaning = details("What each part means", pairs((name.replace("_", " "), PARTS[name]) for name in parts))
+    return section("Goodput of the session", shares(("part", "time"), rows) + meaning, said)
 
 
 def ranks(report: Report) -> str:

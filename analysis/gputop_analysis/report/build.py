@@ -28,6 +28,8 @@ class Extra:
     text: str
     """As plain text, wrapped to the width of the report."""
     html: str = ""
+    exit_code: int = 0
+    """What the command returns where this section is a check that failed."""
 
 
 @dataclass

@@ -124,7 +124,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
         times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
         yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
     if note:
-        yield f"     {note}"
+        yield from textwrap.wrap(note, width, initial_indent="     ", subsequent_indent="     ")
 
 
 def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputop.cli.diff import add_threshold
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from gputop_analysis.report import Extra, Report
     from gputop_probes.record.reader import RunRecord
 
-_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--trace FILE] [--explain [NAME]]"
+_USAGE = (
+    "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] [--trace FILE] [--explain [NAME]]"
+)
 
 
 def execute(words: list[str]) -> int:
@@ -45,6 +48,10 @@ def _parser() -> Parser:
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
     form.add_argument("--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C")
     parser.add_argument(
+        "--baseline", metavar="RUN", help="compare with an earlier run; exit code 1 if this one is surely slower"
+    )
+    add_threshold(parser)
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -61,8 +68,8 @@ def _parser() -> Parser:
 
 
 def _watch(record: RunRecord, options: argparse.Namespace) -> int:
-    if options.explain is not None or options.trace is not None:
-        raise CliError("--watch shows the plain report: --explain and --trace go without it")
+    if any(option is not None for option in (options.explain, options.trace, options.baseline)):
+        raise CliError("--watch shows the plain report: --explain, --trace and --baseline go without it")
     from gputop.cli.report_watch import watch
 
     return watch(record, report_width, wants_colour())
@@ -71,10 +78,14 @@ def _watch(record: RunRecord, options: argparse.Namespace) -> int:
 def _extras(record: RunRecord, options: argparse.Namespace) -> tuple[Extra, ...]:
     if options.explain is not None:
         return ()
-    from gputop.cli.report_extras import found_trace, trace_extra
+    from gputop.cli.report_extras import baseline_extra, found_trace, trace_extra
 
-    trace = trace_extra(options.trace, report_width()) if options.trace else found_trace(record.path, report_width())
-    return (trace,) if trace else ()
+    width, extras = report_width(), []
+    if options.baseline is not None:
+        colour = wants_colour() and options.format == "text"
+        extras.append(baseline_extra(record, options.baseline, options.threshold, width, colour))
+    trace = trace_extra(options.trace, width) if options.trace else found_trace(record.path, width)
+    return tuple(extras) if trace is None else (*extras, trace)
 
 
 def _print(report: Report, options: argparse.Namespace) -> int:
@@ -84,14 +95,13 @@ def _print(report: Report, options: argparse.Namespace) -> int:
         from gputop_analysis.html import as_html
 
         write_file(options.html, as_html(report))
-        return 0
-    if options.format == "json":
+    elif options.format == "json":
         print_json(as_data(report))
     elif options.format == "md":
         print(as_markdown(report), end="")
     else:
         print(as_text(report, width=report_width(), colour=wants_colour()))
-    return 0
+    return max((extra.exit_code for extra in report.extras), default=0)
 
 
 def _explain(report: Report, name: str, as_json: bool) -> int:

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
+from gputop.cli.records import open_record
 
 if TYPE_CHECKING:
     from gputop_analysis.report import Extra
+    from gputop_probes.record.reader import RunRecord
 
 UNASKED_BYTES = 200 << 20
 """A larger trace is analysed only when it is named: that takes more than a few seconds."""
+
+
+def baseline_extra(record: RunRecord, name: str, threshold: float, width: int, colour: bool) -> Extra:
+    """The comparison of a run with the baseline called ``name``; its exit code is that of ``gputop diff``.
+
+    Raises:
+        CliError: there is no such run, or one of both has no step.
+    """
+    baseline = open_record(name)
+    for said, one in ((f"the baseline {name}", baseline), ("this run", record)):
+        if not one.ranks():
+            raise CliError(f"{said} has no training step: there is nothing to compare")
+    from gputop_analysis.diff import compare, diff_data, diff_text
+    from gputop_analysis.html.comparison import comparison
+    from gputop_analysis.report import Extra
+
+    found = compare(baseline, record, threshold)
+    data = json.loads(json.dumps(diff_data(found), default=str))
+    text = f"compared with the baseline\n{diff_text(found, width, colour)}"
+    return Extra("baseline", data, text, comparison(found), found.exit_code)
 
 
 def trace_extra(path: Path, width: int) -> Extra:
