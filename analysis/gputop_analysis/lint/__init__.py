@@ -14,7 +14,19 @@ from gputop_analysis.lint.module import Module
 from gputop_analysis.lint.patch import diff, fixed, write
 from gputop_analysis.lint.source import Source, SourceError
 
-__all__ = ["RULES", "Remark", "Rule", "SourceError", "diff", "fixed", "lint", "lint_file", "rules_at", "write"]
+__all__ = [
+    "RULES",
+    "Remark",
+    "Rule",
+    "SourceError",
+    "all_rules",
+    "diff",
+    "fixed",
+    "lint",
+    "lint_file",
+    "rules_at",
+    "write",
+]
 
 _SITE = re.compile(r"(.+\.py):(\d+)\b")
 
@@ -30,12 +42,18 @@ def lint(path: str, data: bytes) -> list[Remark]:
 
 def remarks_of(source: Source) -> list[Remark]:
     """All remarks on a parsed file."""
-    from gputop_analysis.lint import rules_distributed, rules_loader, rules_loop, rules_precision, rules_update
-
-    assert all((rules_distributed, rules_loader, rules_loop, rules_precision, rules_update))  # they register themselves
     module = Module(source)
-    found = [_remark(source, rule, hit) for rule in RULES.values() for hit in rule.check(module)]
+    found = [_remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)]
     return sorted(set(found), key=lambda one: (one.line, one.column, one.rule))
+
+
+def all_rules() -> dict[str, Rule]:
+    """All rules by id, loader first."""
+    from gputop_analysis.lint import rules_loader, rules_loop, rules_update  # isort: skip
+    from gputop_analysis.lint import rules_distributed, rules_precision
+
+    assert all((rules_loader, rules_loop, rules_update, rules_precision, rules_distributed))  # they register themselves
+    return RULES
 
 
 def lint_file(path: Path) -> list[Remark]:

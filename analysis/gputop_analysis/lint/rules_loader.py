@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, set_keyword
 from gputop_analysis.lint.loops import Loop, loops_of
 from gputop_analysis.lint.model import Hit, rule
-from gputop_analysis.lint.module import Module, constant, dotted
+from gputop_analysis.lint.module import Function, Module, constant, dotted
 
 _NAME = "torch.utils.data.DataLoader"
 _IN_MEMORY = ("torch.utils.data.TensorDataset",)
@@ -42,9 +42,18 @@ def _made(module: Module, node: ast.expr | None) -> ast.expr | None:
 def _is_in_memory(module: Module, call: ast.Call) -> bool:
     """Tensors, lists and ranges: workers would only add copies."""
     made = _made(module, _dataset(call))
-    if isinstance(made, ast.Call):
-        return module.resolve(made.func) in _IN_MEMORY or dotted(made.func) in ("range", "list")
-    return isinstance(made, ast.List | ast.ListComp | ast.Tuple)
+    if made is None or isinstance(made, ast.List | ast.ListComp | ast.Tuple):
+        return True
+    if isinstance(made, ast.Name | ast.Attribute) and module.mentions("TensorDataset"):
+        return True  # it may come from there by ways that we do not follow
+    made_of = [node for node in ast.walk(made) if isinstance(node, ast.Call)]
+    return any(_gives_tensors(module, one) for one in made_of)
+
+
+def _gives_tensors(module: Module, call: ast.Call) -> bool:
+    name = module.resolve(call.func) or dotted(call.func) or ""
+    is_function = name.startswith(("torch.", "numpy.")) and name.rpartition(".")[2].islower()
+    return name in (*_IN_MEMORY, "range", "list") or (is_function and not name.startswith("torch.utils."))
 
 
 def _is_map_style(module: Module, call: ast.Call) -> bool:
@@ -133,7 +142,7 @@ def little_prefetch(module: Module) -> Iterator[Hit]:
 def made_in_a_loop(module: Module) -> Iterator[Hit]:
     for call in _loaders(module):
         loop = _loop_around(module, call)
-        if loop is None or module.is_conditional(call) or constant(_dataset(call)) is not object:
+        if loop is None or module.is_conditional(call) or _workers(call) == 0:
             continue
         changing = _bound_in(loop)
         used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
@@ -145,12 +154,13 @@ def made_in_a_loop(module: Module) -> Iterator[Hit]:
 
 def _loop_around(module: Module, call: ast.Call) -> Loop | None:
     """The loop that the call stands in; a function made inside a loop is not followed."""
-    function = module.function_of(call)
+    inner: ast.AST = call
     for node in module.above(call):
-        if node is function:
+        if isinstance(node, Function):
             return None
-        if isinstance(node, Loop):
+        if isinstance(node, Loop) and inner in node.body:
             return node
+        inner = node
     return None
 
 

@@ -1,0 +1,150 @@
+"""``gputop lint train.py``: what a training script will waste, from its source alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop_analysis.lint import Remark
+
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv"}
+_USAGE = "gputop lint FILE|DIRECTORY ... [--diff | --fix] [--rule ID] [--json]"
+
+
+def execute(words: list[str]) -> int:
+    """Print the remarks; 0 where none is above info, 1 where one is. Nothing of the script is run."""
+    options = _parser().parse_args(words)
+    if options.rules:
+        _print_rules(options.json)
+        return 0
+    chosen = _chosen(options.rule)
+    remarks: list[Remark] = []
+    for path in _files(options.paths):
+        data = _read(path)
+        found = _lint(path, data, chosen)
+        if options.fix or options.diff:
+            left = _mend(path, data, chosen, options)
+            found = left if options.fix else found
+        remarks += found
+    if options.json:
+        print(json.dumps([_entry(one) for one in remarks], indent=2))
+    elif not options.diff:
+        _print_remarks(remarks)
+    return 1 if any(one.severity != "info" for one in remarks) else 0
+
+
+def _parser() -> Parser:
+    parser = Parser("lint", "Read training scripts for what will cost time or memory. Nothing is executed.", _USAGE)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE|DIRECTORY")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--fix", action="store_true", help="make the mechanical edits in the files")
+    form.add_argument("--diff", action="store_true", help="print them as a patch that `git apply` takes")
+    parser.add_argument("--rule", action="append", metavar="ID", help="only this rule (may be given again)")
+    parser.add_argument("--rules", action="store_true", help="list the rules")
+    parser.add_argument("--json", action="store_true", help="print the remarks as JSON")
+    return parser
+
+
+def _chosen(names: list[str] | None) -> frozenset[str] | None:
+    from gputop_analysis.lint import all_rules
+
+    unknown = sorted(set(names or ()) - all_rules().keys())
+    if unknown:
+        raise CliError(f"no rule {unknown[0]!r}: `gputop lint --rules` lists them")
+    return frozenset(names) if names else None
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    """The files that are meant; in directories every ``.py``, hidden and foreign directories left out."""
+    if not paths:
+        raise CliError("no file: say what to read, for example `gputop lint train.py`")
+    for path in paths:
+        if path.is_dir():
+            found = sorted(one for one in path.rglob("*.py") if not _is_foreign(one.relative_to(path)))
+            if not found:
+                raise CliError(f"no Python file in {path}")
+            yield from found
+        else:
+            yield path
+
+
+def _is_foreign(path: Path) -> bool:
+    return any(part in _SKIPPED or part.startswith(".") for part in path.parts)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _lint(path: Path, data: bytes, chosen: frozenset[str] | None) -> list[Remark]:
+    from gputop_analysis.lint import SourceError, lint
+
+    try:
+        return [one for one in lint(str(path), data) if chosen is None or one.rule in chosen]
+    except SourceError as error:
+        raise CliError(str(error)) from None
+
+
+def _mend(path: Path, data: bytes, chosen: frozenset[str] | None, options: argparse.Namespace) -> list[Remark]:
+    """Write the edits, or print them as a patch. Returns the remarks that are left after them."""
+    from gputop_analysis.lint import diff, fixed, write
+
+    changed = fixed(str(path), data, chosen)
+    if options.diff:
+        sys.stdout.buffer.write(diff(os.path.relpath(path), data, changed))
+        sys.stdout.buffer.flush()
+    elif changed != data:
+        try:
+            write(path, changed)
+        except OSError as error:
+            raise CliError(f"cannot write {path}: {error.strerror or error}") from None
+        print(f"gputop: mended {path}", file=sys.stderr)
+    return _lint(path, changed, chosen)
+
+
+def _print_remarks(remarks: Iterable[Remark]) -> None:
+    from gputop.cli.report import report_width
+
+    width, count, fixable = report_width(), 0, 0
+    for one in remarks:
+        count, fixable = count + 1, fixable + one.fixable
+        finding = f" ({one.finding})" if one.finding else ""
+        print(f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.rule}]{finding}")
+        for label, text in (("why", one.why), ("fix", one.fix)):
+            print(textwrap.fill(text, width, initial_indent=f"    {label}: ", subsequent_indent=" " * 9))
+    if count:
+        hint = f"; --fix mends {fixable} of them, --diff shows how" if fixable else ""
+        print(f"gputop: {count} remark{'s' if count > 1 else ''}{hint}", file=sys.stderr)
+    else:
+        print("gputop: nothing to remark", file=sys.stderr)
+
+
+def _print_rules(as_json: bool) -> None:
+    from gputop_analysis.lint import all_rules
+
+    rules = all_rules().values()
+    if as_json:
+        fields = ("id", "finding", "severity", "why")
+        print(json.dumps([{name: getattr(one, name) for name in fields} for one in rules], indent=2))
+        return
+    width = max(len(one.id) for one in rules)
+    for one in rules:
+        print(f"{one.id:<{width}}  {one.finding or '-':<4}  {one.severity:<6}  {one.why}")
+
+
+def _entry(one: Remark) -> dict[str, Any]:
+    names = ("rule", "finding", "severity", "path", "line", "column", "end_line", "message", "why", "fix", "fixable")
+    return {name: getattr(one, name) for name in names}
