@@ -40,13 +40,13 @@ def _timed_backward(original):
     def wrapper(*args, **kwargs):
         token, cpu_ns, fast, noted = None, 0, False, False
         try:
-            if not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
-                turn = len(marks) & 7
-                if turn == 4:
-                    noted = True
-                    marks.append(monotonic_ns())
-                    S.phase = BACKWARD
-                elif turn == 5:  # inside another backward
+            turn = len(marks) & 7
+            if turn == 4 and get_ident() == S.thread_ident:
+                noted = True
+                marks.append(monotonic_ns())
+                S.phase = BACKWARD
+            elif not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
+                if turn == 5:  # inside another backward
                     pass
                 elif marks:
                     lane.leave()

@@ -40,12 +40,12 @@ def _timed_next(original):
     def wrapper(self):
         token, booked, fast = None, -1, False
         try:
-            if get_ident() == S.thread_ident and not compiling["_is_compiling_flag"]:
+            if get_ident() == S.thread_ident and (marks or not compiling["_is_compiling_flag"]):
                 if marks:
                     now = monotonic_ns()
-                    if len(marks) & 7 or C.iterator_id != id(self) or not is_grad_enabled():
+                    if len(marks) & 7 or C.iterator_id != id(self):
                         lane.leave()
-                    elif now - marks[0] >= FOLD_NS or S.want_batch:
+                    elif now - marks[0] >= FOLD_NS:
                         lane.settle()
                     else:
                         fast = True

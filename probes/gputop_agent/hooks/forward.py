@@ -49,13 +49,15 @@ class CallSlot:
         call = self.inner or module._call_impl
         token, booked, cpu_ns, fast = None, -1, 0, False
         try:
-            if get_ident() == S.thread_ident and not C.in_forward and not _compiling["_is_compiling_flag"]:
-                turn = len(marks) & 7
-                if turn == 2 and module.training and self.trained and is_grad_enabled():
-                    fast = True
-                    marks.append(monotonic_ns())
-                    S.phase = FORWARD
-                elif turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
+            turn = len(marks) & 7
+            if get_ident() != S.thread_ident:
+                pass
+            elif turn == 2 and module.training and self.trained and is_grad_enabled():
+                fast = True
+                marks.append(monotonic_ns())
+                S.phase = FORWARD
+            elif not C.in_forward and not _compiling["_is_compiling_flag"]:
+                if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
                     pass
                 elif marks:
                     lane.leave()

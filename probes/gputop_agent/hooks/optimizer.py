@@ -31,13 +31,14 @@ def install(torch):
 
 def before_step(optimizer, args, kwargs):
     """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
-    if is_compiling():
-        return None
     try:
         if len(marks) & 7 == 6 and id(optimizer) == Lane.optimizer_id and get_ident() == S.thread_ident:
             marks.append(monotonic_ns())
             S.phase = OPTIMIZER
-        elif marks:
+            return None
+        if is_compiling():
+            return None
+        if marks:
             if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
                 lane.leave()
                 _begin(optimizer)
@@ -65,15 +66,12 @@ def before_step(optimizer, args, kwargs):
 
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
-    if is_compiling():
-        return None
     try:
-        if get_ident() == S.thread_ident:
-            if len(marks) & 7 == 7 and id(optimizer) == Lane.optimizer_id:
-                marks.append(monotonic_ns())
-                S.phase = OTHER
-            else:
-                _end(optimizer)
+        if len(marks) & 7 == 7 and id(optimizer) == Lane.optimizer_id and get_ident() == S.thread_ident:
+            marks.append(monotonic_ns())
+            S.phase = OTHER
+        elif get_ident() == S.thread_ident and not is_compiling():
+            _end(optimizer)
     except Exception:
         guard.failed("optimizer post hook")
     return None
