@@ -18,7 +18,9 @@ _MAX_EPOCHS = 16  # an event tells so many one by one
 _KEY = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_factor")
 
 #: what is read of torch's iterator; where another version has other names, nothing is looked at
-_PARTS = frozenset(("_task_info", "_rcvd_idx", "_tasks_outstanding", "_prefetch_factor", "_num_workers", "_data_queue"))
+_PARTS = frozenset(
+    ("_task_info", "_rcvd_idx", "_tasks_outstanding", "_prefetch_factor", "_num_workers", "_data_queue", "_workers")
+)
 
 _watched = None  # (key, attributes of the iterator that the training fetches from); the iterator itself is not kept
 _reference = None
@@ -85,6 +87,7 @@ class Counts:
         self.behind = 0  # ... and waited for one worker, although later batches were there
         self.unpacking = 0  # ... and was rebuilding a batch that had arrived
         self.waited_for = {}  # worker -> looks of ``behind``
+        self.states = {}  # of the worker that makes the batch that is waited for, as in /proc -> looks
 
 
 class Watch:
@@ -118,10 +121,12 @@ class Watch:
         counts.fetching += fetching
         counts.unpacking += unpacking
         counts.empty += waiting or (not ready and turn not in stored)
-        if waiting and stored:
-            counts.behind += 1
-            worker = dict(tasks)[turn][0]
-            counts.waited_for[worker] = counts.waited_for.get(worker, 0) + 1
+        task = dict(tasks).get(turn) if waiting else None
+        if task is not None:
+            _count(counts.states, _state(parts["_workers"][task[0]].pid))
+            if stored:
+                counts.behind += 1
+                _count(counts.waited_for, task[0])
 
     def flush_if_due(self):
         """Send what was counted, if it is time."""
@@ -145,6 +150,7 @@ class Watch:
                 fetching=counts.fetching,
                 behind=counts.behind,
                 unpacking=counts.unpacking,
+                states=counts.states,
                 waited_for=[{"worker": worker, "looks": n} for worker, n in sorted(counts.waited_for.items())],
                 epochs=len(mine),
                 epoch_starts=[_epoch(*epoch) for epoch in mine[:_MAX_EPOCHS]],
@@ -161,6 +167,19 @@ def _epoch(step, end_ns, start_ns, first_ns):
         "start_ms": round(start_ns / 1e6, 3),
         "first_ms": round(first_ns / 1e6, 3),
     }
+
+
+def _count(counts, key):
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _state(pid):
+    """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for anything else."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read(512).rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError, TypeError):
+        return "?"
 
 
 def _ready(parts):

@@ -36,6 +36,8 @@ class Looks:
     """It was rebuilding a batch that had arrived."""
     waited_for: Counter[int] = field(default_factory=Counter)
     """By worker: looks of ``behind``."""
+    states: Counter[str] = field(default_factory=Counter)
+    """By state in /proc of the worker that made the batch that a fetch waited for: looks."""
 
     def add(self, event: dict[str, Any]) -> None:
         """Count one ``loader`` event."""
@@ -43,6 +45,12 @@ class Looks:
             setattr(self, name, getattr(self, name) + int(event.get(name) or 0))
         for one in event.get("waited_for") or ():
             self.waited_for[int(one["worker"])] += int(one["looks"])
+        self.states.update(event.get("states") or {})
+
+    @property
+    def waiting(self) -> int:
+        """Looks at a fetch that waited for a worker."""
+        return self.states.total()
 
     def proof(self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input) -> Proof:
         """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the looks."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.findings.input import data_wait, loader_site, severity_of
-from gputop_analysis.findings.input_looks import Workers, surely, workers
+from gputop_analysis.findings.input import data_wait, loader_site, severity_of, wait_source
+from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, Workers, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.shares import Share, everybody
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -15,7 +15,6 @@ WAITING_WORKERS = 0.30
 PRESSURE_PCT = 20.0
 LEAST_READ_BYTES_PER_S = 1e6
 """Pressure counts as ours only where our workers read from storage."""
-ENOUGH_SAMPLES = 6
 
 
 @finding(
@@ -23,8 +22,8 @@ ENOUGH_SAMPLES = 6
     name="storage-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; its workers wait for storage (state D) in over 30 % of the samples, or "
-    "read while the machine's I/O pressure is above 20 %",
+    trigger="data wait above 10 % of the step; the worker that is waited for waits for storage (state D) in over 30 % "
+    "of the looks, or the workers read while the machine's I/O pressure is above 20 %",
     fix="local disk, larger shards read in one piece, more workers to read ahead",
     explains=("IN01", "IN03", "IN06"),
 )
@@ -34,18 +33,20 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     loader = (view.hello(wait.rank).get("dataloader") or {}) if wait else {}
     if wait is None or not wait.surely_above(0.10) or not loader.get("num_workers"):
         return None
-    crew = workers(view).get(wait.rank)
-    if crew is None or crew.samples < ENOUGH_SAMPLES:
+    seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
+    if seen is None or seen.waiting < ENOUGH_LOOKS:
         return None
-    blocked = surely(round(crew.disk * crew.samples), crew.samples)
-    pressure = _pressure_pct(view, wait.rank) if crew.read_bytes_per_s > LEAST_READ_BYTES_PER_S else 0.0
+    blocked = surely(seen.states["D"], seen.waiting)
+    reads = crew is not None and crew.read_bytes_per_s > LEAST_READ_BYTES_PER_S
+    pressure = _pressure_pct(view, wait.rank) if reads else 0.0
     if blocked <= WAITING_WORKERS and pressure <= PRESSURE_PCT:
         return None
     return spec.make(
         severity_of(wait),
         f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
-        f"in {crew.disk * 100:.0f} % of {crew.samples} samples a worker was waiting for a disk or file server (state "
-        f"D); they read {crew.read_bytes_per_s / 1e6:.1f} MB/s and use {crew.cpu * 100:.0f} % of a core each"
+        f"in {seen.states['D']} of {seen.waiting} looks at a waiting fetch its worker waited for a disk or a file "
+        "server (state D)"
+        + (f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage" if crew else "")
         + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         f"copy the data set to a local disk or into memory, store it in larger shards that are read in one piece, or "
@@ -55,25 +56,21 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         confidence=0.9 if blocked > WAITING_WORKERS else 0.7,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
-        proof=_proof(crew, blocked, pressure, wait.rank, wait.mean_ms),
+        proof=_proof(seen, crew, pressure, wait),
     )
 
 
-def _proof(crew: Workers, blocked: float, pressure: float, rank: int, wait_ms: float) -> Proof:
-    by_state = blocked > WAITING_WORKERS
-    return Proof(
-        "lower end of the 95 % Wilson interval of worker samples in state D" if by_state else "median I/O pressure",
-        100 * blocked if by_state else pressure,
-        100 * WAITING_WORKERS if by_state else PRESSURE_PCT,
-        "%",
-        f"recoverable = sum(data wait) / steps = {wait_ms:.3f} ms per step",
-        (
-            Input("worker samples in state D", 100 * crew.disk, "%", f"process.state, {crew.samples} samples"),
-            Input("read from storage", crew.read_bytes_per_s / 1e6, "MB/s", "process.read_bytes_total, workers"),
-            Input("I/O pressure", pressure, "%", "host.psi_io_some_pct, median"),
-            Input("data wait per step", wait_ms, "ms", f"steps.data_ns, rank {rank}"),
-        ),
+def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> Proof:
+    inputs = (
+        Input("I/O pressure", pressure, "%", "host.psi_io_some_pct, median; 0 where the workers read little"),
+        Input("read from storage", crew.read_bytes_per_s / 1e6 if crew else 0.0, "MB/s", "process.read_bytes_total"),
+        Input("data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"),
     )
+    formula = f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step"
+    if surely(seen.states["D"], seen.waiting) > WAITING_WORKERS:
+        what = "at a waiting fetch whose worker waits for storage (state D)"
+        return seen.proof(what, seen.states["D"], seen.waiting, WAITING_WORKERS, formula, *inputs)
+    return Proof("median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs)
 
 
 def _pressure_pct(view: RunView, rank: int) -> float:

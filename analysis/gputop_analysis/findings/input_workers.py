@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputop_analysis.findings.input import data_wait, loader_site, more_workers, per_batch_ms, severity_of
+from gputop_analysis.findings.input import data_wait, loader_site, more_workers, per_batch_ms, severity_of, wait_source
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody
-from gputop_analysis.model import Finding, Input
+from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
 BUSY = 0.85
-"""Of a core: a worker above it does nothing but make batches."""
+"""Of a core: a worker above it is never idle, so it never has its batches ready in advance."""
+_COMPUTING = "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker computes (state R)"
+SOMETIMES_EMPTY = 0.25
+"""Of the looks. Where the queue is empty more seldom than this, the training is what holds the batches up."""
 IDLE = 0.60
 """Below it a worker waits for something half of the time."""
 MOSTLY = 0.5
@@ -36,8 +39,8 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str,
     name="worker-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; no batch lies ready in over half of the looks at the loader, and its "
-    "workers use over 85 % of a core each",
+    trigger="data wait above 10 % of the step; the loader's workers use over 85 % of a core each, or the one that is "
+    "waited for computes in over half of the looks; no batch lies ready in over a quarter of the looks",
     fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
     explains=("IN01",),
 )
@@ -48,27 +51,46 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         return None
     wait, seen, loader = found
     crew = known[wait.rank]
-    if surely(seen.empty, seen.looks) <= MOSTLY or crew.cpu <= BUSY:
+    computing = surely(seen.states["R"], seen.waiting) if seen.waiting >= ENOUGH_LOOKS else 0.0
+    busy = crew.cpu > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
+    if seen.empty <= SOMETIMES_EMPTY * seen.looks or not busy:
         return None
     return spec.make(
         severity_of(wait),
         f"{loader['num_workers']} workers are too few or too slow: {wait.ms.value:.1f} ms data wait a step",
         f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers use "
-        f"{crew.cpu * 100:.0f} % of a core each; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "
+        f"{crew.cpu * 100:.0f} % of a core each; the one waited for was computing in {seen.states['R']} of "
+        f"{seen.waiting} looks; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "
         f"{wait.percent}",
         more_workers(view, wait, loader),
         rank=everybody(view),
         site=loader.get("site"),
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
-        proof=seen.proof(
-            "in which no batch lay ready",
-            seen.empty,
-            seen.looks,
-            MOSTLY,
+        proof=Proof(
+            *(
+                ("CPU time of the loader's workers / their time", 100 * crew.cpu, 100 * BUSY, "% of a core")
+                if crew.cpu > BUSY
+                else (_COMPUTING, 100 * computing, 100 * MOSTLY, "%")
+            ),
             f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step",
-            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
-            Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
+            (
+                Input(
+                    "data wait per step",
+                    wait.mean_ms,
+                    "ms",
+                    f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps",
+                ),
+                Input("share of data wait, lower end", 100 * wait.share.low, "%", "95 % block bootstrap, above 10 %"),
+                Input(
+                    "CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"
+                ),
+                Input("looks at a waiting fetch", seen.waiting, "", "loader events, states"),
+                Input("of these its worker computes", seen.states["R"], "", "loader events, states R"),
+                Input(
+                    "looks without a ready batch", seen.empty, "", f"loader events, {seen.looks} looks, above a quarter"
+                ),
+            ),
         ),
     )
 
@@ -113,7 +135,9 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
             seen.fetching,
             MOSTLY,
             f"recoverable = {seen.behind} / {seen.fetching} x data wait = {part * wait.mean_ms:.3f} ms per step",
-            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
+            Input(
+                "data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"
+            ),
         ),
     )
 
@@ -159,7 +183,9 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
             seen.fetching,
             MOSTLY,
             f"recoverable = {seen.unpacking} / {seen.fetching} x data wait = {won:.3f} ms per step",
-            Input("data wait per step", wait.mean_ms, "ms", f"steps.data_ns, rank {wait.rank}, {wait.steps:,} steps"),
+            Input(
+                "data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"
+            ),
             Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
         ),
     )

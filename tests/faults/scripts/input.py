@@ -3,7 +3,9 @@
 The training keeps its own clock around each fetch; the last line printed is what the fault cost.
 """
 
+import atexit
 import json
+import mmap
 import os
 import resource
 import time
@@ -13,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 FAULT = os.environ.get("FAULT", "none")
-STEPS = int(os.environ.get("STEPS", "150"))
+STEPS = int(os.environ.get("STEPS", "120"))
 BATCH = 4
-EPOCH_STEPS = 40
+EPOCH_STEPS = 30
 STEP_S = 0.010
 
 torch.set_num_threads(1)
@@ -45,21 +47,76 @@ def spin(seconds):
         pass
 
 
-def many_objects(rows):
-    """A batch that takes long to unpickle: as plain Python objects."""
-    words = [{"id": i, "word": f"word {i}", "span": (i, i + 1)} for i in range(25_000)]
-    return torch.stack(rows), words
+def many_tensors(rows):
+    """A batch in so many pieces that taking it over is work: each is a file handed from process to process."""
+    return [torch.stack(rows)] + [torch.zeros(1) for _ in range(100)]
+
+
+class Stored(Items):
+    """The same from a file on a disk that this process may read at 4 MB/s, past the page cache."""
+
+    ROW_BYTES = 32_768
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.path = os.path.abspath("rows.bin")
+        with open(self.path, "wb") as file:
+            file.write(os.urandom(self.ROW_BYTES) * length)
+            os.fsync(file.fileno())
+        slow_down_reads(self.path, 4_000_000)
+
+    def __getitem__(self, index):
+        place = mmap.mmap(-1, self.ROW_BYTES)  # O_DIRECT wants whole pages
+        row = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        os.preadv(row, [place], index * self.ROW_BYTES)
+        os.close(row)
+        return torch.frombuffer(place, dtype=torch.uint8)[:64].float()
+
+
+def slow_down_reads(path, bytes_per_s):
+    """Put this process and the workers to come into a control group with a limit on reading."""
+    group = f"/sys/fs/cgroup/blkio/gputop-fault-{os.getpid()}"
+    os.mkdir(group)
+    device = os.stat(path).st_dev
+    with open(f"{group}/blkio.throttle.read_bps_device", "w") as file:
+        file.write(f"{os.major(device)}:{os.minor(device)} {bytes_per_s}")
+    join("/sys/fs/cgroup/blkio", group)
+
+
+def join(root, group):
+    with open(f"{group}/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+
+    atexit.register(leave, root, group)
+
+
+def leave(root, group):
+    with open(f"{root}/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+    for _ in range(50):
+        try:
+            os.rmdir(group)
+            break
+        except OSError:  # the workers are still on their way out
+            time.sleep(0.02)
+
+
+def open_an_index(worker):
+    """What each worker does first."""
+    time.sleep(0.25)
 
 
 def make_loader():
+    if FAULT == "storage":
+        return DataLoader(Stored(STEPS * BATCH), BATCH, num_workers=1)
     if FAULT == "busy_workers":
         return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1)
     if FAULT == "one_slow_worker":
         return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=2)
-    if FAULT == "objects":
-        return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1, collate_fn=many_objects)
+    if FAULT == "many_tensors":
+        return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1, collate_fn=many_tensors)
     if FAULT == "epochs":
-        return DataLoader(Items(EPOCH_STEPS * BATCH), BATCH, num_workers=1, multiprocessing_context="spawn")
+        return DataLoader(Items(EPOCH_STEPS * BATCH), BATCH, num_workers=1, worker_init_fn=open_an_index)
     return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1)
 
 
@@ -94,8 +151,8 @@ def main():
     loader = make_loader()
     kept = []
     if FAULT == "open_files":
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        kept = [open(os.devnull) for _ in range(70)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(180 - len(os.listdir("/proc/self/fd")))]
     waits, starts = [], []
     ended = time.perf_counter()
     for batch, _, first in epochs(loader):
@@ -110,7 +167,11 @@ def main():
     lost_s = sum(waits)
     if FAULT == "epochs":
         lost_s = sum(starts[1:]) - (len(starts) - 1) * sum(waits) / len(waits)
-    truth = lost_s / STEPS * 1e3 if FAULT in ("busy_workers", "one_slow_worker", "objects", "epochs") else 0.0
+    truth = (
+        lost_s / STEPS * 1e3
+        if FAULT in ("busy_workers", "one_slow_worker", "many_tensors", "epochs", "storage")
+        else 0.0
+    )
     print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS, "open": len(kept)}))
 
 
