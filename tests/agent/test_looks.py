@@ -1,0 +1,62 @@
+"""What the guest looks at now and then: debug aids, shapes of batches, the text of a line."""
+
+import sys
+
+import pytest
+import torch
+
+from gputop_agent import batch, debugging, frames, shapes
+from gputop_agent.state import S
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    S.reset()
+    S.torch = torch
+    batch.reset()
+    yield
+    batch.reset()
+    S.reset()
+
+
+def test_distinct_shapes_of_a_hundred_batches_are_counted():
+    for step in range(100):
+        batch.count(torch.zeros(4, 8 + step % 7))
+    assert shapes.found is not None
+    assert shapes.found["distinct"] == 7 and shapes.found["batches"] >= shapes.ENOUGH
+    assert [4, 8] in shapes.found["examples"] or len(shapes.found["examples"]) == 4
+
+
+def test_shapes_are_not_looked_at_between_the_windows():
+    for step in range(1050):
+        batch.count(torch.zeros(4, 8 if step < 100 else step))
+    assert shapes.found is not None and shapes.found["distinct"] == 1
+
+
+def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
+    watch = debugging.Watch()
+    for look in range(40):
+        with torch.autograd.set_detect_anomaly(look % 2 == 0):
+            watch.sample()
+    assert S.debug == {"anomaly": 0.5, "profiler": 0.0}
+
+
+def test_a_tracer_of_the_training_thread_is_named():
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        found = debugging.describe_tracers()
+    finally:
+        sys.settrace(before)
+    assert found["trace"] == tracer.__module__ and found["tracemalloc"] is False
+
+
+def tracer(frame, event, argument):
+    return None
+
+
+def test_a_site_has_the_text_of_its_line():
+    here = sys._getframe()
+    site = frames.site(here)
+    assert frames.source(site) == "site = frames.site(here)"
+    assert frames.source("nowhere.py:7") == ""

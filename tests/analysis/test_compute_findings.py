@@ -1,0 +1,275 @@
+"""Findings about what is computed. Those about a GPU are judged on synthetic samples."""
+
+import numpy as np
+import pytest
+from analysis_support import T0, Builder
+from device_samples import gpu_run, gpu_samples
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.level import level_change
+
+FP32 = {"by_dtype": {"float32": 10_000_000}, "parameters": 10_000_000, "modules": {}}
+
+
+def found(build):
+    return {one.id: one for one in evaluate(build.open())}
+
+
+# ---- level_change
+
+
+def wandering(seed, rho, n=600, sigma=0.05):
+    random = np.random.default_rng(seed)
+    noise = random.standard_t(3, n) / np.sqrt(3) if seed % 2 else random.standard_normal(n)
+    values = np.empty(n)
+    values[0] = noise[0]
+    for i in range(1, n):
+        values[i] = rho * values[i - 1] + np.sqrt(1 - rho * rho) * noise[i]
+    return sigma * values
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9, 0.98])
+def test_autocorrelated_noise_is_no_change_of_level(rho):
+    alarms = sum(level_change(wandering(seed, rho)) is not None for seed in range(200))
+    assert alarms <= 2, f"{alarms} false alarms in 200 clean series"
+
+
+@pytest.mark.parametrize(("rho", "at_least"), [(0.0, 0.99), (0.9, 0.90)])
+def test_a_step_time_that_grows_by_30_percent_is_found_where_it_grows(rho, at_least):
+    hits = 0
+    for seed in range(60):
+        values = wandering(seed, rho)
+        values[300:] += np.log(1.3)
+        change = level_change(values)
+        hits += change is not None and abs(change.index - 300) <= 30
+    assert hits >= at_least * 60
+
+
+def test_a_passing_bump_and_a_constant_are_no_lasting_change():
+    values = wandering(1, 0.0)
+    values[200:300] += 0.5
+    assert level_change(values) is None
+    assert level_change(np.ones(500)) is None
+    assert level_change(np.ones(5)) is None
+
+
+# ---- CE11
+
+
+def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, **hello):
+    build = Builder(tmp_path / "r")
+    build.hello(**hello)
+    random = np.random.default_rng(3)
+    for step in range(400):
+        late = step >= 200
+        phases = {"forward": 5.0, "backward": 10.0, "other": 1.0}
+        phases[phase] *= by if late else 1.0
+        phases = {name: ms * random.gamma(400, 1 / 400) for name, ms in phases.items()}
+        build.step(n_steps=1 if late else fold, samples=samples[late] * (1 if late else fold), **phases)
+    return build
+
+
+def test_a_lasting_slow_down_is_named_with_step_phase_and_cost(tmp_path):
+    one = found(slowing(tmp_path, "backward", 2.0))["CE11"]
+    assert one.title.endswith("since step 200") and "backward grew" in one.evidence
+    assert one.recoverable_ms_per_step == pytest.approx(10, rel=0.05)
+    assert one.interval_ms_per_step[0] < 10 < one.interval_ms_per_step[1]
+
+
+def test_folded_steps_are_weighed_as_steps(tmp_path):
+    one = found(slowing(tmp_path, "backward", 2.0, fold=3))["CE11"]
+    assert one.title.endswith("since step 600")
+
+
+def test_more_work_in_a_step_is_no_slow_down(tmp_path):
+    build = slowing(tmp_path, "backward", 2.6, samples=(8, 16))
+    assert "CE11" not in found(build)
+
+
+def test_on_a_cpu_computing_must_slow_by_half_for_other_programs_can_do_that(tmp_path):
+    assert "CE11" not in found(slowing(tmp_path / "cpu", "backward", 1.4))
+    assert "CE11" in found(slowing(tmp_path / "gpu", "backward", 1.4, device="cuda"))
+    assert "CE11" in found(slowing(tmp_path / "host", "other", 6.0))
+
+
+# ---- CE07, CE08
+
+
+def test_a_backward_of_gradients_of_gradients(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(create_graph=True)
+    build.steps(150, forward=3.0, backward=15.0)
+    one = found(build)["CE07"]
+    assert one.severity == "medium" and one.recoverable_ms_per_step == pytest.approx(9, rel=0.05)
+
+
+def test_a_long_backward_for_a_reason_not_seen_is_an_info_and_checkpointing_none(tmp_path):
+    for checkpointing, severity in ((False, "info"), (True, None)):
+        build = Builder(tmp_path / str(checkpointing))
+        build.hello(checkpointing=checkpointing)
+        build.steps(150, forward=3.0, backward=15.0)
+        assert getattr(found(build).get("CE07"), "severity", None) == severity
+
+
+def test_the_wait_for_other_ranks_is_no_backward(tmp_path):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, create_graph=True)
+        for _ in range(150):
+            build.step(rank, forward=5.0, backward=9.0, wait_ms=20.0)
+    assert "CE07" not in found(build)
+
+
+def test_checkpointing_that_saves_memory_nobody_needs_synthetic(tmp_path):
+    for used_gib, expected in ((20.0, True), (60.0, False)):
+        build = gpu_run(tmp_path / str(used_gib), hello={"checkpointing": True}, forward=5.0, backward=15.0)
+        gpu_samples(build, used_gib=used_gib)
+        one = found(build).get("CE08")
+        assert (one is not None) == expected
+        assert one is None or one.recoverable_ms_per_step == pytest.approx(5, rel=0.05)
+
+
+# ---- CE09, CE10
+
+
+def shapes(distinct):
+    return {"shapes": {"batches": 100, "distinct": distinct, "examples": [[8, 17], [8, 31]]}}
+
+
+def test_many_shapes_cost_little_on_a_cpu_and_more_on_a_gpu(tmp_path):
+    for device, severity in (("cpu", "info"), ("cuda", "medium")):
+        build = Builder(tmp_path / device)
+        build.hello(device=device, **shapes(63))
+        build.steps(30, forward=3.0)
+        assert found(build)["CE10"].severity == severity
+    build = Builder(tmp_path / "buckets")
+    build.hello(device="cuda", **shapes(6))
+    build.steps(30, forward=3.0)
+    assert "CE10" not in found(build)
+
+
+def test_convolutions_of_one_shape_without_benchmark_synthetic(tmp_path):
+    model = {**FP32, "modules": {"Conv2d": 20}}
+    flags = {"cudnn_benchmark": False, "cudnn_deterministic": False}
+    for distinct, expected in ((1, True), (30, False)):
+        hello = {"model": model, "flags": flags, **shapes(distinct)}
+        assert ("CE09" in found(gpu_run(tmp_path / str(distinct), hello=hello))) == expected
+
+
+# ---- CE01 to CE05 (synthetic samples)
+
+
+def test_tensor_cores_idle_takes_in_tf32_off_synthetic(tmp_path):
+    hello = {"model": FP32, "flags": {"matmul_precision": "highest", "cuda_matmul_tf32": False}}
+    build = gpu_run(tmp_path, hello=hello)
+    gpu_samples(build, sm_active_pct=90.0, tensor_active_pct=1.0)
+    one = found(build)["CE01"]
+    assert one.severity == "medium" and "bfloat16" in one.fix and one.absorbed == ("CE02",)
+
+
+def test_tf32_off_alone_without_counters_synthetic(tmp_path):
+    flags = {"matmul_precision": "highest", "cuda_matmul_tf32": False}
+    ampere = gpu_run(tmp_path / "a", hello={"model": FP32, "flags": flags, "device_capability": "8.6"})
+    assert "set_float32_matmul_precision" in found(ampere)["CE02"].fix
+    turing = gpu_run(tmp_path / "t", hello={"model": FP32, "flags": flags, "device_capability": "7.5"})
+    assert "CE02" not in found(turing)
+    amp = gpu_run(tmp_path / "amp", hello={"model": FP32, "flags": flags, "amp": {"autocast": True}})
+    assert "CE02" not in found(amp)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "dtype", "expected"),
+    [
+        ("cuda", "9.0", "float16", True),
+        ("cuda", "9.0", None, True),
+        ("cuda", "7.5", "float16", False),
+        ("cuda", "9.0", "bfloat16", False),
+        ("cpu", None, "float16", True),
+        ("cpu", None, None, False),
+    ],
+)
+def test_float16_with_a_scaler(tmp_path, device, capability, dtype, expected):
+    build = Builder(tmp_path / "r")
+    amp = {"autocast": dtype is not None, "dtype": dtype, "grad_scaler": True}
+    build.hello(device=device, device_capability=capability, amp=amp)
+    build.steps(30, forward=3.0)
+    assert ("CE03" in found(build)) == expected
+
+
+def test_a_batch_too_small_synthetic(tmp_path):
+    build = gpu_run(tmp_path / "small", hello={"dataloader": {"batch_size": 4, "num_workers": 2}})
+    gpu_samples(build, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0)
+    assert "batch_size=16" in found(build)["CE04"].fix
+    build = gpu_run(tmp_path / "full")
+    gpu_samples(build, used_gib=75.0, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0)
+    assert "CE04" not in found(build)
+
+
+def test_bound_by_bandwidth_synthetic(tmp_path):
+    build = gpu_run(tmp_path, hello={"compile": {"used": True}})
+    gpu_samples(build, sm_active_pct=95.0, tensor_active_pct=12.0, dram_active_pct=88.0)
+    one = found(build)["CE05"]
+    assert "torch.compile(model)" not in one.fix and one.gpu == 0
+
+
+def test_without_counters_nothing_is_said_of_kernels_synthetic(tmp_path):
+    build = gpu_run(tmp_path)
+    gpu_samples(build, util_pct=99.0)
+    assert not set(found(build)) & {"CE01", "CE04", "CE05", "HO01", "HO02"}
+
+
+# ---- CE06, CE12, CE13 (synthetic)
+
+
+def test_attention_in_its_math_form_synthetic(tmp_path):
+    table = [
+        {"op": "aten::mm", "calls": 100, "cpu_ms": 1.0, "device_ms": 50.0},
+        {"op": "aten::_softmax", "calls": 36, "cpu_ms": 1.0, "device_ms": 20.0},
+        {"op": "aten::_scaled_dot_product_attention_math", "calls": 36, "cpu_ms": 1.0, "device_ms": 0.0},
+    ]
+    build = gpu_run(tmp_path / "math")
+    build.event("profile", T0 + 10**9, rank=0, steps=3, first_step=50, table=table)
+    assert "12 calls a step" in found(build)["CE06"].evidence
+    build = gpu_run(tmp_path / "flash")
+    build.event("profile", T0 + 10**9, rank=0, steps=3, first_step=50, table=table[:2])
+    assert "CE06" not in found(build)
+
+
+def test_low_mfu_synthetic(tmp_path):
+    hello = {"amp": {"autocast": True, "dtype": "bfloat16"}, "model": FP32}
+    for flops, expected in ((1e12, True), (1e13, False)):
+        build = gpu_run(tmp_path / str(flops), hello=hello)
+        build.event("flops", rank=0, flops=flops, step=5)
+        one = found(build).get("CE12")
+        assert (one is not None) == expected
+        assert one is None or one.proof.value == pytest.approx(100 * 1e12 / (989.4e12 * 0.020), rel=0.02)
+
+
+def limited(tmp_path, joules_low):
+    """100 s at 700 W and 100 s at 600 W, steps of 20 ms and 20.6 ms."""
+    build = gpu_run(tmp_path, steps=0)
+    energy_mj = 0.0
+    for watts, step_ms, joules in ((700.0, 20.0, 14.0), (600.0, 20.6, joules_low)):
+        for step in range(int(100_000 / step_ms)):
+            build.step(forward=step_ms / 3, backward=step_ms * 2 / 3)
+            energy_mj += joules * 1e3
+            if step % 50 == 25:
+                build.sample("gpu", t_ns=build.clock[0], index=0, power_limit_w=watts, energy_mj_total=int(energy_mj))
+    return build
+
+
+def test_a_lower_power_limit_that_was_tried_synthetic(tmp_path):
+    one = found(limited(tmp_path / "saves", 11.0))["CE13"]
+    assert "600 W" in one.title and one.proof.value == pytest.approx(100 * (1 - 11 / 14), rel=0.05)
+    assert "CE13" not in found(limited(tmp_path / "saves_nothing", 13.8))
+
+
+def test_ranks_that_wait_at_full_power_synthetic(tmp_path):
+    build = gpu_run(tmp_path, ranks=2, steps=0)
+    for rank, wait_ms in ((0, 10.0), (1, 0.5)):
+        for _ in range(150):
+            build.step(rank, forward=6.0, backward=12.0, wait_ms=wait_ms)
+    for rank in range(2):
+        gpu_samples(build, rank, power_w=600.0, power_limit_w=700.0)
+    one = found(build)["CE13"]
+    assert one.title.startswith("1 ranks wait") and one.severity == "info"
