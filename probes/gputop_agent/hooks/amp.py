@@ -20,6 +20,8 @@ def install(torch):
 
 def before_scale(args, kwargs):
     """Read the loss that is about to be scaled."""
+    if not _is_enabled(args):
+        return
     S.scaler_seen = True
     outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
     autograd.note_loss(outputs)
@@ -31,7 +33,9 @@ def after_scale(token, args, result):
 
 
 def before_update(args, kwargs):
-    """Begin the phase."""
+    """Begin the phase. None for a scaler that is switched off: it has no scale, and only calls the optimizer."""
+    if not _is_enabled(args):
+        return None
     depth = len(clock.stack)
     clock.enter(OPTIMIZER)
     return depth, clock.totals[clock.OPTIMIZER_STEPS]
@@ -50,7 +54,11 @@ def after_step(token, args, result):
         C.flags |= wire.F_SCALER_SKIP
         if len(args) > 1:
             C.stepped.add(id(args[1]))
-    scale = args[0]._scale
+    scale = getattr(args[0], "_scale", None)
     if scale is not None and scale.is_cpu:
         F.loss_scale = scale.item()
     optimizer.step_seen()
+
+
+def _is_enabled(args):
+    return bool(getattr(args[0], "_enabled", True)) if args else False
