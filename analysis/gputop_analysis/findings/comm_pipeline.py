@@ -16,7 +16,7 @@ EXCESS = 0.05
 PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
 UNEVEN = 0.5
 """Coefficient of variation of tokens per expert from which routing is uneven."""
-SETTLED = 50
+SETTLED = 20
 """Logged steps that are left out: early in a training, routing has not settled."""
 _EXPERT = re.compile(r"^(?P<what>.*?expert.*?)[/_.\[ ]?(?P<number>\d+)\]?$", re.IGNORECASE)
 _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)

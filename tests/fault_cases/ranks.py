@@ -1,0 +1,29 @@
+"""Faults of communication."""
+
+from fault_cases import Case, Clean
+
+COMM = "ranks_comm.py"
+
+CASES = (
+    Case("CR06", "large gradients over a slow link", COMM, {"FAULT": "big"}, rank=None, title="communication"),
+    Case("CR07", "all-reduce after every micro-batch", COMM, {"FAULT": "accumulate"}, rank=None, title="4.0 times"),
+    Case("CR08", "a search for unused parameters", COMM, {"FAULT": "unused"}, rank=None),
+    Case("CR10", "DataParallel", COMM, {"FAULT": "data_parallel"}, severity=("info",)),
+    Case(
+        "CR12",
+        "a broadcast against an all-reduce",
+        COMM,
+        {"FAULT": "mismatch", "GPUTOP_HANG_S": 4},
+        rank=None,
+        title="number",
+        until="flight_recorder",
+        exit_code=130,
+    ),
+    Case("CR14", "one expert gets most tokens", COMM, {"FAULT": "experts"}, rank=None, title="expert 0"),
+)
+
+CLEAN = (
+    Clean("two ranks with a small model", COMM),
+    Clean("accumulation with no_sync", COMM, {"FAULT": "clean_no_sync"}),
+    Clean("experts in balance", COMM, {"FAULT": "clean_experts"}),
+)

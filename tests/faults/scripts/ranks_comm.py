@@ -1,0 +1,106 @@
+"""Two DDP ranks over gloo whose communication has a fault of choice (environment variable FAULT) or none.
+
+The ranks are forked after torch is imported. Rank 0 prints what the fault cost, where it can be measured.
+"""
+
+import contextlib
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FAULT = os.environ.get("FAULT", "none")
+WORLD = 2
+STEPS = {"big": 60, "unused": 560, "mismatch": 30, "experts": 260}.get(FAULT, 120)
+MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
+WIDTH = {"big": 1400, "accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
+PAUSE_S = 0.001 if FAULT == "unused" else 0.004
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x):
+        time.sleep(PAUSE_S)
+        return self.layers(x)
+
+
+def update(model, optimizer, synchronise=True):
+    begin = time.perf_counter()
+    for micro in range(MICRO_BATCHES):
+        last = micro == MICRO_BATCHES - 1
+        quiet = not synchronise or (FAULT == "clean_no_sync" and not last)
+        with model.no_sync() if quiet else contextlib.nullcontext():
+            model(torch.randn(4, WIDTH)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.perf_counter() - begin
+
+
+def median(seconds):
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def log_experts(step):
+    import gputop
+
+    skewed = [40 + step % 3, 5, 4, 3] if FAULT == "experts" else [13 + step % 3, 12, 14, 13]
+    gputop.log(**{f"expert_tokens/{number}": tokens for number, tokens in enumerate(skewed)})
+
+
+def train(rank):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    model = DistributedDataParallel(Net(), find_unused_parameters=FAULT == "unused")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    walls = []
+    for step in range(STEPS):
+        walls.append(update(model, optimizer))
+        if FAULT in ("experts", "clean_experts"):
+            log_experts(step)
+            time.sleep(0.01)
+        if FAULT == "mismatch" and step == 20:
+            (dist.all_reduce if rank == 0 else lambda t: dist.broadcast(t, 0))(torch.ones(8))
+            dist.all_reduce(torch.ones(1000 if rank == 0 else 2000))
+    truth = 0.0
+    if FAULT == "big":
+        alone = [update(model, optimizer, synchronise=False) for _ in range(15)]
+        truth = 1e3 * (median(walls[10:]) - median(alone[3:]))
+    if rank == 0:
+        print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
+    dist.destroy_process_group()
+
+
+def data_parallel():
+    model = nn.DataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        model(torch.randn(4, WIDTH)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return 0
+
+
+def main():
+    if FAULT == "data_parallel":
+        return data_parallel()
+    children = []
+    for rank in range(WORLD):
+        pid = os.fork()
+        if pid == 0:
+            train(rank)
+            return 0
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    return next((code for code in codes if code), 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
