@@ -33,7 +33,7 @@ _STRAGGLERS = ("CR01", "CR02")
     cause="throttle",
     trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with a clock 3 % lower",
     fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
-    explains=(*_STRAGGLERS, "TP05"),
+    explains=(*_STRAGGLERS, "TP02", "TP05"),
 )
 @per_device
 def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
