@@ -131,7 +131,9 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
         "medium" if bound else "info",
-        f"torch.compile breaks the model at {len(places) or count} places" + (f": {first}" if first else ""),
+        "torch.compile breaks the model"
+        + (f" at {first}" if first else "")
+        + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
         f"{count} graph breaks, {graphs} graphs" + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
         "move it out of the compiled function, or find all of them with torch._dynamo.explain(model)(batch): "
         + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
