@@ -1,0 +1,220 @@
+"""Findings about memory, on built records. All GPU records here are synthetic: no hardware was seen."""
+
+import numpy as np
+import pytest
+from analysis_support import HOST, T0, Builder
+
+from gputop_analysis.findings import evaluate
+
+GIB = 1 << 30
+CARD = {"device": "cuda:0", "device_memory_bytes": 80 * GIB}
+
+
+def found(build, **options):
+    """Findings of a record by id; each rests on a proof."""
+    every = evaluate(build.open(), **options)
+    assert all(one.proof is not None for one in every if one.id[:2] == "ME")
+    return {one.id: one for one in every}
+
+
+def gpu_run(path, ranks=1, steps=600, peak=60.0, reserved=None, growth=0.0, allocated_growth=0.0):
+    """Synthetic: steps of 20 ms; sizes in GiB, growth in GiB a step."""
+    build, random = Builder(path / "r"), np.random.default_rng(0)
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, **CARD)
+        high = peak[rank] if isinstance(peak, list) else peak
+        for step in range(steps):
+            now = high + growth * step + 0.2 * random.random()
+            build.step(
+                rank,
+                forward=8,
+                backward=12,
+                peak_allocated_bytes=int(now * GIB),
+                reserved_bytes=int((reserved or now + 1) * GIB),
+                allocated_bytes=int((high / 3 + allocated_growth * step + 0.05 * random.random()) * GIB),
+            )
+    return build
+
+
+def allocator(build, steps, rank=0, **a_step):
+    """Synthetic allocator events every 50 steps; counters grow by ``a_step`` each step."""
+    for step in range(0, steps, 50):
+        counters = {
+            name: int(value * step) if name != "empty_cache_ms" else value * step for name, value in a_step.items()
+        }
+        build.event("allocator", rank=rank, step=step, **{"device_allocs": 40, "retries": 0, **counters})
+
+
+def test_a_synthetic_gpu_with_room_and_no_growth_has_no_finding(tmp_path):
+    build = gpu_run(tmp_path)
+    allocator(build, 600)
+    assert found(build) == {}
+
+
+def test_out_of_memory_ahead_on_a_synthetic_growing_peak(tmp_path):
+    ahead = found(gpu_run(tmp_path, growth=0.01))["ME01"]  # 0.5 GiB a second, 14 GiB left
+    assert ahead.severity == "high" and "is full in" in ahead.title
+    seconds = 14 / 0.5
+    assert f"in {seconds:.0f} s" in ahead.title or f"in {seconds - 1:.0f} s" in ahead.title
+
+
+def test_out_of_memory_ahead_on_a_synthetic_full_card(tmp_path):
+    ahead = found(gpu_run(tmp_path, peak=77.5))["ME01"]
+    assert ahead.severity == "medium"
+    assert ahead.proof.value == pytest.approx(97.1, abs=0.2)
+
+
+def test_a_leak_on_a_synthetic_gpu_takes_in_the_growing_peak(tmp_path):
+    leak = found(gpu_run(tmp_path, growth=0.01, allocated_growth=0.01))["ME02"]
+    assert leak.absorbed == ("ME01",)
+    assert "10.7 MB a step" in leak.title
+
+
+def rss_run(path, rss_mib, steps=400):
+    build = Builder(path / "r")
+    build.hello(0)
+    for step in range(steps):
+        build.step(0, forward=8, backward=12, rss_bytes=int(rss_mib(step)) << 20)
+    return build
+
+
+def counts(build, tensors, with_graph=0, anonymous=1.0):
+    """Two counts by the guest, 150 steps apart; memory rises by 150 MiB between them."""
+    for at, (step, rise) in enumerate(((100, 0), (250, 150))):
+        build.event(
+            "tensors",
+            rank=0,
+            pid=1,
+            step=step,
+            memory_bytes=(400 + rise) << 20,
+            anonymous_bytes=int(300 + anonymous * rise) << 20,
+            tensors=100 + at * tensors,
+            with_graph=at * with_graph,
+        )
+
+
+def test_resident_memory_that_grows_with_tensors_is_a_leak(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    counts(build, tensors=150, with_graph=150)
+    leak = found(build)["ME02"]
+    assert leak.absorbed == ("ME05",) and leak.severity == "high"
+    assert "graphs are kept" in leak.title and "loss.item()" in leak.fix
+    assert "250 tensors are alive, 100 were 150 steps before" in leak.evidence
+
+
+def test_resident_memory_that_grows_without_tensors_is_growth(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    counts(build, tensors=3)
+    assert list(found(build)) == ["ME05"]
+
+
+def test_pages_of_a_mapped_file_are_no_growth(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    counts(build, tensors=3, anonymous=0.1)
+    assert found(build) == {}
+
+
+@pytest.mark.parametrize(
+    "rss_mib",
+    [
+        lambda step: 300 + 200 * (1 - np.exp(-step / 40)),  # a cache that fills
+        lambda step: 300 + 80 * (step % 7 == 0),  # noise
+        lambda step: 300 + 150 * (step > 100),  # one buffer
+        lambda step: 300 + 0.05 * step,  # too little
+    ],
+)
+def test_memory_that_comes_to_rest_is_no_growth(tmp_path, rss_mib):
+    build = rss_run(tmp_path, rss_mib)
+    counts(build, tensors=150)
+    assert found(build) == {}
+
+
+def test_fragmentation_on_a_synthetic_gpu(tmp_path):
+    build = gpu_run(tmp_path, peak=45.0, reserved=74.0)
+    allocator(build, 600)
+    assert "ME03" not in found(build)
+    build.event("allocator", rank=0, step=599, device_allocs=40, retries=3, inactive_split_bytes=20 * GIB)
+    torn = found(build)["ME03"]
+    assert torn.severity == "medium" and "28.8 GiB" in torn.title
+
+
+def test_empty_cache_in_each_step_of_a_synthetic_gpu(tmp_path):
+    build = gpu_run(tmp_path)
+    churn = {"device_allocs": 12.0, "empty_cache_calls": 1.0, "empty_cache_ms": 0.9}
+    allocator(build, 600, **churn, empty_cache_site=0)
+    build.event(
+        "allocator", rank=0, step=600, **{k: v * 600 for k, v in churn.items()}, empty_cache_site="train.py:7 loop"
+    )
+    flushed = found(build)["ME04"]
+    assert flushed.site == "train.py:7 loop"
+    assert flushed.recoverable_ms_per_step == pytest.approx(0.9)
+    assert "empty_cache() is called 1 times a step" in flushed.title
+
+
+def test_changing_shapes_on_a_synthetic_gpu_ask_the_driver(tmp_path):
+    build = gpu_run(tmp_path)
+    allocator(build, 600, device_allocs=0.5)
+    churn = found(build)["ME04"]
+    assert churn.recoverable_ms_per_step is None and churn.title.startswith("the driver is asked for memory 0.5 times")
+
+
+def test_one_synthetic_rank_fuller_than_the_others(tmp_path):
+    uneven = found(gpu_run(tmp_path, ranks=4, steps=150, peak=[40.0, 40.0, 65.0, 41.0]))["ME06"]
+    assert uneven.rank == 2
+    assert uneven.proof.value == pytest.approx(65.2 / 40.2, abs=0.05)
+
+
+def test_alike_synthetic_ranks_are_no_finding(tmp_path):
+    assert found(gpu_run(tmp_path, ranks=4, steps=150, peak=[60.0, 63.0, 65.0, 61.0])) == {}
+
+
+def test_a_foreign_process_on_a_synthetic_gpu(tmp_path):
+    build = gpu_run(tmp_path)
+    build.state["gpus"] = [{"index": 0, "name": "H", "ours": True}, {"index": 1, "name": "H", "ours": False}]
+    build.writer.write_state(build.state)
+    for tick in range(24):
+        for index, foreign in ((0, 3 * GIB), (1, 9 * GIB)):
+            build.sample("gpu", t_ns=T0 + tick * 500_000_000, index=index, memory_foreign_bytes=foreign)
+    (foreign,) = [one for one in evaluate(build.open()) if one.id == "ME07"]
+    assert (foreign.gpu, foreign.host) == (0, HOST) and "3.0 GiB" in foreign.title
+
+
+def test_a_synthetic_gpu_that_hides_other_processes_is_not_judged(tmp_path):
+    build = gpu_run(tmp_path)
+    build.state["gpus"] = [{"index": 0, "name": "H", "ours": True}]
+    build.writer.write_state(build.state)
+    for tick in range(24):
+        build.sample("gpu", t_ns=T0 + tick * 500_000_000, index=0, memory_foreign_bytes=-1)
+    assert found(build) == {}
+
+
+def test_unused_memory_of_a_synthetic_gpu_is_told_late_and_as_info(tmp_path):
+    assert found(gpu_run(tmp_path / "a", peak=20.0, steps=400)) == {}
+    assert found(gpu_run(tmp_path / "b", peak=20.0, steps=600))["ME08"].severity == "info"
+
+
+def looks(build, count=4, **fields):
+    for at in range(count):
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, **fields)
+
+
+def test_gradients_kept_matter_on_a_full_synthetic_card(tmp_path):
+    for peak, severity in ((60.0, "info"), (70.0, "medium")):
+        build = gpu_run(tmp_path / severity, peak=peak)
+        looks(build, held_bytes=14 * GIB, stale=False)
+        assert found(build)["ME09"].severity == severity
+
+
+def test_few_gradients_kept_are_no_finding(tmp_path):
+    build = gpu_run(tmp_path)
+    looks(build, held_bytes=GIB, stale=False)
+    assert found(build) == {}
+
+
+def test_graphs_in_evaluation(tmp_path):
+    build = gpu_run(tmp_path)
+    build.event("hello_update", rank=0, graph_eval={"forwards": 2, "ms": 80.0})
+    assert found(build) == {}
+    build.event("hello_update", rank=0, graph_eval={"forwards": 40, "ms": 800.0})
+    graphs = found(build)["ME10"]
+    assert graphs.severity == "medium" and "40 forwards" in graphs.title
