@@ -178,8 +178,8 @@ def _workers(view: RunView, rank: int | None, since: int, until: int) -> tuple[A
 def _gpu_util(view: RunView, since: int, until: int) -> float:
     used: list[float] = []
     for host in view.record.hosts.values():
-        ours = {info.index for info in host.state.gpus if info.ours}
+        others = [info.index for info in host.state.gpus if not info.ours]
         rows = np.asarray(host.gpu.rows[-20_000:])
         rows = rows[(rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)]
-        used += rows["util_pct"][np.isin(rows["index"], list(ours)) & np.isfinite(rows["util_pct"])].tolist()
+        used += rows["util_pct"][~np.isin(rows["index"], others) & np.isfinite(rows["util_pct"])].tolist()
     return float(np.mean(used)) if len(used) >= 4 else float("nan")

@@ -1,0 +1,135 @@
+"""Runs that stand still, and runs that died of memory, on built records."""
+
+import pytest
+from analysis_support import T0, Builder
+
+from gputop_analysis.findings import evaluate
+from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+SILENT_S = 31
+OOM = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
+    " Including non-PyTorch memory, this process has 77.90 GiB memory in use. Of the allocated memory 60.00 GiB is "
+    "allocated by PyTorch, and 16.50 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def silent(tmp_path, phase="backward", ranks=1, waiting=(), state="S", cpu=0.0, workers=(), gpu_util=None, loader=0):
+    """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it is silent."""
+    build = Builder(tmp_path / "r")
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, dataloader={"num_workers": loader, "site": "train.py:41"})
+        build.steps(40, rank, forward=6.0, backward=12.0)
+    stopped = build.clock[0]
+    for tick in range(2 * SILENT_S):
+        at = stopped + tick * 500_000_000
+        for rank in range(ranks):
+            used = {"cpu_ns_total": int(cpu * tick * 5e8), "pid": 100 + rank, "rank": rank}
+            build.sample("process", t_ns=at, kind=PROCESS_RANK, state=ord(state), **used)
+        for number, share in enumerate(workers):
+            used = {"cpu_ns_total": int(share * tick * 5e8), "pid": 200 + number, "rank": 0}
+            build.sample("process", t_ns=at, kind=PROCESS_WORKER, state=ord("S"), **used)
+        if gpu_util is not None:
+            build.sample("gpu", t_ns=at, index=0, util_pct=gpu_util, memory_total_bytes=80 << 30)
+    at = stopped + SILENT_S * 10**9
+    thread = {"rank": 0, "pid": 100, "state": state, "wchan": "rpc_wait_bit_killable", "path": "/data/a.bin"}
+    build.event(
+        "hang_suspected",
+        t_ns=at,
+        ranks=list(range(ranks)),
+        silent_s=SILENT_S,
+        limit_s=30.0,
+        threads=[thread | {"mount": "/data (nfs4)"}],
+    )
+    for rank in range(ranks):
+        threads = [{"name": "MainThread", "training": True, "frames": ["train.py:77 read", "train.py:50 main"]}]
+        collective = {"seq": 40, "op": "nccl:all_reduce", "state": "started" if rank in waiting else "completed"}
+        where = "backward" if rank in waiting else phase
+        build.event("stack_dump", t_ns=at + 10, rank=rank, phase=where, step=40, threads=threads, collective=collective)
+    return build
+
+
+def found(build):
+    return {one.id: one for one in evaluate(build.open())}
+
+
+def test_workers_that_do_nothing(tmp_path):
+    hang = found(silent(tmp_path, "data", workers=(0.0, 0.001), loader=2))
+    assert list(hang) == ["HC02"]
+    assert "2 of 2 workers live" in hang["HC02"].title
+    assert (hang["HC02"].rank, hang["HC02"].site, hang["HC02"].severity) == (0, "train.py:41", "critical")
+    assert hang["HC02"].proof.value == SILENT_S
+
+
+def test_workers_that_are_gone(tmp_path):
+    assert "none of the 2 workers is left" in found(silent(tmp_path, "data", loader=2))["HC02"].title
+
+
+def test_workers_that_work_are_no_loader_hang(tmp_path):
+    assert list(found(silent(tmp_path, "data", workers=(0.7, 0.0), loader=2))) == ["HC01"]
+
+
+def test_storage_that_does_not_answer(tmp_path):
+    hang = found(silent(tmp_path, "data", state="D"))
+    assert list(hang) == ["HC03"]
+    assert "/data/a.bin" in hang["HC03"].title and "/data (nfs4)" in hang["HC03"].fix
+
+
+def test_busy_without_a_step(tmp_path):
+    assert list(found(silent(tmp_path, "other", cpu=1.0))) == ["HC08"]
+    busy = found(silent(tmp_path / "b", gpu_util=100.0))
+    assert list(busy) == ["HC08"]
+    assert "GPU 100 % utilised" in busy["HC08"].evidence
+
+
+def test_ranks_that_spin_in_a_collective_are_not_busy(tmp_path):
+    hang = found(silent(tmp_path, "other", ranks=3, waiting=(0, 2), cpu=0.3, gpu_util=100.0))
+    assert (list(hang), hang["HC01"].rank) == (["HC01"], 1)
+
+
+def test_a_rank_whose_loader_hangs_holds_up_the_others(tmp_path):
+    hang = found(silent(tmp_path, "data", ranks=2, waiting=(1,), loader=1, workers=(0.0,)))
+    assert (list(hang), hang["HC02"].rank) == (["HC02"], 0)
+
+
+def test_steps_that_came_again(tmp_path):
+    build = silent(tmp_path, "other", cpu=1.0)
+    build.event("hang_over", t_ns=build.clock[0] + 40 * 10**9)
+    assert found(build)["HC08"].severity == "high"
+
+
+def failing(tmp_path, kind="RuntimeError", message="", exit_code=1, **last):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"num_workers": 4})
+    for step in range(40):
+        build.step(forward=6.0, peak_allocated_bytes=(40 << 30) + step * (1 << 28))
+    head = {"class": kind, "message": message, "site": "train.py:12 step", "phase": "forward", "step": 39}
+    build.event("exception", rank=0, **head, **last)
+    build.end(exit_code=exit_code)
+    return build
+
+
+def test_synthetic_out_of_gpu_memory(tmp_path):
+    only = found(failing(tmp_path, "OutOfMemoryError", OOM))
+    assert "HC04" in only and not {"HC06", "HC09"} & set(only)
+    oom = only["HC04"]
+    assert "2.50 GiB" in oom.title and "expandable_segments" in oom.fix and "grows" in oom.fix
+    assert (oom.site, oom.rank, set(oom.absorbed) >= {"HC06", "HC09"}) == ("train.py:12 step", 0, True)
+    assert (oom.proof.value, oom.proof.threshold) == (2.5, 1.2)
+
+
+def test_shared_memory(tmp_path):
+    message = "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ..."
+    assert list(found(failing(tmp_path, message=message))) == ["HC07"]
+
+
+@pytest.mark.parametrize(("kills", "code", "ids"), [(1, 137, ["HC05"]), (0, 137, ["HC09"]), (1, 0, [])])
+def test_host_memory_needs_a_kill_and_a_sigkill(tmp_path, kills, code, ids):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(40, forward=6.0)
+    for tick in range(3):
+        build.sample("host", t_ns=T0 + tick, cgroup_oom_kill_total=5, cgroup_memory_max_bytes=4 << 30)
+    build.event("run_end", exit_code=code, oom_kills=kills)
+    build.end(exit_code=code)
+    assert [i for i in found(build) if i.startswith("HC")] == ids
