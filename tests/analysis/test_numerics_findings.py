@@ -1,0 +1,246 @@
+"""Findings about numerics and reproducibility, on built records."""
+
+import numpy as np
+import pytest
+from analysis_support import Builder
+
+from gputop_agent import wire
+from gputop_analysis.findings import evaluate
+
+FAMILIES = ("NU", "RE")
+
+
+def found(build, **options):
+    """Findings of a record by id; each of these families rests on a proof."""
+    every = evaluate(build.open(), **options)
+    assert all(one.proof is not None for one in every if one.id[:2] in FAMILIES)
+    return {one.id: one for one in every}
+
+
+def trained(path, steps=400, ranks=1, bad=None, loss=None, grad_norm=None, lr=1e-3, seed=0, hello=None, **columns):
+    """Steps of 20 ms with a noisy loss around 2 and log-normal gradient norms; ``bad`` maps a step to other columns."""
+    build, random = Builder(path / "r"), np.random.default_rng(seed)
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, **(hello or {}))
+        for step in range(steps):
+            values = {
+                "loss": loss(step) if loss else 2 + 0.1 * random.standard_normal(),
+                "grad_norm": grad_norm(step) if grad_norm else float(np.exp(0.3 * random.standard_normal())),
+                "lr": lr(step) if callable(lr) else lr,
+                "optimizer_steps": 1,
+                **columns,
+                **((bad or {}).get((rank, step)) or (bad or {}).get(step) or {}),
+            }
+            build.step(rank, forward=8, backward=12, **values)
+    return build
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_run_has_no_finding(tmp_path, seed):
+    build = trained(tmp_path, steps=1200, seed=seed, loss=None, hello={"clip": {"max_norm": 2.0}})
+    assert all(one.severity == "info" for one in evaluate(build.open())), found(build)
+
+
+def test_a_loss_spike_tells_what_jumps_with_it(tmp_path):
+    spike = found(trained(tmp_path, bad={300: {"loss": 20.0, "grad_norm": 90.0}}))["NU02"]
+    assert spike.absorbed == ("NU03",)
+    assert "grad norm 90 at step 300" in spike.evidence
+    assert spike.proof.value > 50 and spike.proof.threshold == 8
+
+
+def test_a_gradient_norm_that_jumps(tmp_path):
+    jump = found(trained(tmp_path, bad={300: {"grad_norm": 400.0}}))["NU03"]
+    assert jump.severity == "medium" and "step 300" in jump.title
+
+
+def test_a_gradient_norm_that_rises_and_rises(tmp_path):
+    build = trained(tmp_path, grad_norm=lambda step: 1 + 0.05 * (step % 3) if step < 385 else 1.5 ** (step - 384))
+    rise = found(build)["NU03"]
+    assert "rises from" in rise.title and rise.proof.unit == "times"
+
+
+def test_without_clipping_gradient_norms_are_not_judged(tmp_path):
+    assert found(trained(tmp_path, grad_norm=lambda step: float("nan"))) == {}
+
+
+def test_skipped_updates_are_counted_also_in_folded_records(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for record in range(100):
+        skipped = record % 2
+        flags = wire.F_SCALER_SKIP * skipped | (wire.F_FIRST if record == 0 else 0)
+        build.step(
+            n_steps=5,
+            forward=1,
+            backward=3,
+            optimizer_steps=5 - skipped,
+            flags=flags,
+            loss_scale=64.0,
+            loss=1.0 + record % 3,
+        )
+    skips = found(build)["NU04"]
+    assert "30 of 300 steps" in skips.evidence and skips.severity == "medium"
+    assert skips.proof.value == pytest.approx(10.0)
+
+
+def test_skips_of_the_first_steps_are_the_scaler_finding_its_scale(tmp_path):
+    bad = {step: {"flags": wire.F_SCALER_SKIP, "optimizer_steps": 0} for step in range(5, 60)}
+    assert found(trained(tmp_path, bad=bad, loss_scale=1024.0)) == {}
+
+
+def test_a_collapsed_loss_scale(tmp_path):
+    bad = {step: {"loss_scale": 0.25} for step in range(380, 400)}
+    bad |= {step: {"loss_scale": 0.25, "flags": wire.F_SCALER_SKIP, "optimizer_steps": 0} for step in range(380, 384)}
+    assert found(trained(tmp_path, bad=bad, loss_scale=1024.0))["NU04"].severity == "high"
+
+
+@pytest.mark.parametrize(("max_norm", "severity"), [(0.01, "medium"), (0.3, "info"), (1.0, None)])
+def test_always_clipped(tmp_path, max_norm, severity):
+    build = trained(tmp_path, steps=800, hello={"clip": {"max_norm": max_norm}})
+    clipped = found(build).get("NU05")
+    assert (clipped.severity if clipped else None) == severity
+
+
+def test_a_learning_rate_of_zero(tmp_path):
+    zero = found(trained(tmp_path, lr=lambda step: max(0.0, 1e-3 * (1 - step / 200))))["NU06"]
+    assert "since step 200" in zero.title and zero.severity == "high"
+
+
+@pytest.mark.parametrize("lr", [lambda step: 1e-3 * (399 - step), lambda step: 1e-3 * min(1, step / 100)])
+def test_decay_to_zero_and_warm_up_are_no_finding(tmp_path, lr):
+    assert found(trained(tmp_path, lr=lr)) == {}
+
+
+def test_a_zero_in_the_first_group_alone_is_no_finding(tmp_path):
+    build = trained(tmp_path, lr=0.0, hello={"optimizer": {"groups": 2}})
+    build.event("checkup", rank=0, pid=1, step=100, alike=4, lr_max=1e-3)
+    assert found(build) == {}
+
+
+def noisy(seed=0, size=0.1):
+    random = np.random.default_rng(seed)
+    return lambda: size * random.standard_normal()
+
+
+def test_divergence(tmp_path):
+    noise = noisy()
+    build = trained(tmp_path, steps=2400, loss=lambda step: 2 + noise() + max(0, step - 1200) / 300)
+    diverges = found(build)["NU07"]
+    assert diverges.severity == "high" and "the loss rises" in diverges.title
+
+
+def test_a_falling_loss_is_no_finding_and_a_still_one_only_info(tmp_path):
+    noise = noisy(1)
+    assert "NU07" not in found(trained(tmp_path / "a", steps=1500, loss=lambda step: 4 + noise() - step / 800))
+    still = found(trained(tmp_path / "b", steps=1500, loss=lambda step: 4 + 0.1 * noise())).get("NU07")
+    assert still is None or still.severity == "info"
+
+
+def test_a_rise_that_is_nothing_beside_the_beginning_is_no_divergence(tmp_path):
+    noise = noisy(2, 1e-5)
+    loss = lambda step: 5 * np.exp(-step / 50) + 1e-4 + noise() + max(0, step - 1000) * 1e-7  # noqa: E731
+    assert "NU07" not in found(trained(tmp_path, steps=2000, loss=loss))
+
+
+def test_two_optimizers_are_not_judged_by_their_loss(tmp_path):
+    hello = {"optimizer": {"class": "Adam", "others": ["Adam"]}}
+    build = trained(tmp_path, steps=2400, loss=lambda step: 2 + max(0, step - 1200) / 300, hello=hello)
+    assert "NU07" not in found(build)
+
+
+def looks(build, count=4, **fields):
+    for at in range(count):
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, lr_max=1e-3, **fields)
+
+
+@pytest.mark.parametrize(("missing", "severity"), [(400, "medium"), (5, "info"), (0, None)])
+def test_parameters_without_gradient(tmp_path, missing, severity):
+    build = trained(tmp_path, steps=150)
+    looks(build, without_gradient=missing, without_gradient_names=["pooler.weight"], trainable=1000)
+    without = found(build).get("NU08")
+    assert (without.severity if without else None) == severity
+    assert without is None or "pooler.weight" in without.title
+
+
+def test_one_look_without_gradient_is_not_enough(tmp_path):
+    build = trained(tmp_path, steps=150)
+    looks(build, count=2, without_gradient=400, without_gradient_names=["a"], trainable=1000)
+    assert found(build) == {}
+
+
+def test_gradients_never_cleared_take_in_what_they_cause(tmp_path):
+    build = trained(tmp_path, grad_norm=lambda step: 1.0 + step if step < 380 else 1.4 ** (step - 360))
+    looks(build, stale=True)
+    never = found(build)["NU11"]
+    assert never.severity == "high" and never.absorbed == ("NU03",)
+
+
+def test_updates_that_vanish(tmp_path):
+    build = trained(
+        tmp_path / "a", steps=150, hello={"optimizer": {"module": "torch", "state": {"exp_avg": "bfloat16"}}}
+    )
+    looks(build, bf16_pushed=4000, bf16_stuck=3990)
+    assert found(build)["NU12"].proof.value == pytest.approx(99.75)
+    build = trained(tmp_path / "b", steps=150, hello={"optimizer": {"module": "torchao"}})
+    looks(build, bf16_pushed=4000, bf16_stuck=3990)
+    assert found(build) == {}, "another library's optimizer may keep what bf16 cannot"
+
+
+def replicas(build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=None, state=None):
+    for rank in range(ranks):
+        for update in updates:
+            random = {"seed": 7, "state": state(rank, update) if state else 1000 * rank + update}
+            event = {"update": update, "group": group or ranks, "parameters": sums(rank, update), "random": random}
+            build.event("replica", rank=rank, pid=rank + 1, **event)
+
+
+def test_replicas_that_drift_apart(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=3)
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), ranks=3)
+    differ = found(build)["NU09"]
+    assert (differ.rank, differ.severity) == (1, "high") and "since update 50" in differ.title
+
+
+@pytest.mark.parametrize(
+    ("sums", "group"),
+    [
+        (lambda rank, update: update, 2),  # equal
+        (lambda rank, update: update + rank, 2),  # one rank counts its updates from 1
+        (lambda rank, update: update + 50 * rank, 1),  # replicas in groups of one: pipeline stages
+        (lambda rank, update: update + 50 * (rank and update < 50), 2),  # were mended
+    ],
+)
+def test_replicas_that_do_not_differ(tmp_path, sums, group):
+    build = trained(tmp_path, steps=150, ranks=2)
+    replicas(build, sums, group=group)
+    assert found(build) == {}
+
+
+def test_the_loss_of_one_rank_stands_out(tmp_path):
+    bad = {(2, step): {"loss": 9.0} for step in range(100, 300, 5)}
+    outlier = found(trained(tmp_path, ranks=4, bad=bad))["NU10"]
+    assert outlier.rank == 2 and "stands out in 40 of" in outlier.title
+
+
+def test_two_ranks_or_a_jump_on_all_of_them_name_no_rank(tmp_path):
+    bad = {(1, step): {"loss": 9.0} for step in range(100, 300, 5)}
+    assert "NU10" not in found(trained(tmp_path / "a", ranks=2, bad=bad))
+    bad = {step: {"loss": 9.0} for step in range(100, 300, 5)}
+    assert "NU10" not in found(trained(tmp_path / "b", ranks=4, bad=bad))
+
+
+def test_a_seed_with_benchmarking_on_is_told_as_info(tmp_path):
+    def flags(**given):
+        return {"flags": {"seed": 3, "cudnn_benchmark": False, "deterministic": False, **given}}
+
+    told = found(trained(tmp_path / "a", steps=50, hello=flags(cudnn_benchmark=True)))["RE02"]
+    assert told.severity == "info" and "seed 3" in told.title
+    assert found(trained(tmp_path / "b", steps=50, hello=flags())) == {}
+    assert found(trained(tmp_path / "c", steps=50, hello=flags(seed=None, cudnn_benchmark=True))) == {}
+
+
+@pytest.mark.parametrize(("state", "expected"), [(lambda r, u: u, ["RE03"]), (lambda r, u: u + 99 * r, [])])
+def test_the_same_random_numbers_on_all_ranks(tmp_path, state, expected):
+    build = trained(tmp_path, steps=150, ranks=2, hello={"model": {"modules": {"Dropout": 2, "Linear": 4}}})
+    replicas(build, lambda rank, update: update, state=state)
+    assert list(found(build)) == expected
