@@ -1,0 +1,197 @@
+"""Findings about ranks and communication on built records, and the statistics behind the straggler."""
+
+import math
+
+import numpy as np
+import pytest
+from analysis_support import T0, Builder
+
+from gputop_analysis.culprit import find_culprit, student_tail, typical
+from gputop_analysis.findings import evaluate
+from gputop_analysis.pipeline import bubble_excess, expected_bubble, measured_bubble, micro_batches_for
+
+
+def drifting(random, steps, ranks, rho):
+    noise = random.standard_normal((steps, ranks))
+    for step in range(1, steps):
+        noise[step] = rho * noise[step - 1] + math.sqrt(1 - rho**2) * noise[step]
+    return noise
+
+
+def judged(own_ms):
+    slowest = own_ms.max(axis=1, keepdims=True)
+    return find_culprit(slowest - own_ms, float(slowest.mean()))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9, 0.98])
+@pytest.mark.parametrize(("steps", "ranks"), [(60, 2), (200, 8), (1000, 8)])
+def test_few_clean_runs_have_a_culprit(rho, steps, ranks):
+    random = np.random.default_rng(5)
+    runs = [100 + 3 * drifting(random, steps, ranks, rho) for _ in range(60)]
+    assert sum(judged(own) is not None for own in runs) <= 4
+
+
+@pytest.mark.parametrize(("steps", "rho"), [(60, 0.0), (1000, 0.9)])
+def test_a_rank_five_percent_slow_is_found(steps, rho):
+    random = np.random.default_rng(6)
+    for _ in range(20):
+        own = 100 + 3 * drifting(random, steps, 8, rho)
+        own[:, 3] += 5
+        found = judged(own)
+        assert found is not None and found.index == 3
+        assert found.lead_ms == pytest.approx(5, abs=2.5)
+
+
+def test_an_outlier_is_no_straggler():
+    own = 100 + np.random.default_rng(7).standard_normal((100, 4))
+    own[50, 1] += 2000  # 20 ms a step on average, in one step
+    assert judged(own) is None
+
+
+def test_small_leads_and_few_steps_are_not_judged():
+    assert judged(np.tile([10.0, 11.9], (100, 1))) is None
+    assert judged(np.tile([10.0, 20.0], (9, 1))) is None
+    assert judged(np.tile([10.0, 20.0], (100, 1))).p == 0.0
+
+
+def test_typical_shrugs_off_one_rank():
+    assert typical(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0])) == 1.0
+    assert typical(np.array([3.0])) == 3.0
+
+
+@pytest.mark.parametrize(("t", "dof", "p"), [(2.015, 5, 0.05), (3.365, 5, 0.01), (2.764, 10, 0.01), (2.326, 1e6, 0.01)])
+def test_student_tail_agrees_with_tables(t, dof, p):
+    assert student_tail(t, dof) == pytest.approx(p, rel=0.03)
+
+
+def schedule(stages, micro_batches, times=None):
+    """Busy and wall time of each stage of a simulated GPipe step: a stage begins a part when the one before is done."""
+    times = [1.0] * stages if times is None else times
+    done = np.zeros((2 * micro_batches, stages))
+    for part in range(2 * micro_batches):  # forwards, then backwards in the opposite direction
+        order = range(stages) if part < micro_batches else range(stages - 1, -1, -1)
+        arrived = 0.0
+        for stage in order:
+            free = done[:part, stage].max(initial=0.0)
+            done[part, stage] = max(arrived, free) + times[stage]
+            arrived = done[part, stage]
+    return np.array(times) * 2 * micro_batches, np.full(stages, done.max())
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (2, 8), (4, 8), (8, 32)])
+def test_even_stages_idle_as_the_formula_says(stages, micro_batches):
+    busy, wall = schedule(stages, micro_batches)
+    assert measured_bubble(busy, wall) == pytest.approx(expected_bubble(stages, micro_batches))
+    assert bubble_excess(busy, wall, stages, micro_batches) == pytest.approx(0, abs=1e-9)
+
+
+def test_uneven_stages_idle_more():
+    busy, wall = schedule(4, 8, [1.0, 1.0, 2.0, 1.0])
+    assert bubble_excess(busy, wall, 4, 8) > 0.2
+
+
+def test_micro_batches_for_a_bubble():
+    assert expected_bubble(4, micro_batches_for(4, 0.1)) <= 0.1 < expected_bubble(4, micro_batches_for(4, 0.1) - 1)
+    assert expected_bubble(4, 8, chunks=2) < expected_bubble(4, 8)
+    with pytest.raises(ValueError, match="at least 1"):
+        expected_bubble(0, 1)
+
+
+def synchronous(tmp_path, wait_ms=0.3, ranks=2, steps=60, micro=1, **hello):
+    build = Builder(tmp_path / "r")
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, parallel={"backend": "gloo", "ddp": {"bucket_bytes": [4_000_000]}}, **hello)
+    for _ in range(steps):
+        for rank in range(ranks):
+            build.step(rank, forward=6.0, backward=12.0, optimizer=1.0, wait_ms=wait_ms, micro_batches=micro)
+    return build
+
+
+def found(build):
+    return {one.id: one for one in evaluate(build.open()) if one.id[:2] in ("CR", "HC")}
+
+
+def test_exposed_communication_is_the_least_wait(tmp_path):
+    comm = found(synchronous(tmp_path, wait_ms=8.0))
+    assert list(comm) == ["CR06"]
+    assert (comm["CR06"].rank, comm["CR06"].recoverable_ms_per_step) == (None, pytest.approx(8.0, rel=0.01))
+    assert comm["CR06"].proof.value == pytest.approx(100 * 8 / 27, rel=0.02)
+    assert found(synchronous(tmp_path / "b", wait_ms=1.5)) == {}
+
+
+def reports(build, per_step, unused=0):
+    for step in (16, 32, 64, 512):
+        counts = {"iterations": int(per_step * step), "unused_parameter_bytes": unused}
+        build.event("ddp_progress", t_ns=T0 + step, rank=0, step=step, **counts)
+    return build
+
+
+@pytest.mark.parametrize(("micro", "per_step", "ids"), [(4, 4, ["CR07"]), (4, 1, []), (1, 1, [])])
+def test_no_sync_missing(tmp_path, micro, per_step, ids):
+    only = found(reports(synchronous(tmp_path, micro=micro), per_step))
+    assert list(only) == ids
+    if ids:
+        assert only["CR07"].recoverable_ms_per_step == pytest.approx(3 * 0.3, rel=0.05)
+
+
+@pytest.mark.parametrize(("unused", "flag", "ids"), [(0, True, ["CR08"]), (64, True, []), (0, False, [])])
+def test_needless_search(tmp_path, unused, flag, ids):
+    build = synchronous(tmp_path)
+    build.event("ddp", rank=0, find_unused_parameters=flag, static_graph=False, parameter_tensors=12)
+    assert list(found(reports(build, 1, unused))) == ids
+
+
+def test_gloo_on_gpus_is_only_a_finding_there(tmp_path):
+    assert found(synchronous(tmp_path, device="cuda:0"))["CR10"].severity == "high"
+    assert found(synchronous(tmp_path / "b")) == {}
+
+
+def entries(build, rank, *said):
+    sent = [{"group": "0", "seq": i, "op": f"gloo:{op}", "bytes": size} for i, (op, size) in enumerate(said)]
+    build.event("flight_recorder", rank=rank, entries=sent)
+
+
+@pytest.mark.parametrize(
+    ("second", "ids"),
+    [(("broadcast", 32), ["CR12"]), (("all_reduce", 64), ["CR12"]), (("all_reduce", 32), [])],
+)
+def test_collectives_that_differ(tmp_path, second, ids):
+    build = synchronous(tmp_path)
+    entries(build, 0, ("all_reduce", 8), ("all_reduce", 32), ("barrier", 0))
+    entries(build, 1, ("all_reduce", 8), second, ("barrier", 0))
+    only = found(build)
+    assert list(only) == ids
+    if ids:
+        assert "number 1" in only["CR12"].title
+
+
+def test_uneven_gathers_are_no_mismatch(tmp_path):
+    build = synchronous(tmp_path)
+    entries(build, 0, ("all_to_all", 8), ("gather", 100))
+    entries(build, 1, ("all_to_all", 16), ("gather", 300))
+    assert found(build) == {}
+
+
+def test_the_odd_rank_of_three_is_named(tmp_path):
+    build = synchronous(tmp_path, ranks=3)
+    for rank in range(3):
+        entries(build, rank, ("all_reduce", 8 + 8 * (rank == 2)))
+    assert found(build)["CR12"].rank == 2
+
+
+@pytest.mark.parametrize(("waits", "ids"), [((3.0, 3.0), []), ((3.0, 11.0), ["CR13"])])
+def test_pipeline_bubble_beyond_the_schedule(tmp_path, waits, ids):
+    build = Builder(tmp_path / "r")
+    for rank, wait in enumerate(waits):
+        build.hello(rank, world_size=2, parallel={"mesh": {"names": ["pp"], "shape": [2]}})
+        for _ in range(60):
+            build.step(rank, forward=15.0 - wait, comm=wait, micro_batches=4)
+    assert [i for i in found(build) if i == "CR13"] == ids
+
+
+@pytest.mark.parametrize(("name", "ids"), [("expert_tokens/", ["CR14"]), ("expert_loss/", []), ("layer_", [])])
+def test_uneven_experts(tmp_path, name, ids):
+    build = synchronous(tmp_path, ranks=1)
+    for step in range(60):
+        build.event("log", rank=0, step=step, values={f"{name}{i}": [90, 4, 3, 3][i] for i in range(4)})
+    assert list(found(build)) == ids
