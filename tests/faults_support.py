@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,9 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     extra = {key: str(value) for key, value in environment.items()}
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}
     command = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(run_dir)]
-    with (folder / "output").open("w+") as output:
+    with cpu_quota(extra.get("CPU_QUOTA", "")) as joined, (folder / "output").open("w+") as output:
         process = subprocess.Popen(
-            [*command, "--", sys.executable, str(SCRIPTS / script)],
+            [*joined, *command, "--", sys.executable, str(SCRIPTS / script)],
             env=env,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -73,6 +74,31 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     lines = [line for line in text.splitlines() if line.startswith('{"truth_ms_per_step"')]
     truth = json.loads(lines[-1]) if lines else {}
     return Outcome(exit_code, truth, record, text, extra.get("FAULT", "none"), evaluate(record))
+
+
+@contextlib.contextmanager
+def cpu_quota(cores: str) -> Iterator[list[str]]:
+    """Words that, put before a command, give it a control group with so many ``cores``; none for an empty string."""
+    if not cores:
+        yield []
+        return
+    root = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if (one / "cgroup.procs").exists())
+    group = root / f"gputop-fault-{os.getpid()}"
+    group.mkdir()
+    quota_us = int(float(cores) * 100_000)
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} 100000")
+    else:
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+    try:
+        yield ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(group / "cgroup.procs")]
+    finally:
+        for _ in range(50):
+            try:
+                group.rmdir()
+                break
+            except OSError:  # a process of it has not ended yet
+                time.sleep(0.1)
 
 
 def _wait_for_event(run_dir: Path, kind: str, ranks: int, timeout_s: float) -> None:

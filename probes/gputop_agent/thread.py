@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, memory, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, memory, paging, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -87,6 +87,7 @@ class Loop:
         self.rivals = rivals.Watch()
         self.fetches = fetches.Watch()
         self.affinity = affinity.Watch()
+        self.paging = paging.Watch()
         self.debugging = debugging.Watch()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
@@ -111,6 +112,7 @@ class Loop:
             self.rivals.look_if_due(now)
             self.fetches.flush_if_due()
             self.affinity.look()
+            self.paging.look_if_due(now)
             api.flush(now)
             hello.send_updates(now)
             memory.send_if_due(now)
