@@ -7,6 +7,7 @@ up.
 import os
 import sys
 import threading
+import time
 from time import monotonic
 
 from . import stacks, transport
@@ -81,7 +82,19 @@ def _described(thread, share, places):
         "site": site,
         "function": function,
         "caller": caller,
+        "age_s": _age_s(thread.native_id),
     }
+
+
+def _age_s(native_id):
+    """Seconds since a thread began, by /proc (to 10 ms); None where the system does not tell."""
+    try:
+        with open("/proc/self/task/%d/stat" % native_id) as file:
+            fields = file.read().rpartition(")")[2].split()
+        began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of the line, counted from the state
+        return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 2)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
 
 
 def _cpu_ns(native_id):

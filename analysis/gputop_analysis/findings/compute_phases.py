@@ -8,14 +8,16 @@ import numpy as np
 
 from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import device_share, everybody, on_device, steady_share
+from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import mean_wait_ms
 
 USUAL = 2.0
 """A backward computes two products for each one of the forward; checkpointing repeats the forward as well."""
+LEAST = 2.5
+"""No finding asks for less, so that no interval is worked out below."""
 FREE_MEMORY = 0.35
 
 
@@ -45,24 +47,31 @@ class Passes:
 
 def passes(view: RunView, rank: int) -> Passes | None:
     """None where too little was measured, or where a wait inside the backward cannot be told from computing."""
-    forward, backward = steady_share(view, rank, "forward"), steady_share(view, rank, "backward")
-    if on_device(view, rank):  # the host's clock would only see launches
-        forward, backward = device_share(view, rank, "forward"), device_share(view, rank, "backward")
+    forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
     if forward is None or backward is None or forward.mean_ms < 0.2:
         return None
     wait_ms = mean_wait_ms(view, rank) if view.world_size > 1 else 0.0
     if not np.isfinite(wait_ms):
         return None
     computing = np.maximum(backward.values_ms - wait_ms * backward.counts, 0.0)
+    if computing.sum() <= LEAST * forward.values_ms.sum():
+        return None
     block = block_length(computing / np.maximum(forward.values_ms, 1e-9))
     ratio = block_bootstrap(computing, forward.values_ms, block)
     mean_ms = float(computing.sum() / backward.counts.sum())
     return Passes(rank, ratio, forward.mean_ms, mean_ms, wait_ms, forward.clock, forward.steps)
 
 
+def _forward(view: RunView, rank: int) -> Share | None:
+    """On a device by its own clock only: the host's would see launches."""
+    return device_share(view, rank, "forward") if on_device(view, rank) else steady_share(view, rank, "forward")
+
+
+@once_per_view
 def _typical(view: RunView) -> Passes | None:
-    known = sorted((p for rank in view.ranks if (p := passes(view, rank))), key=lambda p: p.ratio.value)
-    return known[(len(known) - 1) // 2] if known else None
+    """The rank whose forward is the lower median: for 1024 ranks as many intervals would take too long."""
+    forward = typical(_forward(view, rank) for rank in view.ranks)
+    return passes(view, forward.rank) if forward else None
 
 
 @finding(

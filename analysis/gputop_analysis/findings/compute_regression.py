@@ -56,12 +56,13 @@ class Regression:
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it only waits longer."""
-    known = ((rank, one) for rank in view.ranks[:LOOK_AT] if (one := regression(view, rank)))
-    rank, found = next(known, (None, None))
-    if found is not None and found.phase in WAITING and len(view.ranks) > 1:
-        rank, found = next(((r, one) for r, one in known if one.phase not in WAITING), (rank, found))
+    rank = next(iter(view.ranks), None)
+    found = regression(view, rank) if rank is not None else None
     if rank is None or found is None:
         return None
+    if found.phase in WAITING and len(view.ranks) > 1:
+        others = ((r, one) for r in view.ranks[1:LOOK_AT] if (one := regression(view, r)))
+        rank, found = next(((r, one) for r, one in others if one.phase not in WAITING), (rank, found))
     growth = found.after_ms / found.before_ms - 1
     least = SLOWER_ON_CPU if found.phase in COMPUTE and not on_device(view, rank) else SLOWER
     more_ms = found.after_ms - found.before_ms

@@ -10,14 +10,18 @@ import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS, ENOUGH_STEPS, Share, crowded, on_device
-from gputop_analysis.model import Finding
+from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
+from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.view import Array, RunView
 
 BUSY = 0.3
 """Of a core, used by other Python threads: below it they cannot hold the lock for long."""
 COMPUTING = 0.8
 """CPU time in forward and backward of a thread that nobody holds up; with a busy rival 0.05 to 0.4 was measured."""
+ENOUGH_ALONE = 5
+"""Records of a time without a busy thread."""
+SAME_WORK = 0.05
 SWITCH_MS = 15.0
 """A thread that wants the lock asks for it every 5 ms; longer pauses are waits for something else."""
 
@@ -40,6 +44,8 @@ class Contention:
     """Voluntary switches a step while they are busy."""
     name: str
     site: str | None
+    alone_ms: float | None
+    """Step time while no other thread is busy; None where there were too few such steps, and CPU time tells instead."""
 
 
 @finding(
@@ -47,7 +53,7 @@ class Contention:
     name="GIL contention",
     family="host",
     cause="host",
-    explains=("HO03", "HO06", "IN01", "IN02", "IN04"),
+    explains=("HO03", "HO06", "HO11", "IN01", "IN02", "IN04", "CE11"),
     trigger="another Python thread uses a third of a core; meanwhile the training thread is off the CPU, without being "
     "queued for one, for over 5 % of the step, in pauses as short as the lock's (one a step or more)",
     fix="move the work of the other thread into a process",
@@ -65,14 +71,30 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         "high" if lost.share.low > 0.25 else "medium",
         f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
         + (f": {worst.site}" if worst.site else ""),
-        f"{when}the training thread waits {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step without using "
-        f"the CPU ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
-        f"Python threads of the process use {worst.busy * 100:.0f} % of a core",
+        f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step "
+        f"({worst.switches:.1f} voluntary switches a step), while {thread} and other Python threads of the process use "
+        f"{worst.busy * 100:.0f} % of a core; "
+        + (f"without them a step took {worst.alone_ms:.1f} ms" if worst.alone_ms else "so long it was off the CPU"),
         f"move the work of {thread} into a process (multiprocessing), or into code that releases the GIL",
         rank=lost.rank,
         site=worst.site,
         recoverable_ms_per_step=part * lost.ms.value,
         interval_ms_per_step=(part * lost.ms.low, part * lost.ms.high),
+        proof=_proof(worst),
+    )
+
+
+def _proof(one: Contention) -> Proof:
+    by_clock = "step time - median step time while no other thread is busy"
+    by_cpu = "time off the CPU in forward, backward and optimizer - waiting for a core that there is anyway"
+    return one.lost.proof(
+        "time lost to the lock",
+        0.05,
+        "steps.wall_ns" if one.alone_ms else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
+        f"recoverable = {one.part:.2f} (steps with a busy thread / all) x mean({by_clock if one.alone_ms else by_cpu})",
+        Input("step time without a busy thread", one.alone_ms or "not seen", "ms", "steps.wall_ns, median"),
+        Input("other Python threads", 100 * one.busy, "% of a core", "threads events"),
+        Input("voluntary switches per step", one.switches, "", "process.voluntary_switches_total, judged against 1"),
     )
 
 
@@ -86,7 +108,7 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
-    contended = _within(rows, events)
+    contended, alone = _within(rows, events), _without(rows, events)
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
     switches = _spent(samples, "voluntary_switches_total", rows)
@@ -95,7 +117,7 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     computing = np.maximum(rows["forward_ns"] + rows["backward_ns"] - wait_ns, 1)
     using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
     lost_ns = _lost_ns(rows, computing)
-    anyway_ns = _queued_anyway_ns(rows, queued, counts, contended, crowded(view, rank))
+    anyway_ns = _queued_anyway_ns(rows, queued, counts, alone, crowded(view, rank))
     blocked, lost = (
         Share(rank, np.maximum(ns, 0)[contended] / 1e6, rows["wall_ns"][contended] / 1e6, counts[contended])
         for ns in (lost_ns - queued, lost_ns - anyway_ns)
@@ -107,7 +129,26 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     if not blocked.surely_above(0.05) and not (_hands_over(view, rank, per_step) and lost.surely_above(0.10)):
         return None
     busy = float(np.mean([_busy(event) for event in events]))
-    return Contention(lost, lost.steps / float(counts.sum()), busy, per_step, *_rival(events))
+    alone_ms = _alone_ms(rows, counts, contended, alone)
+    if alone_ms is not None:
+        more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
+        lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
+    part = lost.steps / float(counts[contended | alone].sum())
+    return Contention(lost, part, busy, per_step, *_rival(events), alone_ms)
+
+
+def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> float | None:
+    """Median step time while no other thread is busy; None for too few such steps, or where they do other work.
+
+    It tells more than CPU time does: threads that hand over the lock hundreds of times a step also compute more slowly.
+    """
+    if np.count_nonzero(alone) < ENOUGH_ALONE or counts[alone].sum() < ENOUGH_STEPS:
+        return None
+    for work in ("tokens", "samples", "micro_batches"):
+        usual, now = (float(rows[work][mask].sum() / counts[mask].sum()) for mask in (alone, contended))
+        if abs(now - usual) > SAME_WORK * usual:
+            return None
+    return weighted_quantile(rows["wall_ns"][alone] / 1e6 / counts[alone], counts[alone], 0.5)
 
 
 def _hands_over(view: RunView, rank: int, switches: float) -> bool:
@@ -133,13 +174,12 @@ def _lost_ns(rows: Array, computing: Array) -> Array:
     return idle + np.where(rows["cpu_ns"] >= 0, lost, 0)
 
 
-def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, contended: Array, is_crowded: bool) -> Array:
+def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, alone: Array, is_crowded: bool) -> Array:
     """Waiting for a core that has nothing to do with the other thread: as much a step as there is without it.
 
     Where it is always there: none if cores are free, for then the two share a core because of the lock, else as much
     as the training computes, which is what sharing its core with one other program costs.
     """
-    alone = ~contended
     if np.count_nonzero(alone) >= ENOUGH_RECORDS:
         return counts * float(queued[alone].sum() / counts[alone].sum())
     return np.minimum(queued, rows["cpu_ns"]) if is_crowded else np.zeros(len(rows))
@@ -147,11 +187,25 @@ def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, contended: Arra
 
 def _within(rows: Array, events: list[dict[str, Any]]) -> Array:
     """Mask of the records that ended while another Python thread was busy, as the events tell."""
-    begins = np.array([e["t_ns"] - float(e.get("period_ms") or 0) * 1e6 for e in events])
+    begins = np.array([e["t_ns"] - _busy_ns(e) for e in events])
     ends = np.array([e["t_ns"] for e in events])
     order = np.argsort(begins)
     at = np.searchsorted(begins[order], rows["t_end_ns"], side="right") - 1
     return (at >= 0) & (rows["t_end_ns"] <= ends[order][np.maximum(at, 0)])
+
+
+def _without(rows: Array, events: list[dict[str, Any]]) -> Array:
+    """Mask of the records that ended while none was busy: not those that end after the last look at the threads."""
+    longest_ns = max(float(e.get("period_ms") or 0) for e in events) * 1e6
+    looked_at = rows["t_end_ns"] < max(max(e["t_ns"] for e in events), rows["t_end_ns"][-1] - 1.5 * longest_ns)
+    return ~_within(rows, events) & looked_at
+
+
+def _busy_ns(event: dict[str, Any]) -> float:
+    """How long before an event its threads were busy: the time since the last look, or since they began."""
+    ages = [float(one["age_s"]) * 1e9 for one in event.get("threads", ()) if one.get("age_s") is not None]
+    period_ns = float(event.get("period_ms") or 0) * 1e6
+    return min(period_ns, max(ages, default=period_ns))
 
 
 def _spent(samples: Array, column: str, rows: Array) -> Array:

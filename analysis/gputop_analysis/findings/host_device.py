@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gputop_analysis.findings.compute_samples import Samples, samples
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, on_device, steady_share
+from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -39,8 +39,10 @@ class Feeding:
 def launch_bound(view: RunView, rank: int) -> Feeding | None:
     """A rank whose GPU idles while its training thread computes all the time; None without samples of both."""
     seen, series = samples(view, rank), view.per_rank[rank]
+    if seen is None:
+        return None
     rows, counts = series.rows[series.steady], series.n_steps[series.steady]
-    if seen is None or counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
+    if counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
         return None
     wall_ns = float(rows["wall_ns"].sum())
     waiting_ns = float(rows["data_ns"].sum() + rows["comm_ns"].sum())
@@ -149,8 +151,9 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
 def synchronisation(view: RunView, spec: Spec) -> Finding | None:
     """The wait itself is the GPU's own work; what is lost is the idle time after it, until new kernels arrive."""
     for rank in view.ranks:
-        seen, wall = samples(view, rank), steady_share(view, rank, "other")
-        if not on_device(view, rank) or seen is None or wall is None:
+        seen = samples(view, rank)
+        wall = steady_share(view, rank, "other") if seen else None
+        if seen is None or wall is None:
             continue
         line, (busy, column) = synchronising(view, rank), _busy(seen)
         if line is None or busy is None or line.ms < SYNC_SHARE * wall.wall_ms or 1 - busy < SYNC_SHARE:

@@ -24,6 +24,8 @@ REGULAR = 0.7
 """Part of the expected occurrences that must be slow."""
 SURE = 0.001
 AT_MOST_SLOW = 400
+LOOK_AT = 32
+"""Ranks among which the one is looked for that the others wait for."""
 WAITING = ("data", "comm")
 """Periodic waits for data have findings of their own; in a collective the cause lies on another rank."""
 
@@ -60,12 +62,8 @@ class Rhythm:
 )
 def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     """Something runs every k steps: logging, a metric, an image that is drawn, a file that is synced."""
-    found = [one for rank in view.ranks if (one := rhythm(view.per_rank[rank]))]
-    found = [one for one in found if one.phase not in WAITING and one.excess_ms > 0.01 * one.usual_ms]
-    if len(view.ranks) > 1:  # the others see it inside their backward, where they wait
-        found = [one for one in found if one.phase != "backward"]
-    worst = max(found, key=lambda one: one.excess_ms, default=None)
-    if worst is None:
+    worst = _at_its_source(view)
+    if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
     site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
     where = f": {site.site}" if site else f", in {worst.phase}"
@@ -78,12 +76,21 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
         f"look for what runs every {worst.period} steps"
         + (f" at {site.site}" if site else "")
         + ": run it less often, in a background process, or not at all",
-        rank=worst.rank if len(view.ranks) == 1 or len(found) < len(view.ranks) else None,
+        rank=worst.rank,
         site=site.site if site else None,
         confidence=0.9 if site else 0.8,
         recoverable_ms_per_step=worst.excess_ms,
         proof=_proof(worst),
     )
+
+
+def _at_its_source(view: RunView) -> Rhythm | None:
+    """The first rank's rhythm, for ranks go in step; where that only waits, the rhythm of the rank it waits for."""
+    first = rhythm(view.per_rank[view.ranks[0]]) if view.ranks else None
+    if first is None or len(view.ranks) == 1 or first.phase not in (*WAITING, "backward"):
+        return first
+    others = (rhythm(view.per_rank[rank]) for rank in view.ranks[1:LOOK_AT])
+    return next((one for one in others if one and one.phase not in (*WAITING, "backward")), None)
 
 
 def _ordinal(number: int) -> str:

@@ -108,6 +108,8 @@ tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 6
 )
 def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     """The update runs one small operation after another for each tensor."""
+    if not any((view.hello(rank).get("optimizer") or {}).get("module") == "torch" for rank in view.ranks):
+        return None
     update = typical(steady_share(view, rank, "optimizer") for rank in view.ranks)
     if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
         return None
