@@ -1,0 +1,67 @@
+"""Two runs compared: what changed, what got slower and by how much for sure, where their losses part."""
+
+from __future__ import annotations
+
+from gputop_analysis.diff.changes import changes
+from gputop_analysis.diff.data import diff_data
+from gputop_analysis.diff.loss import compare_loss
+from gputop_analysis.diff.model import Change, Diff, LossDiff, MemoryDiff, PhaseDiff, RankDiff, SpeedDiff
+from gputop_analysis.diff.speed import compare_speed, judge_speed
+from gputop_analysis.diff.text import diff_text
+from gputop_analysis.series import Array
+from gputop_analysis.summary import steps_done
+from gputop_analysis.view import RunView
+from gputop_probes.record.reader import RunRecord
+
+__all__ = [
+    "Change",
+    "Diff",
+    "LossDiff",
+    "MemoryDiff",
+    "PhaseDiff",
+    "RankDiff",
+    "SpeedDiff",
+    "compare",
+    "diff_data",
+    "diff_text",
+]
+
+THRESHOLD = 0.05
+GIB = 2**30
+_MEMORY = (
+    ("peak allocated", "peak_allocated_bytes"),
+    ("peak reserved", "reserved_bytes"),
+    ("peak RSS", "rss_bytes"),
+)
+
+
+def compare(a: RunRecord, b: RunRecord, threshold: float = THRESHOLD) -> Diff:
+    """Compare run ``b`` with the baseline ``a``; it is a regression where B is surely slower by ``threshold``."""
+    first, second = RunView(a), RunView(b)
+    speed = compare_speed(first, second)
+    return Diff(
+        a_name=a.manifest.name or a.path.name,
+        b_name=b.manifest.name or b.path.name,
+        a_steps=_steps(first),
+        b_steps=_steps(second),
+        threshold=threshold,
+        judgement=judge_speed(speed, threshold),
+        speed=speed,
+        changes=changes(first, second),
+        memory=tuple(_memory(first, second)),
+        loss=compare_loss(first, second),
+    )
+
+
+def _steps(view: RunView) -> int:
+    return min((steps_done(view.record, rank) for rank in view.ranks), default=0)
+
+
+def _memory(a: RunView, b: RunView) -> list[MemoryDiff]:
+    found = [MemoryDiff(name, _peak_gib(a, column), _peak_gib(b, column)) for name, column in _MEMORY]
+    return [one for one in found if one.a_gib > 0 or one.b_gib > 0]
+
+
+def _peak_gib(view: RunView, column: str) -> float:
+    peaks: list[Array] = [series.rows[column].max() for series in view.per_rank.values() if len(series.rows)]
+    return float(max(peaks, default=-1)) / GIB

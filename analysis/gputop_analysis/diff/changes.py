@@ -1,0 +1,89 @@
+"""What was set up differently: command, code, versions, hardware, model, optimizer, loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from gputop_analysis.diff.model import Change
+from gputop_analysis.summary import context
+from gputop_analysis.view import RunView
+
+Group = Literal["code", "environment", "config"]
+
+_CONFIG = (
+    "world_size",
+    "model",
+    "optimizer",
+    "amp",
+    "checkpointing",
+    "parallel",
+    "dataloader",
+    "batch",
+    "threads",
+    "flags",
+    "create_graph",
+    "debug",
+)
+_ENVIRONMENT = (
+    "python",
+    "torch",
+    "libraries",
+    "cuda_version",
+    "hip_version",
+    "launcher",
+    "device",
+    "device_name",
+    "device_memory_bytes",
+    "device_capability",
+    "allocator",
+    "env",
+)
+_PASSING = {
+    "optimizer.lr",
+    "optimizer.state",
+    "model.truncated",
+    "dataloader.site",
+    "env.MASTER_PORT",
+    "env.MASTER_ADDR",
+    "env.TORCHELASTIC_RUN_ID",
+    "context.slurm.JOB_ID",
+    "context.cwd",
+    "context.command",
+}
+"""Differ from run to run, or change while one goes on."""
+_SKIPPED_ENDINGS = (".site", "_site")
+
+
+def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
+    """Settings whose values differ, by group and name. What only one of the runs told is not compared."""
+    found: list[Change] = []
+    if a.record.manifest.command != b.record.manifest.command:
+        found.append(
+            Change("command", " ".join(a.record.manifest.command), " ".join(b.record.manifest.command), "code")
+        )
+    found += _of(context(a.record), context(b.record), "context", lambda name: _group_of_context(name))
+    hello_a, hello_b = a.hello(), b.hello()
+    for names, group in ((_ENVIRONMENT, "environment"), (_CONFIG, "config")):
+        for name in names:
+            found += _of(hello_a.get(name), hello_b.get(name), name, lambda _, group=group: group)
+    order: tuple[Group, ...] = ("code", "environment", "config")
+    return tuple(sorted(found, key=lambda one: (order.index(one.group), one.name)))
+
+
+def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
+    """The leaves below ``name`` that both have and that differ; a variable that only one has is a difference."""
+    if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or name.startswith("env.GPUTOP"):
+        return
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted({*a, *b}, key=str):
+            yield from _of(a.get(key), b.get(key), f"{name}.{key}", group)
+        return
+    only_one = a is None or b is None
+    if a == b or (only_one and not name.startswith(("env.", "context.environment.", "libraries."))):
+        return
+    yield Change(name, a, b, group(name))
+
+
+def _group_of_context(name: str) -> Group:
+    return "code" if name.startswith("context.git") else "environment"

@@ -1,0 +1,130 @@
+"""What a comparison of two runs holds. ``a`` is the earlier one, the baseline; ``b`` the one that is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gputop_analysis.stats import Interval
+
+Judgement = Literal["regression", "slower", "faster", "no difference", "too few steps"]
+JUDGEMENTS: dict[Judgement, str] = {
+    "regression": "B is surely slower by more than the threshold",
+    "slower": "B is surely slower, but not surely by more than the threshold",
+    "faster": "B is surely faster",
+    "no difference": "no difference beyond the noise",
+    "too few steps": "too few steps in one of the runs to compare their speed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs."""
+
+    name: str
+    """Where it stands, ``optimizer.lr``."""
+    a: Any
+    b: Any
+    group: Literal["code", "environment", "config"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseDiff:
+    """One phase, mean over the compared steps of all ranks."""
+
+    name: str
+    """A phase, or ``wait``: exposed waiting for other ranks, taken out of backward."""
+    a_ms: float
+    b_ms: float
+    difference_ms: Interval
+    """B less A per step, with its 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankDiff:
+    """One rank's own work per step: wall time less exposed waiting for others."""
+
+    rank: int
+    a_ms: float
+    b_ms: float
+    difference_ms: Interval
+    phase: str
+    """The phase that grew most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedDiff:
+    """How much longer a step (or a sample) takes in B."""
+
+    unit: Literal["step", "sample"]
+    """``sample`` where the runs take different numbers of samples a step."""
+    a_ms: float
+    b_ms: float
+    slower: Interval
+    """B / A - 1 with its 95 % interval, the noise between runs included."""
+    phases: tuple[PhaseDiff, ...]
+    """Always per step of the rank, most grown first. They add up to the difference of the step times."""
+    ranks: tuple[RankDiff, ...]
+    culprit: int | None
+    """The rank whose own work grew while the others' did not; None where all did, or for one rank."""
+    phase: str | None
+    """The phase that surely grew, and most; None where none surely did."""
+    foreign_ms: float
+    """Waiting per step of B for cores that other programs held, beyond A's; taken off B's time before judging."""
+    steps: tuple[int, int]
+    """Steps compared, of the rank with the fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDiff:
+    """Peaks, the largest of any rank."""
+
+    name: str
+    a_gib: float
+    b_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossDiff:
+    """Where the losses part."""
+
+    rank: int
+    compared: int
+    """Steps of which both runs have the loss."""
+    first_step: int | None
+    """The first of them at which the losses are not equal; None where all are."""
+    first_values: tuple[float, float] | None
+    first_visible_step: int | None
+    """The first at which they differ by more than 0.1 %."""
+    last_step: int
+    last_values: tuple[float, float]
+    """Losses at the last step that both have."""
+    same_seed: bool | None
+    """Whether both ranks said the same seed; None where one did not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Two runs side by side."""
+
+    a_name: str
+    b_name: str
+    a_steps: int
+    b_steps: int
+    threshold: float
+    """Slowdown from which on it is a regression, 0.05 for 5 %."""
+    judgement: Judgement
+    speed: SpeedDiff | None
+    changes: tuple[Change, ...]
+    memory: tuple[MemoryDiff, ...]
+    loss: LossDiff | None
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the lower end of the slowdown's interval lies above the threshold."""
+        return self.judgement == "regression"
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a regression, else 0."""
+        return int(self.is_regression)

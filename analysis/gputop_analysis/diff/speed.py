@@ -1,0 +1,157 @@
+"""Is B slower, by how much, in which phase, on which rank: differences of means, intervals from resampled blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.diff.blocks import COLUMNS, Blocks, blocks_of
+from gputop_analysis.diff.load import foreign_wait_ms
+from gputop_analysis.diff.model import Judgement, PhaseDiff, RankDiff, SpeedDiff
+from gputop_analysis.stats import Interval
+from gputop_analysis.view import Array, RunView
+
+BETWEEN_RUNS = 0.01
+"""Standard deviation of the step time between two runs that nothing inside a run shows, such as where memory and
+threads were placed. It is added to what the runs show themselves: see ``Blocks.drift``."""
+_SAMPLES_DIFFER = 0.01
+_OWN = [i for i, name in enumerate(COLUMNS) if name not in ("wait", "comm")]
+_ALL = list(range(len(COLUMNS)))
+
+
+class Pair:
+    """Both runs with their draws, and differences of any sum of columns with an interval."""
+
+    def __init__(self, a: Blocks, b: Blocks):
+        self.a, self.b = a, b
+        (self.draws_a, self.means_a), (self.draws_b, self.means_b) = a.resampled(0), b.resampled(1)
+
+    def means(self, columns: list[int], rank: int | None = None) -> tuple[float, float]:
+        """Milliseconds per step of a rank, or of the mean rank, in both runs."""
+        a, b = (float(m[_at(one, rank)][:, columns].sum(1).mean()) for one, m in self._each("means"))
+        return a, b
+
+    def grown_ms(self, column: int, rank: int) -> float:
+        """B less A of one column of a rank."""
+        before, after = self.means([column], rank)
+        return after - before
+
+    def difference(self, columns: list[int], rank: int | None = None) -> Interval:
+        """B less A."""
+        (mean_a, mean_b), (draws_a, draws_b) = self.means(columns, rank), self._draws(columns, rank)
+        value = mean_b - mean_a
+        low, high = np.quantile(draws_b - draws_a, (0.025, 0.975))
+        noise = 1.96 * float(np.hypot(*self.drifts(columns, rank)))
+        return Interval(
+            value,
+            value - float(np.hypot(max(value - low, 0), noise)),
+            value + float(np.hypot(max(high - value, 0), noise)),
+        )
+
+    def ratio(self, foreign_ms: float, per_sample: float | None) -> Interval:
+        """B / A - 1 of the whole step. Variances of all kinds of noise add on the logarithm."""
+        scale = 1.0 if per_sample is None else per_sample
+        (mean_a, mean_b), (draws_a, draws_b) = self.means(_ALL), self._draws(_ALL, None)
+        value = _log(mean_b - foreign_ms, mean_a) + np.log(scale)
+        low, high = np.quantile(_log(draws_b - foreign_ms, draws_a) + np.log(scale), (0.025, 0.975))
+        drift_a, drift_b = self.drifts(_ALL, None)
+        drifts = drift_a / max(mean_a, 1e-9), drift_b / max(mean_b, 1e-9)
+        noise = 1.96 * float(np.hypot(np.hypot(*drifts), np.sqrt(2) * BETWEEN_RUNS))
+        below, above = np.hypot(max(value - low, 0), noise), np.hypot(max(high - value, 0), noise)
+        return Interval(*(float(np.expm1(x)) for x in (value, value - below, value + above)))
+
+    def drifts(self, columns: list[int], rank: int | None) -> tuple[float, float]:
+        """``Blocks.drift`` of both runs."""
+        found = []
+        for one in (self.a, self.b):
+            at = _at(one, rank)
+            values = one.ms[at][:, :, columns].sum(axis=(0, 2)) / np.maximum(one.steps[at].sum(axis=0), 1e-9)
+            found.append(one.drift(values))
+        return found[0], found[1]
+
+    def _draws(self, columns: list[int], rank: int | None) -> tuple[Array, Array]:
+        a, b = (m[:, _at(one, rank)][:, :, columns].sum(2).mean(1) for one, m in self._each("draws"))
+        return a, b
+
+    def _each(self, what: str):
+        return ((self.a, getattr(self, f"{what}_a")), (self.b, getattr(self, f"{what}_b")))
+
+
+def compare_speed(a: RunView, b: RunView) -> SpeedDiff | None:
+    """None where one of the runs has too few steps past its warm-up."""
+    first, second = blocks_of(a), blocks_of(b)
+    if first is None or second is None:
+        return None
+    pair, per_sample = Pair(first, second), _by_sample(first, second)
+    foreign = max(0.0, foreign_wait_ms(b) - foreign_wait_ms(a))
+    wall_a, wall_b = pair.means(_ALL)
+    phases, ranks = _phases(pair), _ranks(pair)
+    return SpeedDiff(
+        unit="step" if per_sample is None else "sample",
+        a_ms=wall_a if per_sample is None else wall_a / first.samples,
+        b_ms=wall_b if per_sample is None else wall_b / second.samples,
+        slower=pair.ratio(foreign, per_sample),
+        phases=tuple(sorted(phases, key=lambda one: -one.difference_ms.value)),
+        ranks=ranks,
+        culprit=_culprit(ranks, wall_a),
+        phase=_grown(phases, wall_a),
+        foreign_ms=foreign,
+        steps=(first.fewest_steps, second.fewest_steps),
+    )
+
+
+def judge_speed(speed: SpeedDiff | None, threshold: float) -> Judgement:
+    """A regression is one whose interval lies above the threshold as a whole."""
+    if speed is None:
+        return "too few steps"
+    if speed.slower.low > threshold:
+        return "regression"
+    return "slower" if speed.slower.low > 0 else "faster" if speed.slower.high < 0 else "no difference"
+
+
+def _log(b: Any, a: Any) -> Any:
+    return np.log(np.maximum(b, 1e-9) / np.maximum(a, 1e-9))
+
+
+def _at(blocks: Blocks, rank: int | None) -> list[int]:
+    return list(range(len(blocks.ranks))) if rank is None else [blocks.ranks.index(rank)]
+
+
+def _by_sample(a: Blocks, b: Blocks) -> float | None:
+    """Samples a step of A over those of B, where they differ; None where they do not, or were not counted."""
+    if not a.samples or not b.samples:
+        return None
+    ratio = a.samples / b.samples
+    return ratio if abs(ratio - 1) > _SAMPLES_DIFFER else None
+
+
+def _phases(pair: Pair) -> list[PhaseDiff]:
+    """Means over the ranks."""
+    found = [PhaseDiff(name, *pair.means([i]), pair.difference([i])) for i, name in enumerate(COLUMNS)]
+    return [one for one in found if one.a_ms or one.b_ms]
+
+
+def _ranks(pair: Pair) -> tuple[RankDiff, ...]:
+    """Own work of the ranks that both runs have."""
+    found = []
+    for rank in sorted(set(pair.a.ranks) & set(pair.b.ranks)):
+        phase = COLUMNS[max(_OWN, key=lambda i, rank=rank: pair.grown_ms(i, rank))]
+        found.append(RankDiff(rank, *pair.means(_OWN, rank), pair.difference(_OWN, rank), phase))
+    return tuple(found)
+
+
+def _culprit(ranks: tuple[RankDiff, ...], wall_ms: float) -> int | None:
+    """The rank that surely grew, by far more than the median of the others."""
+    if len(ranks) < 2:
+        return None
+    worst = max(ranks, key=lambda one: one.difference_ms.value)
+    others = float(np.median([one.difference_ms.value for one in ranks if one is not worst]))
+    enough = max(0.02 * wall_ms, 0.5 * worst.difference_ms.value)
+    sure = worst.difference_ms.low > 0 and worst.difference_ms.low > others
+    return worst.rank if sure and worst.difference_ms.value - others > enough else None
+
+
+def _grown(phases: list[PhaseDiff], wall_ms: float) -> str | None:
+    grown = [one for one in phases if one.difference_ms.low > max(0.0, 0.01 * wall_ms)]
+    return max(grown, key=lambda one: one.difference_ms.value).name if grown else None

@@ -1,0 +1,70 @@
+"""``gputop diff`` on real runs: the same training twice, and once with a sleep in each step."""
+
+import json
+
+import pytest
+from e2e_support import gputop, training
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("diff")
+    bodies = {"first": "pass", "again": "pass", "slow": "time.sleep(0.008)"}
+    for name, body in bodies.items():
+        (folder / "train.py").write_text("import torch; torch.manual_seed(0)\n" + training(STEPS, body))
+        done = gputop("run", "--headless", "--run-dir", name, "python", "train.py", tmp_path=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def diff(folder, *words):
+    return gputop("diff", *words, tmp_path=folder)
+
+
+def test_the_same_training_twice_is_no_regression(runs) -> None:
+    done = diff(runs, "first", "again", "--json")
+    assert done.returncode == 0, done.stdout
+    found = json.loads(done.stdout)
+    assert found["regression"] is False
+    assert found["loss"]["first_different_step"] is None
+    assert found["loss"]["same_seed"] is True
+
+
+def test_a_sleep_in_each_step_is_found_with_its_cost_and_phase(runs) -> None:
+    done = diff(runs, "first", "slow", "--threshold", "10%")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("regression: B is ")
+    found = json.loads(diff(runs, "first", "slow", "--json").stdout)
+    assert found["speed"]["phase"] == "other"
+    low, high = next(one["interval_ms_per_step"] for one in found["speed"]["phases"] if one["name"] == "other")
+    assert low < 8.5 and high > 8.0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("first",), "B"),
+        (("first", "no-such-run"), "no-such-run"),
+        (("first", "slow", "--threshold", "lots"), "5%"),
+        (("first", "slow", "--threshold", "-5%"), "--threshold"),
+        (("first", "slow", "--threshold", "5"), "5%"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(runs, words, says) -> None:
+    done = diff(runs, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and says in lines[0], done.stderr
+
+
+def test_a_run_without_steps_cannot_be_compared(runs) -> None:
+    assert gputop("run", "--run-dir", "empty", "true", tmp_path=runs).returncode == 0
+    done = diff(runs, "first", "empty")
+    assert done.returncode == 2
+    assert "no training step" in done.stderr

@@ -1,0 +1,60 @@
+"""``gputop diff A B``: what changed between two runs, what got slower, and a verdict for CI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.records import open_record
+
+_USAGE = "gputop diff A B [--threshold 5%] [--json]"
+
+
+def execute(words: list[str]) -> int:
+    """Print the comparison. Returns 1 where B is surely slower than A by more than the threshold."""
+    parser = Parser("diff", "Compare run B with the earlier run A; exit code 1 for a regression.", usage=_USAGE)
+    parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
+    parser.add_argument("b", metavar="B", help="the run to judge")
+    add_threshold(parser)
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    options = parser.parse_args(words)
+    a, b = open_record(options.a), open_record(options.b)
+    for name, record in ((options.a, a), (options.b, b)):
+        if not record.ranks():
+            raise CliError(f"run {name} has no training step: there is nothing to compare")
+    from gputop.cli.report import print_json, report_width, wants_colour
+    from gputop_analysis.diff import compare, diff_data, diff_text
+
+    found = compare(a, b, options.threshold)
+    if options.json:
+        print_json(json.loads(json.dumps(diff_data(found), default=str)))
+    else:
+        print(diff_text(found, report_width(), wants_colour()))
+    return found.exit_code
+
+
+def add_threshold(parser: argparse.ArgumentParser) -> None:
+    """The option that says from which slowdown on it is a regression."""
+    parser.add_argument(
+        "--threshold",
+        type=fraction,
+        default=0.05,
+        metavar="P",
+        help="slowdown from which on it is a regression: 5%% or 0.05 (default 5%%)",
+    )
+
+
+def fraction(text: str) -> float:
+    """``5%``, ``5 %`` or ``0.05`` as 0.05."""
+    number, percent = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: give 5% or 0.05")
+    if not percent and value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} would be {value:.0%} slower: write {number}% if that is meant")
+    return value
