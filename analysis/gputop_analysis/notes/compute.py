@@ -45,14 +45,16 @@ NOTES = {
         "inputs of varying shape, for which the search costs more than it wins",
     ),
     "CE10": Note(
-        "shapes of the batches as forward sees them",
-        "fewer than 100 steps; shapes not read",
+        "hello.shapes: the first tensor of a hundred batches in each thousand",
+        "fewer than 100 batches; only an info on a CPU without torch.compile",
         "lengths that are grouped on purpose",
         CPU,
     ),
     "CE11": Note(
         "steps.wall_ns over the run, per token where tokens are counted",
-        "fewer than a few hundred steady steps; work per step that changed as well",
+        "sides shorter than five autocorrelation times; more tokens or samples a step, which are divided out; growth "
+        "that "
+        "waiting for a core explains; computing on a CPU that slows by less than half",
         "a batch or sequence schedule",
         CPU,
     ),

@@ -6,13 +6,14 @@ _SHARE = "fewer than 20 steady steps"
 
 NOTES = {
     "HO01": Note(
-        "gpu.util_pct or sm_active_pct, steps.cpu_ns against forward and backward",
-        "no GPU; a profiler that runs; synchronising calls seen (HO02)",
+        "gpu.sm_active_pct or util_pct, steps.cpu_ns against wall time without data and comm",
+        "no GPU samples; a synchronising line seen (HO02); half of the idle time is data wait or collectives",
         "a GPU that idles for lack of data (IN01)",
     ),
     "HO02": Note(
-        "synchronising calls with their lines, device-idle time after them",
-        "no GPU; no probe of the calls",
+        "stack samples at lines whose text has .item(), .cpu(), print(loss) and their like; gpu.sm_active_pct or "
+        "util_pct",
+        "no GPU samples; fewer than five stack samples at such a line; a GPU that is busy for over 97 % of the time",
         "a wait that the GPU's own work fills: only idle time after it is charged",
     ),
     "HO03": Note(
@@ -22,7 +23,8 @@ NOTES = {
         CPU,
     ),
     "HO04": Note(
-        "steps.compute_cpu_ns against forward and backward wall time, voluntary switches, threads events",
+        "steps.wall_ns with and without the busy thread (threads events), else steps.compute_cpu_ns against wall time; "
+        "voluntary switches",
         f"{_SHARE}; no samples of the training thread; too few cores for its threads",
         "a hook that really waits for a file or a socket",
         CPU,
@@ -34,8 +36,8 @@ NOTES = {
         CPU,
     ),
     "HO06": Note(
-        "steps.other_ns, stack samples of the other phase",
-        f"{_SHARE}; most samples inside torch, which is work",
+        "steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
+        f"{_SHARE}; most samples inside torch, which is work; only an info where no line was seen five times",
         "a loss function outside the model: it is other time, and useful",
         CPU,
     ),
@@ -53,14 +55,14 @@ NOTES = {
         CPU,
     ),
     "HO10": Note(
-        "compile events: graphs and graph breaks, with their reasons",
-        "no torch.compile; a GPU that is busy all the same",
+        "hello.compile: graphs and graph breaks, with their reasons",
+        "no torch.compile; only an info unless the GPU waits for launches (HO01)",
         "breaks in code that runs rarely",
         CPU,
     ),
     "HO11": Note(
         "steps.optimizer_ns, hello.optimizer.fused and foreach",
-        f"{_SHARE}; an optimizer that has no such variant",
+        f"{_SHARE}; an optimizer that is not torch's own; only an info where foreach was not switched off",
         "a model so small that the optimizer is its largest part",
         CPU,
     ),
@@ -83,11 +85,15 @@ NOTES = {
     ),
     "HO15": Note(
         "steps.wall_ns of slow steps by their index",
-        "fewer than 5 periods; steps that hold an eval, a checkpoint or a compile",
+        "fewer than 5 periods; steps that hold an eval, a checkpoint or a compile, and those after them; waits for "
+        "data or in collectives",
         "work whose rhythm is intended: the finding says where it is, not that it is wrong",
         CPU,
     ),
     "HO16": Note(
-        "hello.flags and hello.env", "a flag that was not read", "a debugging session: then it is as it should be", CPU
+        "hello.debug (looked at while the run goes on) and hello.env",
+        "an aid that was not read",
+        "a debugging session: then it is as it should be",
+        CPU,
     ),
 }
