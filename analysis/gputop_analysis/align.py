@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,10 @@ class Aligned:
     keep: Array
     """Mask of the buckets that count."""
     series: tuple[RankSeries, ...]
+    offsets: tuple[int, ...] = ()
+    """Where every record is one step: the record of each rank that holds the first step. Else empty."""
+    known: dict[str, Array] = field(default_factory=dict)
+    """Columns that were asked for."""
 
     @property
     def bucket_steps(self) -> int:
@@ -36,11 +40,18 @@ class Aligned:
 
     def per_step_ms(self, column: str) -> Array:
         """Buckets x ranks: mean milliseconds per step of a ``*_ns`` column."""
-        return self._per_step(column) / 1e6
+        return self.per_step(column) / 1e6
 
     def per_step(self, column: str) -> Array:
         """Buckets x ranks: mean per step of any summed column."""
-        return self._per_step(column)
+        if column not in self.known:
+            self.known[column] = self._records(column) if self.offsets else self._per_step(column)
+        return self.known[column]
+
+    def _records(self, column: str) -> Array:
+        ends = (offset + len(self.keep) for offset in self.offsets)
+        parts = zip(self.series, self.offsets, ends, strict=True)
+        return np.stack([one.rows[column][begin:end] for one, begin, end in parts], axis=1)[self.keep]
 
     def _per_step(self, column: str) -> Array:
         columns = []
@@ -54,6 +65,43 @@ class Aligned:
 
 def align(series: list[RankSeries]) -> Aligned | None:
     """Bring ranks onto common buckets; None when they share no steady steps."""
+    if not series:
+        return None
+    return _align_unfolded(series) if all(_is_unfolded(one) for one in series) else _align_folded(series)
+
+
+def _is_unfolded(one: RankSeries) -> bool:
+    """Whether each record is one step and none is missing."""
+    rows = one.rows
+    if len(rows) < 2 or int(rows["step"][-1]) - int(rows["step"][0]) != len(rows) - 1:
+        return False
+    return bool((rows["n_steps"] == 1).all()) and one.attempt_start == 0
+
+
+def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
+    starts = [int(one.rows["step"][0]) for one in series]
+    first = max(starts)
+    last = min(start + len(one.rows) for start, one in zip(starts, series, strict=True))
+    if last - first < 2:
+        return None
+    steady = [one.steady[first - start : last - start] for start, one in zip(starts, series, strict=True)]
+    if not all(mask.any() for mask in steady):
+        return None
+    full = np.logical_and.reduce(steady)
+    begin = max(int(mask.argmax()) for mask in steady)  # past every rank's warm-up
+    offsets = tuple(first + begin - start for start in starts)
+    ranks = tuple(one.rank for one in series)
+    return Aligned(ranks, np.arange(first + begin, last + 1), _after_quiet(full[begin:]), tuple(series), offsets)
+
+
+def _after_quiet(full: Array) -> Array:
+    """What one rank's eval or checkpoint costs, the others wait for in their next step: that one goes too."""
+    keep = full.copy()
+    keep[1:] &= full[:-1]
+    return keep
+
+
+def _align_folded(series: list[RankSeries]) -> Aligned | None:
     ends = [one.steps[one.steady] + 1 for one in series]
     if not series or any(len(e) < 2 for e in ends):
         return None
@@ -68,9 +116,7 @@ def align(series: list[RankSeries]) -> Aligned | None:
     for s, e in zip(starts, ends, strict=True):
         _, steps = bucketed(s, e, e - s, e - s, edges)
         full &= steps >= 0.999 * size
-    keep = full.copy()
-    keep[1:] &= full[:-1]  # what one rank's eval or checkpoint costs, the others wait for in their next step
-    return Aligned(tuple(one.rank for one in series), edges, keep, tuple(series))
+    return Aligned(tuple(one.rank for one in series), edges, _after_quiet(full), tuple(series))
 
 
 def bucketed(starts: Array, ends: Array, values: Array, counts: Array, edges: Array) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.align import Aligned, bucketed
+from gputop_analysis.align import Aligned
 from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
@@ -59,8 +59,7 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     if any(len(r) < 10 for r in rows):
         return None
     edges = _coarser_edges(common, rows)
-    wait, counts = _bucket_means(rows, "wait_ns", edges)
-    backward, _ = _bucket_means(rows, "backward_compute_ns", edges)
+    counts, (wait, backward) = _bucket_means(rows, ("wait_ns", "backward_compute_ns"), edges)
     keep = (counts >= 1).all(axis=1)
     if keep.sum() < 10:
         return None
@@ -79,20 +78,25 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
 
 def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
     """Edges wide enough that every rank, which samples steps of its own choice, usually has one in each bucket."""
-    gap = max(float(np.quantile(np.diff(r["step"].astype(np.int64)), 0.9)) for r in rows)
+    gaps = (np.diff(r["step"].astype(np.int64)) for r in rows)
+    gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
     size = common.bucket_steps if gap <= common.bucket_steps else int(2 * gap)
     return np.arange(common.edges[0], common.edges[-1] + size, size)
 
 
-def _bucket_means(rows: list[Array], column: str, edges: Array) -> tuple[Array, Array]:
-    totals, counts = [], []
-    for one in rows:
-        step = one["step"].astype(np.int64)
-        total, count = bucketed(step, step + 1, one[column], np.ones(len(one)), edges)
-        totals.append(total)
-        counts.append(count)
-    counted = np.stack(counts, axis=1)
-    return np.stack(totals, axis=1) / np.maximum(counted, 1e-9), counted
+def _bucket_means(rows: list[Array], columns: tuple[str, ...], edges: Array) -> tuple[Array, list[Array]]:
+    """Records per bucket and rank, and the means of the columns over them."""
+    buckets, width = len(edges) - 1, int(edges[1] - edges[0])
+    counts = np.empty((buckets, len(rows)))
+    means = [np.empty((buckets, len(rows))) for _ in columns]
+    for place, one in enumerate(rows):
+        at = (one["step"].astype(np.int64) - edges[0]) // width
+        inside = (at >= 0) & (at < buckets)
+        at = at[inside]
+        counts[:, place] = np.bincount(at, minlength=buckets)
+        for mean, column in zip(means, columns, strict=True):
+            mean[:, place] = np.bincount(at, weights=one[column][inside], minlength=buckets)
+    return counts, [mean / np.maximum(counts, 1e-9) for mean in means]
 
 
 def _from_comm_phase(common: Aligned) -> Waits | None:

@@ -34,8 +34,10 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
 def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     """Stages wait for each other beyond what the schedule makes them."""
     stages = _stages(view)
+    if stages is None:
+        return None
     steady = [one.rows[one.steady] for one in view.per_rank.values()]
-    if stages is None or len(steady) < stages or any(rows["n_steps"].sum() < ENOUGH_STEPS for rows in steady):
+    if len(steady) < stages or any(rows["n_steps"].sum() < ENOUGH_STEPS for rows in steady):
         return None
     wall = np.array([rows["wall_ns"].sum(dtype=np.float64) for rows in steady])
     waited = np.array([rows["comm_ns"].sum(dtype=np.float64) for rows in steady])
