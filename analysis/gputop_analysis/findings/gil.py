@@ -101,14 +101,15 @@ def _proof(one: Contention) -> Proof:
 def _contention(view: RunView, rank: int) -> Contention | None:
     """None where there is no busy Python thread, where the signals are missing, or where little is lost."""
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
-    events = [e for e in view.events("threads", rank=rank) if _busy(e) > BUSY]
+    seen = list(view.events("threads", rank=rank))
+    events = [event for event in seen if _busy(event) > BUSY]
     rows, counts = series.rows[series.steady], series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
     if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
-    contended, alone = _within(rows, events), _without(rows, events)
+    contended, alone = _within(rows, events), _without(rows, seen)
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
     switches = _spent(samples, "voluntary_switches_total", rows)
