@@ -18,7 +18,7 @@ from gputop_analysis.findings.shares import (
     whole_share,
     worst,
 )
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.view import Array, RunView
 
@@ -77,7 +77,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not other.surely_above(0.10):
         return None
     return spec.make(
-        "info" if site is None else "high" if other.share.low > 0.25 else "medium",
+        "info" if site is None or _is_trainers(site) else "high" if other.share.low > 0.25 else "medium",
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
         + (f": {site.site}" if site else ""),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
@@ -98,6 +98,14 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             Input("part inside torch", 100 * in_torch, "%", "stacks events of the other phase"),
         ),
     )
+
+
+TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
+"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
+
+
+def _is_trainers(site: Site) -> bool:
+    return site.detail.startswith(TRAINERS)
 
 
 def _between_phases(view: RunView, rank: int) -> Share | None:
