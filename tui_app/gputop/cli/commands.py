@@ -25,7 +25,7 @@ COMMANDS = (
     Command("open", "replay a finished run through the same screens", "gputop.cli.open"),
     Command("profile", "take a few steps of a running training under torch.profiler", "gputop.cli.profile"),
     Command("runs", "list the runs, newest first", "gputop.cli.runs"),
-    Command("report", "print what a run shows, as text or JSON", "gputop.cli.report"),
+    Command("report", "print what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"),
     Command("diff", "compare two runs: what changed, what got slower, where they part", "gputop.cli.diff"),
     Command("findings", "list every finding that gputop knows, or explain one", "gputop.cli.findings"),
     Command("lint", "read a training script for what will cost time, before it runs", "gputop.cli.lint"),
