@@ -8,7 +8,7 @@ import numpy as np
 
 from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, steady_share, typical
+from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, some_ranks, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView, once_per_view
@@ -70,7 +70,7 @@ def _forward(view: RunView, rank: int) -> Share | None:
 @once_per_view
 def _typical(view: RunView) -> Passes | None:
     """The rank whose forward is the lower median: for 1024 ranks as many intervals would take too long."""
-    forward = typical(_forward(view, rank) for rank in view.ranks)
+    forward = typical(_forward(view, rank) for rank in some_ranks(view))
     return passes(view, forward.rank) if forward else None
 
 

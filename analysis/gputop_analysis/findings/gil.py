@@ -60,7 +60,8 @@ class Contention:
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""
-    found = [one for rank in view.ranks if (one := _contention(view, rank))]
+    rivalled = {event.get("rank") for event in view.events("threads")}
+    found = [one for rank in view.ranks if rank in rivalled and (one := _contention(view, rank))]
     worst = max(found, key=lambda one: one.lost.mean_ms, default=None)
     if worst is None:
         return None

@@ -11,9 +11,11 @@ from gputop_analysis.findings.shares import (
     Share,
     device_share,
     everybody,
+    most_of,
     on_device,
     only_on,
     run_queue,
+    some_ranks,
     typical,
     whole_share,
     worst,
@@ -33,7 +35,7 @@ from gputop_analysis.view import Array, RunView
 )
 def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     """The collector walks over many live objects, again and again."""
-    shares = [whole_share(view, rank, lambda rows: rows["gc_ns"]) for rank in view.ranks]
+    shares = [whole_share(view, rank, lambda rows: rows["gc_ns"]) for rank in most_of(view, "gc_ns")]
     gc = worst(shares)
     if gc is None or not gc.surely_above(0.01) or gc.mean_ms < 0.05:
         return None
@@ -68,7 +70,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     """The user's own code in the loop: logging, metrics, preprocessing, sleeping."""
-    other = typical(_between_phases(view, rank) for rank in view.ranks)
+    other = typical(_between_phases(view, rank) for rank in some_ranks(view))
     if other is None or not other.surely_above(0.10) or other.mean_ms < 0.5:
         return None
     site = top_site(view, "other", rank=other.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, only_on, whole_share, worst
+from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.view import RunView
@@ -26,7 +26,7 @@ CHEAP = 0.01
 )
 def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     """Training stands still while a checkpoint is written."""
-    shares = [whole_share(view, rank, lambda rows: rows["checkpoint_ns"]) for rank in view.ranks]
+    shares = [whole_share(view, rank, lambda rows: rows["checkpoint_ns"]) for rank in most_of(view, "checkpoint_ns")]
     saved = worst(shares)
     if saved is None or saved.mean_ms <= 0:
         return None
@@ -104,7 +104,7 @@ def _rounded_up(steps: float) -> int:
 )
 def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     """A large part of the run is evaluation."""
-    shares = [whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in view.ranks]
+    shares = [whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")]
     spent = worst(shares)
     if spent is None or not spent.surely_above(0.15):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, on_device, steady_share, typical
+from gputop_analysis.findings.shares import Share, everybody, on_device, some_ranks, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -110,7 +110,7 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     """The update runs one small operation after another for each tensor."""
     if not any((view.hello(rank).get("optimizer") or {}).get("module") == "torch" for rank in view.ranks):
         return None
-    update = typical(steady_share(view, rank, "optimizer") for rank in view.ranks)
+    update = typical(steady_share(view, rank, "optimizer") for rank in some_ranks(view))
     if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
         return None
     optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)

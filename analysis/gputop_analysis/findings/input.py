@@ -19,6 +19,7 @@ from gputop_analysis.findings.shares import (
     everybody,
     on_device,
     run_queue,
+    some_ranks,
     typical,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
@@ -42,7 +43,7 @@ def data_wait(view: RunView) -> Share | None:
 
     Without the steps in which an epoch begins: workers that start have their own finding (IN05).
     """
-    return typical(device_share(view, rank, "data") or _fetch_wait(view, rank) for rank in view.ranks)
+    return typical(device_share(view, rank, "data") or _fetch_wait(view, rank) for rank in some_ranks(view))
 
 
 def _fetch_wait(view: RunView, rank: int) -> Share | None:

@@ -14,7 +14,7 @@ from gputop_agent import wire
 from gputop_analysis.model import Input, Proof
 from gputop_analysis.series import RankSeries
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
 
@@ -117,6 +117,31 @@ def device_share(view: RunView, rank: int, phase: str) -> Share | None:
     if len(rows) < ENOUGH_STEPS:
         return None
     return Share(rank, rows[column].astype(float), rows["total_ms"].astype(float), np.ones(len(rows)), "device")
+
+
+SOME = 32
+"""Ranks that stand for all of them where the question is what a typical rank does."""
+
+
+def some_ranks(view: RunView) -> list[int]:
+    """All ranks, or 32 of them that are spread evenly over a larger run."""
+    ranks = view.ranks
+    return ranks if len(ranks) <= SOME else ranks[:: -(-len(ranks) // SOME)]
+
+
+def most_of(view: RunView, column: str, at_most: int = 8) -> list[int]:
+    """The ranks with the largest plain sum of a column, largest first: where the worst one is to be found."""
+    sums = _sums(view).get(column)
+    if sums is None or len(view.ranks) <= at_most:
+        return view.ranks
+    return [view.ranks[i] for i in np.argsort(-sums, kind="stable")[:at_most]]
+
+
+@once_per_view
+def _sums(view: RunView) -> dict[str, Array]:
+    columns = ("gc_ns", "checkpoint_ns", "eval_ns")
+    rows = [series.rows for series in view.per_rank.values()]
+    return {name: np.array([float(one[name].sum()) for one in rows]) for name in columns}
 
 
 class Queue(NamedTuple):
