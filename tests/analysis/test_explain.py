@@ -2,13 +2,13 @@
 
 import json
 
+import fault_cases
 import pytest
 from analysis_support import Builder
 
-from gputop_analysis import catalogue
 from gputop_analysis.explain import NotInReport, explain, explain_data, overview
 from gputop_analysis.findings import CATALOGUE
-from gputop_analysis.notes import NOTES
+from gputop_analysis.notes import CPU, NOTES
 from gputop_analysis.report import Report, as_data
 from gputop_analysis.report.definitions import DEFINITIONS
 from gputop_analysis.report.figures import definition, figures, numbers
@@ -95,6 +95,11 @@ def test_an_empty_record_has_figures_too(tmp_path):
 
 
 def test_a_note_belongs_to_a_finding_and_says_something():
+    assert set(NOTES) == set(CATALOGUE)
     for id, note in NOTES.items():
         assert note.reads and note.silent and note.traps, id
-    assert [spec.id for spec in catalogue.specs() if spec.id not in NOTES] == []
+
+
+def test_what_is_said_to_be_seen_in_a_training_is_a_case_of_the_fault_suite():
+    seen = {id for case in fault_cases.cases() for id in (case.id, *case.absorbed)}
+    assert {id for id, note in NOTES.items() if note.seen_on == CPU} == seen

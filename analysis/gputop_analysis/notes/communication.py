@@ -39,7 +39,7 @@ NOTES = {
         CPU,
     ),
     "CR09": Note(
-        "gpu.pcie_gen and pcie_width under load, NVLink traffic, durations of collectives of one size",
+        "gpu.pcie_gen and pcie_width of busy GPUs",
         "no GPU; no peers to compare with",
         "a link's generation drops while it idles",
     ),
@@ -61,7 +61,7 @@ NOTES = {
         "interleaved schedules, whose bubble is smaller",
     ),
     "CR14": Note(
-        "values logged with gputop.log, tokens per rank",
+        "tokens per expert as logged with gputop.log",
         "nothing logged",
         "the first steps, before routing settles",
         CPU,

@@ -35,6 +35,6 @@ NOTES = {
     "TP08": Note(
         "growth of gpu.pcie_replay_total and nvlink_error_total", _NO, "old errors: only what grows in this run counts"
     ),
-    "TP09": Note("NVML errors and the recovery action it asks for", _NO, "a driver that is being reloaded"),
+    "TP09": Note("xid events 79 and 154, devices that stop answering", _NO, "a driver that is being reloaded"),
     "TP10": Note("gpu.memory_temperature_c over 60 s", f"{_NO}; a card without that sensor", "a short peak"),
 }

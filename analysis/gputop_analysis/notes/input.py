@@ -18,8 +18,8 @@ NOTES = {
         CPU,
     ),
     "IN03": Note(
-        "process.cpu_ns_total of the workers, the loader's queue at each fetch, steps.data_ns",
-        f"{_SHARE}; workers or queue not seen",
+        "steps.data_ns, process.cpu_ns_total of the workers, looks at the batches that lie ready",
+        f"{_SHARE}; workers not seen; too few looks",
         "one slow worker (IN06), slow storage (IN07)",
         CPU,
     ),
@@ -30,14 +30,14 @@ NOTES = {
         CPU,
     ),
     "IN05": Note(
-        "steps.data_ns of the first fetch after each new iterator, flag epoch start",
+        "steps.data_ns of each epoch's first fetch, the workers' process ids",
         "fewer than two epochs inside the window",
         "work that an epoch really needs, such as shuffling a huge index",
         CPU,
     ),
     "IN06": Note(
-        "the rhythm of steps.data_ns against hello.dataloader.num_workers",
-        f"{_SHARE}; fewer than two workers; no rhythm at the number of workers",
+        "looks at the loader while the training waits: whether later batches are there already",
+        f"{_SHARE}; fewer than two workers; too few looks",
         "a checkpoint or an evaluation every few steps",
         CPU,
     ),
@@ -83,7 +83,7 @@ NOTES = {
     ),
     "IN14": Note(
         "the mean of attention_mask, every 50 steps",
-        "no attention mask in the batch; fewer than 20 readings",
+        "no attention mask in the batch; fewer than 8 batches looked at",
         "packed sequences and prefix masks",
         CPU,
     ),

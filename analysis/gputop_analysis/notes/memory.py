@@ -4,12 +4,12 @@ from gputop_analysis.notes.note import CPU, Note
 
 NOTES = {
     "ME01": Note(
-        "steps.peak_allocated_bytes and reserved_bytes, gpu.memory_used_bytes, on a CPU rss_bytes",
-        "fewer than five windows; no limit known",
+        "steps.peak_allocated_bytes, gpu.memory_total_bytes",
+        "no GPU; for the forecast fewer than five windows",
         "growth by sequence length, which stops at the longest",
     ),
     "ME02": Note(
-        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes",
+        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive",
         "fewer than five windows; growth below the noise",
         "optimizer state made in the first steps; caches that fill",
         CPU,
@@ -26,7 +26,7 @@ NOTES = {
     ),
     "ME05": Note(
         "host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
-        "fewer than five windows; growth that would take days",
+        "fewer than five windows; a file that is mapped",
         "page cache, which the kernel gives back",
         CPU,
     ),

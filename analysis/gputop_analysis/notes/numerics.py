@@ -8,7 +8,7 @@ NOTES = {
     ),
     "NU02": Note(
         "steps.loss against the median of the last 100",
-        "fewer than 100 losses",
+        "fewer than 30 losses before it",
         "a new epoch or a curriculum that is harder",
         CPU,
     ),
@@ -43,7 +43,7 @@ NOTES = {
         CPU,
     ),
     "NU08": Note(
-        "parameters whose gradient is None at the step, every 500 steps",
+        "parameters of the optimizer whose gradient is None, at looks 20 steps or more apart",
         "frozen parameters",
         "experts that no token was sent to",
         CPU,
@@ -61,11 +61,14 @@ NOTES = {
         CPU,
     ),
     "NU11": Note(
-        "growth of the gradients, whether they are ever None or zero", "no gradient norm", "gradient accumulation", CPU
+        "whether gradients are zero when the first backward after an update begins, at looks 20 steps or more apart",
+        "fewer than three looks",
+        "gradient accumulation",
+        CPU,
     ),
     "NU12": Note(
-        "relative update of one sampled bfloat16 tensor over 200 steps",
-        "weights that are not bfloat16; fewer than 200 steps",
+        "values of a sampled bfloat16 tensor before and after an update",
+        "weights that are not bfloat16; fewer than three looks",
         "the end of a decay, frozen layers",
         CPU,
     ),

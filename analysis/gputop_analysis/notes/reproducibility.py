@@ -7,14 +7,14 @@ NOTES = {
         "hello and context of this run and of the baseline", "no baseline", "an upgrade that is intended", CPU
     ),
     "RE02": Note(
-        "whether a seed was set, hello.flags, PYTHONHASHSEED",
+        "whether a seed was set, hello.flags",
         "no seed was set",
         "a run that need not be reproduced",
         CPU,
     ),
     "RE03": Note(
-        "torch's seed of each rank",
-        "fewer than two ranks; no dropout seen",
+        "state of torch's CPU generator on each rank after the same update",
+        "fewer than two DDP ranks; no dropout",
         "tensor parallelism, which needs the same seed",
         CPU,
     ),
