@@ -6,6 +6,7 @@ from resampled blocks of steps, levels from medians, trends from ranks.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,13 +97,23 @@ def block_bootstrap(
     value = float(np.sum(numerators)) / total
     block = block or block_length(np.asarray(numerators) / np.maximum(np.asarray(denominators), 1e-300))
     above, below = block_sums(numerators, block), block_sums(denominators, block)
-    picks = np.random.default_rng(seed).integers(0, len(above), (resamples, len(above)))
-    divisors = below[picks].sum(1)
-    ratios = above[picks].sum(1)[divisors > 0] / divisors[divisors > 0]
+    drawn = _drawn(len(above), resamples, seed)
+    divisors = drawn @ below
+    ratios = (drawn @ above)[divisors > 0] / divisors[divisors > 0]
     if len(ratios) == 0:
         return Interval(value, float("nan"), float("nan"))
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Interval(value, float(min(low, value)), float(max(high, value)))
+
+
+@lru_cache(maxsize=64)
+def _drawn(count: int, resamples: int, seed: int) -> Array:
+    """How often each of ``count`` blocks is drawn in each resample. A live view asks for the same again and again."""
+    picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
+    rows = np.repeat(np.arange(resamples), count)
+    return (
+        np.bincount(rows * count + picks.ravel(), minlength=resamples * count).reshape(resamples, count).astype(float)
+    )
 
 
 def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:

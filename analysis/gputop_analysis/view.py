@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
@@ -23,10 +23,18 @@ SAMPLES_AT_MOST = 50_000
 
 
 class RunView:
-    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all of it."""
+    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all of it.
+
+    ``ranks``: only these; all by default.
+    """
 
     def __init__(
-        self, record: RunRecord, window_steps: int | None = None, window_s: float | None = None, live: bool = False
+        self,
+        record: RunRecord,
+        window_steps: int | None = None,
+        window_s: float | None = None,
+        live: bool = False,
+        ranks: Sequence[int] | None = None,
     ):
         self.record = record
         self.live = live
@@ -34,7 +42,8 @@ class RunView:
         self._comm: dict[int, Array] = {}
         self.windowed = window_steps is not None or window_s is not None
         self.per_rank: dict[int, RankSeries] = {
-            rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s)) for rank in record.ranks()
+            rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s))
+            for rank in (record.ranks() if ranks is None else ranks)
         }
 
     @property

@@ -51,6 +51,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
 )
 from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, Result
+from gputop_analysis.live_ranks import live_ranks
 from gputop_analysis.model import Finding
 from gputop_analysis.summary import steps_done
 from gputop_analysis.view import RunView
@@ -72,7 +73,7 @@ def judge(
     record: RunRecord, window_steps: int | None = None, live: bool = False
 ) -> tuple[list[Finding], list[Finding]]:
     """All findings as from ``evaluate``, and beside them those that were taken in, with ``absorbed_by`` set."""
-    return judge_view(RunView(record, window_steps, live=live))
+    return judge_view(RunView(record, window_steps, live=live, ranks=live_ranks(record) if live else None))
 
 
 def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:

@@ -155,6 +155,13 @@ class Queue(NamedTuple):
 
 def run_queue(view: RunView, rank: int) -> Queue | None:
     """The training thread's wait for a core from the warm-up to the last step; None where too little was sampled."""
+    key = f"run queue of {rank}"
+    if key not in view.known:
+        view.known[key] = _run_queue(view, rank)
+    return view.known[key]
+
+
+def _run_queue(view: RunView, rank: int) -> Queue | None:
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None
