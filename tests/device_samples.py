@@ -7,7 +7,14 @@ from analysis_support import T0, Builder, pack
 GIB = 1 << 30
 
 
-def gpu_run(path, ranks: int = 1, steps: int = 150, hello: dict[str, Any] | None = None, **phases: float) -> Builder:
+def gpu_run(
+    path,
+    ranks: int = 1,
+    steps: int = 150,
+    hello: dict[str, Any] | None = None,
+    thread_cpu: float = 0.97,
+    **phases: float,
+) -> Builder:
     """Steps of 20 ms on as many GPUs as ranks, on the device's clock too; memory of 80 GiB a GPU."""
     phases = phases or {"forward": 6.0, "backward": 12.0, "optimizer": 2.0}
     build = Builder(path / "r")
@@ -17,7 +24,7 @@ def gpu_run(path, ranks: int = 1, steps: int = 150, hello: dict[str, Any] | None
         said = {"device": "cuda", "device_uuid": f"GPU-{rank}", "device_capability": "9.0", "world_size": ranks}
         build.hello(rank, **{**said, "device_name": "NVIDIA H200", **(hello or {})})
         for step in range(steps):
-            build.step(rank, cpu_ns=int(sum(phases.values()) * 0.97e6), **phases)
+            build.step(rank, **phases, **{"cpu_ns": int(sum(phases.values()) * thread_cpu * 1e6)})
             on_clock(build, rank, step, **phases)
     return build
 

@@ -9,6 +9,7 @@ from gputop_agent import wire
 from gputop_analysis.findings import evaluate
 from gputop_analysis.findings.host_device import SYNCHRONISES
 from gputop_analysis.findings.host_periodic import strongest_period
+from gputop_probes.record.layout import PROCESS_RANK
 
 
 def found(build):
@@ -125,6 +126,16 @@ def test_a_gpu_that_idles_while_its_thread_computes_is_launch_bound_synthetic(tm
     bound = found(build)["HO01"]
     assert bound.recoverable_ms_per_step == pytest.approx(0.55 * 20, rel=0.02)
     assert bound.gpu == 0 and bound.proof is not None
+
+
+def test_a_backward_is_launched_by_another_thread_of_the_process_synthetic(tmp_path):
+    for process_cpu, expected in ((1.1, True), (0.5, False)):
+        build = gpu_run(tmp_path / str(process_cpu), thread_cpu=0.4)
+        gpu_samples(build, sm_active_pct=45.0)
+        for tick in range(7):
+            cpu = int(process_cpu * tick * 5e8)
+            build.sample("process", t_ns=T0 + tick * 5 * 10**8, cpu_ns_total=cpu, pid=100, rank=0, kind=PROCESS_RANK)
+        assert ("HO01" in found(build)) == expected
 
 
 def test_a_busy_gpu_or_an_idle_thread_is_not_launch_bound_synthetic(tmp_path):

@@ -15,7 +15,7 @@ from gputop_analysis.view import RunView
 IDLE = 0.30
 """A GPU that is busy for less than 70 % of the time waits for something."""
 FEEDING = 0.9
-"""CPU time per wall time of a training thread that does nothing but launch kernels."""
+"""CPU time per wall time of a process that does nothing but launch kernels."""
 SYNC_SHARE = 0.03
 SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
@@ -31,13 +31,16 @@ class Feeding:
     seen: Samples
     busy: float
     cpu: float
-    """CPU time of the training thread per wall time."""
+    """CPU time per wall time: of the training thread, or of the whole process where that is more."""
     wall_ms: float
     column: str
 
 
 def launch_bound(view: RunView, rank: int) -> Feeding | None:
-    """A rank whose GPU idles while its training thread computes all the time; None without samples of both."""
+    """A rank whose GPU idles while its process computes all the time; None without samples of both.
+
+    Forward and update are launched by the training thread, but the backward by a thread of autograd's own.
+    """
     seen, series = samples(view, rank), view.per_rank[rank]
     if seen is None:
         return None
@@ -46,11 +49,19 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
         return None
     wall_ns = float(rows["wall_ns"].sum())
     waiting_ns = float(rows["data_ns"].sum() + rows["comm_ns"].sum())
-    cpu = float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0)
+    cpu = max(float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0), _process_cpu(view, rank))
     busy, column = _busy(seen)
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
     return Feeding(seen, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
+
+
+def _process_cpu(view: RunView, rank: int) -> float:
+    """Cores that the rank's process used between its first and its last sample in the window; 0: not known."""
+    rows = view.rank_processes.get(rank)
+    if rows is None or len(rows) < 3:
+        return 0.0
+    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
 
 
 def _busy(seen: Samples) -> tuple[float | None, str]:
@@ -67,7 +78,7 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
     name="launch-bound",
     family="host",
     cause="host",
-    trigger="the GPU computes for less than 70 % of the time while the training thread uses its core for over 90 %",
+    trigger="the GPU computes for less than 70 % of the time while the process uses over 90 % of a core",
     fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused optimizer, or a larger batch",
     explains=("HO06", "HO10", "HO11", "CE04"),
 )
@@ -82,8 +93,9 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if one.busy < 0.5 else "medium",
         f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too slowly",
-        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the training thread uses "
-        f"{one.cpu * 100:.0f} % of a core outside data and collectives; {one.wall_ms:.1f} ms a step",
+        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the process uses {one.cpu * 100:.0f} % "
+        "of "
+        f"a core; {one.wall_ms:.1f} ms a step",
         ("torch.compile(model, mode='reduce-overhead')" if compiled else "torch.compile(model)")
         + ", fused=True in the optimizer, and a larger batch if memory allows",
         rank=everybody(view),
@@ -99,7 +111,12 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
             "recoverable = (1 - busy) x step time: what a GPU that never waits would win, an upper bound",
             (
                 one.seen.input("GPU busy", one.column),
-                Input("training thread's CPU share", 100 * one.cpu, "%", "steps.cpu_ns / (wall - data - comm)"),
+                Input(
+                    "CPU time",
+                    100 * one.cpu,
+                    "% of a core",
+                    "steps.cpu_ns / (wall - data - comm), process.cpu_ns_total",
+                ),
                 Input("step time", one.wall_ms, "ms", "steps.wall_ns, steady steps"),
             ),
         ),
