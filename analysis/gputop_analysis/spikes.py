@@ -13,7 +13,7 @@ from gputop_analysis.view import Array
 if TYPE_CHECKING:
     from gputop_analysis.numerics import Series
 
-WINDOW, STRIDE = 100, 5
+WINDOW, STRIDE = 100, 10
 """A point is compared with a window of so many points before it, which moves on by so many at a time."""
 EARLY = ((30, 50), (50, 70), (70, 100))
 """Before there are 100: points from the first to the second number are compared with all points before the first."""
@@ -121,7 +121,7 @@ def _upwards(series: Series, axis: str, values: Array, unit: str = "", min_relat
 def stand_outs(
     values: Array, min_relative: float = 0.2, k: float = 8.0, logarithmic: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a seventh of its cost.
+    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a tenth of its cost.
 
     The window that a value is compared with ends up to ``STRIDE`` values before it.
 

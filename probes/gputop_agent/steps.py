@@ -20,6 +20,7 @@ STALE_NS = 200_000_000
 NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
 MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
 MAX_NONFINITE_EVENTS = 5
+STANDS_OUT = 4  # times the last gradient norm of a record: then the largest one is told, so that folding hides no jump
 _UINT32 = 0xFFFFFFFF
 _FLOAT32_MAX = 3.4e38
 
@@ -35,7 +36,7 @@ class Fold:
         self.last_step = 0  # index of the last of them
         self.flags = 0
         self.wall_max_ns = 0
-        self.loss = self.loss_max = self.grad_norm = NAN
+        self.loss = self.loss_max = self.grad_norm = self.grad_norm_max = NAN
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
@@ -77,6 +78,8 @@ def close(now_ns, upto=None):
         F.loss, F.grad_norm = loss, C.grad_norm
         if not loss <= F.loss_max:  # also where there is none yet
             F.loss_max = loss
+        if not C.grad_norm <= F.grad_norm_max:
+            F.grad_norm_max = C.grad_norm
         if F.probing:
             F.cpu_upto_ns = thread_time_ns()
         if alone or now_ns - F.began_ns >= FOLD_NS:
@@ -201,7 +204,7 @@ def _emit():
         rss,
         F.loss,
         F.loss_max,
-        _float32(F.grad_norm),
+        _float32(F.grad_norm_max if F.grad_norm_max > STANDS_OUT * F.grad_norm else F.grad_norm),
         _float32(F.lr),
         _float32(F.loss_scale),
         F.last_step & _UINT32,
@@ -217,7 +220,7 @@ def _emit():
     F.probing = F.n_steps <= MAX_PROBED_STEPS
     F.base, F.began_ns = upto, F.end_ns
     F.n_steps = F.flags = F.wall_max_ns = 0
-    F.loss_max = NAN
+    F.loss_max = F.grad_norm_max = NAN
     transport.send_step(record, F.end_ns)
 
 

@@ -56,7 +56,7 @@ STEP_FIELDS = (
     ("rss_bytes", "q"),  # resident set of the process; -1: not measured
     ("loss", "d"),  # mean over micro-batches of the last step; NaN: not known (on CUDA see DEVICE)
     ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
-    ("grad_norm", "f"),  # what clip_grad_norm_ returned; NaN: not known
+    ("grad_norm", "f"),  # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
     ("lr", "f"),
     ("loss_scale", "f"),
     ("step", "I"),  # index of the last step in this record, from 0, per process

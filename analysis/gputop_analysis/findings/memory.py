@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import duration
 from gputop_analysis.view import RunView
@@ -51,7 +51,7 @@ class Kept:
 )
 def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
-    found = {rank: grown for rank in view.ranks if (grown := _leak_of(view, rank))}
+    found = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
     if not found:
         return None
     rank, growth = max(found.items(), key=lambda item: item[1].bytes_per_s)
@@ -123,7 +123,7 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
 )
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""
-    grown = {rank: found for rank in view.ranks if (found := rank_growth(view, rank, "rss_bytes"))}
+    grown = {rank: found for rank in spread(view.ranks) if (found := rank_growth(view, rank, "rss_bytes"))}
     grown = {rank: found for rank, found in grown.items() if not _from_files(view, rank)}
     if not grown:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.findings.memory_growth import per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import duration
 from gputop_analysis.view import RunView
@@ -53,11 +53,11 @@ def cards(view: RunView) -> dict[int, Card]:
 def _card(view: RunView, rank: int) -> Card | None:
     total = float(view.hello(rank).get("device_memory_bytes") or 0)
     series = view.per_rank[rank]
-    rows = series.rows[series.steady & (series.rows["peak_allocated_bytes"] > 0)] if total > 0 else series.rows[:0]
-    if not len(rows) or int(rows["step"][-1]) < ENOUGH_STEPS:
+    if total <= 0 or not series.steady.any() or int(series.rows["step"][-1]) < ENOUGH_STEPS:
         return None
-    steps = int(rows["n_steps"].sum())
-    return Card(rank, total, float(rows["peak_allocated_bytes"].max()), float(rows["reserved_bytes"][-1]), steps)
+    peak = float(series.rows["peak_allocated_bytes"][series.steady].max())
+    reserved = float(series.rows["reserved_bytes"][-1])
+    return Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum())) if peak > 0 else None
 
 
 @finding(
@@ -75,7 +75,7 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     known = cards(view)
     if not known:
         return None
-    growing = {r: g for r in known if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))}
+    growing = {r: g for r in spread(list(known)) if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))}
     left = {rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s for rank, grown in growing.items()}
     rank = min(left, key=lambda r: left[r], default=-1)
     fix = (

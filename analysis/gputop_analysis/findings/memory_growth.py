@@ -60,9 +60,20 @@ def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Arra
     if key not in view.known:
         series = view.per_rank[rank]
         rows = series.rows[series.attempt_start :]
-        rows = rows[(rows[column] > 0) & (rows["step"] >= AFTER_STEP)]
-        view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
+        view.known[key] = None
+        if _may_have_grown(rows[column], of_window):
+            rows = rows[(rows[column] > 0) & (rows["step"] >= AFTER_STEP)]
+            view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
     return view.known[key]
+
+
+def _may_have_grown(sizes: Array, of_window: Callable[[Array], float]) -> bool:
+    """Whether the last quarter lies above the first by half of what makes a finding: most ranks are done with this."""
+    few = len(sizes) // 4
+    if not few:
+        return False
+    first, last = float(of_window(sizes[:few])), float(of_window(sizes[-few:]))
+    return last - first >= 0.5 * max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * first)
 
 
 def steady_growth(
@@ -70,9 +81,6 @@ def steady_growth(
 ) -> Growth | None:
     """Judge a series of memory readings; None where they do not rise steadily, or are too few to tell."""
     if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
-        return None
-    quarter = len(sizes) // 4
-    if sizes[-quarter:].min() - sizes[:quarter].min() < MIN_GROWTH_BYTES // 2:
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
     span = float(seconds[-1])

@@ -15,6 +15,8 @@ from gputop_analysis.view import RunView
 
 STEADY_FROM_STEP, ENOUGH_STEPS = 50, 100
 ALLOCS_PER_STEP, FLUSHES_PER_STEP = 0.05, 0.02
+NEWEST = 12
+"""Allocator events that are looked at; between two of them lie 2 to 30 s."""
 
 
 @finding(
@@ -72,7 +74,7 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
 
 def _rates(events: list[Event]) -> dict[str, float] | None:
     """Per step between the first event past the warm-up and the last; None for too few steps."""
-    steady = [one for one in events if one.get("step", 0) >= STEADY_FROM_STEP]
+    steady = [one for one in events[-NEWEST:] if one.get("step", 0) >= STEADY_FROM_STEP]
     if not steady or (steps := steady[-1]["step"] - steady[0]["step"]) < ENOUGH_STEPS:
         return None
 

@@ -9,6 +9,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.numerics import collect
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
@@ -16,8 +17,6 @@ from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
 SPIKE_WINDOW = 100
-MAX_RANKS = 64
-"""Of more ranks, so many evenly spread ones are looked at: a bad batch or a divergence is seen on any of them."""
 JOINT_POINTS = 400
 CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
 """Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
@@ -77,11 +76,14 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
 
 def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str] | None:
     """First step with a loss that is no number, the rank, and what it was."""
-    events = [e for e in view.record.events("nonfinite") if e.get("rank") == rank]
+    events = told(view, "nonfinite").get(rank)
     if events:
         first = min(events, key=lambda e: e.get("step", 0))
         return int(first.get("step", 0)), rank, _name(first.get("value"))
-    for rows in (view.per_rank[rank].rows, view.device(rank)):
+    tables = [view.per_rank[rank].rows]
+    if len(view.record.device(rank)):
+        tables.append(view.device(rank))
+    for rows in tables:
         bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE)
         if len(bad):
             return int(rows["step"][bad[0]]), rank, "not finite"
@@ -172,7 +174,7 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     is live only the newest records are looked at.
     """
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for rank in list(view.per_rank)[:: max(1, -(-len(view.per_rank) // MAX_RANKS))]:
+    for rank in spread(view.ranks):
         series, device = view.per_rank[rank], view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows

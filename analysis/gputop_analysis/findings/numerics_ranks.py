@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import mad_sigma
 from gputop_analysis.view import Array, RunView
@@ -26,10 +26,13 @@ MIN_UNEQUAL = 2
 )
 def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     """DDP keeps replicas equal only if all of them start equal and every update is the same."""
-    sums = {r: {e["update"]: e["parameters"] for e in events} for r, events in told(view, "replica").items()}
-    groups = {e.get("group") for events in told(view, "replica").values() for e in events[-1:]}
-    if len(sums) < 2 or len(sums) < view.world_size or groups != {view.world_size}:
+    looks = told(view, "replica")
+    groups = {events[-1].get("group") for events in looks.values()}
+    if len(looks) < 2 or len(looks) < view.world_size or groups != {view.world_size}:
         return None
+    if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
+        return None
+    sums = {rank: {one["update"]: one["parameters"] for one in events} for rank, events in looks.items()}
     common = sorted(set.intersection(*(set(one) for one in sums.values())))
     unequal = [update for update in common if len({one[update] for one in sums.values()}) > 1]
     if len(unequal) < MIN_UNEQUAL or common[-1] != unequal[-1] or _misaligned(sums, common):
@@ -76,7 +79,8 @@ def _misaligned(sums: dict[int, dict[int, int]], common: list[int]) -> bool:
     )
 
 
-MIN_RANKS, MAX_RANKS, MIN_COMMON_STEPS = 3, 64, 50
+LIVE_RECORDS, MAX_RECORDS = 300, 2000
+MIN_RANKS, MIN_COMMON_STEPS = 3, 50
 OUTLIER_SIGMAS, MIN_RELATIVE, REPEATED_SHARE, MIN_OUTLIERS = 8.0, 0.2, 0.05, 5
 
 
@@ -97,8 +101,11 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
         return None
     middle = np.median(losses, axis=1)
     above = losses - middle[:, None]
+    far = above > MIN_RELATIVE * np.abs(middle)[:, None]
+    if far.sum(0).max() < MIN_OUTLIERS:
+        return None
     sigma = np.median([mad_sigma(above[:, i]) for i in range(len(ranks))])
-    out = (above > OUTLIER_SIGMAS * max(float(sigma), 1e-12)) & (above > MIN_RELATIVE * np.abs(middle)[:, None])
+    out = far & (above > OUTLIER_SIGMAS * max(float(sigma), 1e-12))
     counts = out.sum(0)
     worst = int(counts.argmax())
     enough = max(MIN_OUTLIERS, REPEATED_SHARE * len(steps))
@@ -132,7 +139,7 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
 
 def _same_steps(view: RunView) -> tuple[Array, Array, list[int]]:
     """Steps whose own loss is known on every rank, the losses (steps x ranks) and the ranks."""
-    ranks = view.ranks[:: -(-max(1, len(view.ranks)) // MAX_RANKS)]
+    ranks = spread(view.ranks)
     nothing = np.zeros(0, np.int64), np.zeros((0, 0)), ranks
     if len(ranks) < MIN_RANKS:
         return nothing
@@ -140,12 +147,13 @@ def _same_steps(view: RunView) -> tuple[Array, Array, list[int]]:
     for rank in ranks:
         series, late = view.per_rank[rank], view.device(rank)
         rows = late if len(late) and np.isfinite(late["loss"]).any() else series.rows[series.attempt_start :]
-        rows = rows[-1000:]
-        rows = rows[np.isfinite(rows["loss"])]
-        known.append((rows["step"], rows["loss"]))
+        rows = rows[-(LIVE_RECORDS if view.live else MAX_RECORDS) :]
+        finite = np.isfinite(rows["loss"])
+        known.append((rows["step"][finite], rows["loss"][finite]))
     common = known[0][0]
     for steps, _ in known[1:]:
-        common = np.intersect1d(common, steps)
+        if not np.array_equal(common, steps):
+            common = np.intersect1d(common, steps)
     if len(common) < MIN_COMMON_STEPS:
         return nothing
     columns = [losses[np.searchsorted(steps, common)] for steps, losses in known]

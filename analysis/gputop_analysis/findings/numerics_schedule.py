@@ -61,6 +61,8 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
 def _skips(view: RunView, rank: int) -> tuple[float, int, int, int, float] | None:
     """Share, skipped steps, steps, rank, last loss scale; None where nothing is scaled or too few steps are there."""
     series = view.per_rank[rank]
+    if (view.hello(rank).get("amp") or {}).get("grad_scaler") is False:
+        return None
     late = series.steps >= AFTER_STEP
     late[: series.attempt_start] = False
     flagged = late & ((series.rows["flags"] & wire.F_SCALER_SKIP) != 0)

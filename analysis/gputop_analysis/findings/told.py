@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
 
+SPREAD_RANKS = 64
+
+
+@dataclass
+class _Known:
+    """Events of one type that were read so far: a live view asks every second, and events are many."""
+
+    positions: dict[str, int] = field(default_factory=dict)
+    by_rank: dict[int, list[Event]] = field(default_factory=dict)
+
 
 def told(view: RunView, kind: str) -> dict[int, list[Event]]:
     """Events of one type by rank, in the order written, those of the rank's last process only."""
     key = f"told {kind}"
     if key not in view.known:
-        found: dict[int, list[Event]] = {}
-        for event in view.record.events(kind):
-            rank = event.get("rank")
-            if rank in view.per_rank:
-                mine = found.setdefault(rank, [])
+        by_rank = _read(view, kind)
+        view.known[key] = {rank: events for rank, events in by_rank.items() if rank in view.per_rank}
+    return view.known[key]
+
+
+def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
+    known: _Known = vars(view.record).setdefault(f"_told_{kind}", _Known())  # kept with what it was made from
+    for name, host in view.record.hosts.items():
+        items = host.events.items
+        for event in items[known.positions.get(name, 0) :]:
+            if event["type"] == kind and event.get("rank") is not None:
+                mine = known.by_rank.setdefault(event["rank"], [])
                 if mine and mine[-1].get("pid") != event.get("pid"):
                     mine.clear()
                 mine.append(event)
-        view.known[key] = found
-    return view.known[key]
+        known.positions[name] = len(items)
+    return known.by_rank
+
+
+def spread(ranks: list[int]) -> list[int]:
+    """All ranks, or 64 evenly spread ones: enough for what the code of all ranks does alike."""
+    return ranks[:: max(1, -(-len(ranks) // SPREAD_RANKS))]
