@@ -114,12 +114,12 @@ def _kind(dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, som
 def _last(view: RunView) -> tuple[Event | None, bool]:
     """The newest suspected hang, and whether steps came again after it."""
     suspected: Event | None = None
-    over = False
+    over, closed = False, True
     for event in view.record.events("hang_suspected", "hang_over"):
         if event["type"] == "hang_over":
-            over = True
-        else:
-            suspected, over = (event if suspected is None or over else suspected), False
+            over, closed = event.get("reason") != "gone", True
+        elif closed or suspected is None:
+            suspected, over, closed = event, False, False
     return suspected, over
 
 

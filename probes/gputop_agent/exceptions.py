@@ -8,7 +8,7 @@ from . import guard, transport
 from .guard import HIDDEN_FILE
 from .state import S
 
-MAX_MESSAGE = 500
+MAX_MESSAGE = 1200
 MAX_FRAMES = 12
 _OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")
 #: by the name of what was wrapped; module calls have none, and what is left are collectives
@@ -75,13 +75,19 @@ def report(error, traceback):
     transport.send_event(
         "exception",
         **{"class": type(error).__name__},
-        message=str(error)[:MAX_MESSAGE],
+        message=_shortened(str(error)),
         site=_site(frames),
         phase=phase,
         step=S.step,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
     )
     _send_collectives()
+
+
+def _shortened(text):
+    """Beginning and end: what a DataLoader worker died of stands at the end of a long message."""
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else text[:half] + "\n[...]\n" + text[-half:]
 
 
 def _send_collectives():

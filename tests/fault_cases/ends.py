@@ -37,7 +37,7 @@ CASES = (
     ),
     Case(
         "HC05",
-        "a list that outgrows the memory cgroup",
+        "a tensor that outgrows the memory cgroup",
         ENDS,
         {"FAULT": "host_memory"},
         absorbed=("HC09",),

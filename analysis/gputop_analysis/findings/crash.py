@@ -35,8 +35,7 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         return None
     first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
     rank, kind = first.get("rank"), first.get("class", "exception")
-    message = str(first.get("message") or "").strip().splitlines()
-    said = f"{kind}: {message[0][:120]}" if message else str(kind)
+    said = f"{kind}: {what[:120]}" if (what := _what(str(first.get("message") or ""))) else str(kind)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     return spec.make(
         "high" if exit_code == 0 else "critical",
@@ -59,6 +58,12 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _what(message: str) -> str:
+    """The telling line of an exception's message: the last one where a worker's traceback is quoted in it."""
+    lines = message.strip().splitlines()
+    return (lines[-1] if lines[0].startswith("Caught ") else lines[0]) if lines else ""
 
 
 @finding(

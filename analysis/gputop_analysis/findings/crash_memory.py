@@ -27,7 +27,12 @@ _PATTERNS = {
 }
 FRAGMENTED = 0.10
 """Reserved but unallocated memory, of the card, from which fragmentation is the first thing to mend."""
-_SHM_WORDS = ("unable to write to file </torch_", "unable to open shared memory object", "insufficient shared memory")
+_SHM_WORDS = (
+    "unable to write to file </torch_",
+    "unable to allocate shared memory",
+    "unable to open shared memory object",
+    "insufficient shared memory",
+)
 _BUS_ERROR = ("bus error", "sigbus")
 
 
@@ -136,7 +141,10 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     if event is None:
         return None
     used, total = _shm(view)
-    message = str(event.get("message") or "").strip().splitlines()[0][:160]
+    lines = [
+        one for one in str(event.get("message")).splitlines() if _mentions({"message": one}, _SHM_WORDS + _BUS_ERROR)
+    ]
+    message = lines[-1].strip()[:160]
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
     return spec.make(
         "critical",

@@ -78,7 +78,7 @@ class HangWatch:
         moving = [rank for rank in self._silent if now - rank.progress_s < self.limit_s(rank)]
         gone = [rank for rank in self._silent if not rank.connected]
         if moving or len(gone) == len(self._silent):
-            self._journal.event("hang_over", ranks=_numbers(self._silent))
+            self._journal.event("hang_over", ranks=_numbers(self._silent), reason="steps" if moving else "gone")
             self._silent = []
         elif self._second_dump_at is not None and now >= self._second_dump_at:
             self._second_dump_at = None

@@ -19,8 +19,10 @@ _TABLES = {
     wire.MSG_DEVICE: ("device", wire.DEVICE.size),
     wire.MSG_COMM: ("comm", wire.COMM.size),
 }
-_NO_PROGRESS = frozenset(("stacks", "stack_dump", "flight_recorder", "profile", "agent_error", "gc", "goodbye"))
-"""Events that a process whose training stands still may send as well."""
+_PROGRESS = frozenset(
+    ("hello", "compile", "checkpoint", "exception", "nonfinite", "log", "named_phase", "ddp", "ddp_progress")
+)
+"""Events that only come while the training moves. The guest's own thread sends others also when it stands still."""
 _HELD_BEFORE_HELLO = 64
 _PATIENCE_TICKS = 40
 _MAX_RANK = 1_000_000
@@ -125,7 +127,7 @@ class Intake:
             rank.tid = event["tid"]
         elif kind == "goodbye":
             rank.said_goodbye = True
-        if kind not in _NO_PROGRESS:
+        if kind in _PROGRESS:
             rank.progress_s = time.monotonic()
         event.update(rank=rank.number, pid=rank.pid, host=self.journal.state["host"])
         self.journal.writer.append_event(event)

@@ -32,6 +32,16 @@ class Items(Dataset):
         return torch.randn(64)
 
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+
+    def forward(self, x):
+        time.sleep(0.015)
+        return self.layers(x)
+
+
 def sleep_in_the_kernel():
     """Uninterruptible sleep (state D): the caller of vfork waits in the kernel for its child, which sleeps in libc."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -73,11 +83,10 @@ def main():
     workers = 1 if FAULT in ("loader", "shared_memory", "clean_workers") else 0
     if FAULT == "loader":
         held.acquire()
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+    model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     kept = []
     for step, batch in enumerate(DataLoader(Items(), batch_size=4, num_workers=workers, prefetch_factor=None)):
-        time.sleep(0.01)
         model(batch[:, :64]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -85,8 +94,7 @@ def main():
             spin_forever()
         if step == STOPS_AT and FAULT == "host_memory":
             limit_memory()
-        if step > STOPS_AT and FAULT == "host_memory":
-            kept.append(torch.ones(5_000_000))
+            kept.append(torch.ones(250_000_000))
     print(json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS}), flush=True)
 
 

@@ -57,6 +57,7 @@ def log_experts(step):
 def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
+    torch.manual_seed(rank)
     dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
     model = DistributedDataParallel(Net(), find_unused_parameters=FAULT == "unused")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
