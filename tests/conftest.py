@@ -14,7 +14,7 @@ def strict_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "STRICT", True)
 
 
-AGAINST_THE_CLOCK = ("agent", "e2e", "faults", "recorder")
+AGAINST_THE_CLOCK = ("agent", "e2e", "recorder")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

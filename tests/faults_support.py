@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,11 +45,21 @@ class Outcome:
         return "\n".join(f"{f.severity} {f.id} rank {f.rank}: {f.title} | {f.evidence}" for f in self.findings)
 
 
+@contextlib.contextmanager
+def machine(alone: bool) -> Iterator[None]:
+    """Faults run side by side; one that must be alone waits until the others are done and keeps them waiting."""
+    path = Path(tempfile.gettempdir()) / f"gputop-faults-{os.getuid()}.lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = None, **environment: Any) -> Outcome:
     """Run ``script`` under ``gputop run --headless`` with the given environment variables.
 
     With ``until``, the run is stopped once every rank has sent an event of that type.
     """
+    folder.mkdir(exist_ok=True)
     run_dir = folder / "run"
     extra = {key: str(value) for key, value in environment.items()}
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}

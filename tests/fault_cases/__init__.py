@@ -35,6 +35,8 @@ class Case:
     """Stop the run once every rank has sent an event of this type."""
     severity: tuple[str, ...] = ("critical", "high", "medium")
     """What the finding's severity may be; with ``info`` for those that are never more."""
+    alone: bool = False
+    """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or is measured in microseconds."""
     needs: str = ""
     """What the machine must give for this fault, ``root`` or ``cgroup``: see ``missing``."""
 
