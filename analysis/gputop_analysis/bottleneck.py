@@ -36,6 +36,8 @@ _WORDS: dict[BottleneckKind, str] = {
     "host": "host code, evaluation, checkpoints and compilation",
 }
 RESAMPLES = 400
+RANKS_READ = 16
+"""Of more ranks so many are read, evenly spread: phases of a synchronous run are alike."""
 
 
 def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
@@ -60,8 +62,9 @@ def _of_finding(one: Finding) -> Bottleneck:
 
 
 def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
-    """Kinds, their time over the steady steps of all ranks, and how often the largest stays so when resampled."""
-    parts = [part for rank in view.ranks if (part := _blocks(view, rank)) is not None]
+    """Kinds, their time over the steady steps, and how often the largest stays so when resampled."""
+    ranks = view.ranks[:: max(1, len(view.ranks) // RANKS_READ)]
+    parts = [part for rank in ranks if (part := _blocks(view, rank)) is not None]
     if not parts:
         return None
     blocks = np.concatenate(parts)

@@ -93,7 +93,7 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.seen: set[str] = set()
-        self.links: list[str] = []
+        self.links: list[str | None] = []
         self.text = ""
 
     def handle_starttag(self, tag, attrs):
