@@ -33,7 +33,7 @@ def _extremes(record: RunRecord, ranks: list[int]) -> list[int]:
     """Places in ``ranks`` of the rank with the least wait, the most memory and the most of each phase."""
     tails = [record.steps(rank)[-TAIL_RECORDS:] for rank in ranks]
     edges = np.concatenate([[0], np.cumsum([len(tail) for tail in tails])[:-1]])
-    rows = np.concatenate(tails)
+    rows = _joined(tails)
     steps = np.add.reduceat(np.maximum(rows["n_steps"].astype(np.int64), 1), edges)
     means = {name: np.add.reduceat(rows[name], edges) / steps for name in _COLUMNS}
     waits = _waits(record, ranks)
@@ -51,4 +51,9 @@ def _waits(record: RunRecord, ranks: list[int]) -> Array:
         return np.zeros(len(ranks))
     counts = np.array([len(tail) for tail in tails])
     edges = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return np.add.reduceat(np.concatenate(tails)["wait_ns"], edges) / counts
+    return np.add.reduceat(_joined(tails)["wait_ns"], edges) / counts
+
+
+def _joined(tails: list[Array]) -> Array:
+    """One after the other; ``np.concatenate`` compares the columns of each pair of tables, which takes far longer."""
+    return np.frombuffer(b"".join(tail.tobytes() for tail in tails), tails[0].dtype)

@@ -103,12 +103,13 @@ class RunView:
         """Samples of each rank's own process in the window, by rank, in time order."""
         found: dict[int, list[Array]] = {}
         for host in self.record.hosts.values():
-            rows = self._since(host.process.rows)
-            rows = rows[rows["kind"] == PROCESS_RANK]
-            for rank in np.unique(rows["rank"]):
-                if rank >= 0:
-                    mine = rows[rows["rank"] == rank]
-                    found.setdefault(int(rank), []).append(mine[mine["pid"] == mine["pid"][-1]])
+            rows = np.asarray(host.process.rows[-SAMPLES_AT_MOST:])
+            wanted = (rows["kind"] == PROCESS_RANK) & (rows["t_ns"] >= self.from_ns)
+            places = np.flatnonzero(wanted & np.isin(rows["rank"], self.ranks))
+            places = places[np.argsort(rows["rank"][places], kind="stable")]
+            for part in np.split(places, np.flatnonzero(np.diff(rows["rank"][places])) + 1) if len(places) else ():
+                mine = part[rows["pid"][part] == rows["pid"][part[-1]]]
+                found.setdefault(int(rows["rank"][part[0]]), []).append(rows[mine])
         return {rank: parts[0] for rank, parts in found.items()}
 
     def host_of(self, rank: int) -> str:

@@ -10,8 +10,6 @@ import numpy as np
 from gputop_analysis.findings.input_looks import epoch_starts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
-    ENOUGH_RECORDS,
-    ENOUGH_STEPS,
     Queue,
     Share,
     crowded,
@@ -19,6 +17,7 @@ from gputop_analysis.findings.shares import (
     everybody,
     on_device,
     run_queue,
+    share_over,
     some_ranks,
     typical,
 )
@@ -52,10 +51,7 @@ def _fetch_wait(view: RunView, rank: int) -> Share | None:
     if starts is not None:
         upto, before = (np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps))
         mask = mask & (upto == before)
-    rows, counts = series.rows[mask], series.n_steps[mask]
-    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
-        return None
-    return Share(rank, rows["data_ns"] / 1e6, rows["wall_ns"] / 1e6, counts)
+    return share_over(series, mask, lambda rows: rows["data_ns"])
 
 
 def wait_source(wait: Share) -> str:

@@ -93,10 +93,11 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
 
 def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
     """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
-    rows = series.rows[series.steady & (series.n_steps == 1)]
-    steps, ours, theirs = np.intersect1d(rows["step"], comm["step"], return_indices=True)
-    compute = (rows["wall_ns"][ours] - comm["wait_ns"][theirs]) / 1e6
-    return steps, compute, rows["tokens"][ours].astype(float), rows["samples"][ours].astype(float)
+    places = np.flatnonzero(series.steady & (series.n_steps == 1))
+    steps, ours, theirs = np.intersect1d(series.rows["step"][places], comm["step"], return_indices=True)
+    rows = series.rows[places[ours]]
+    compute = (rows["wall_ns"] - comm["wait_ns"][theirs]) / 1e6
+    return steps, compute, rows["tokens"].astype(float), rows["samples"].astype(float)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:

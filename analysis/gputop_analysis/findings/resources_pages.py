@@ -87,12 +87,12 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None
-    steady = series.rows[series.steady]
-    rows = _between(rows, int(steady["t_end_ns"][0]), int(steady["t_end_ns"][-1]) + 1)
+    ends = series.rows["t_end_ns"][series.steady]
+    rows = _between(rows, int(ends[0]), int(ends[-1]) + 1)
     if len(rows) < 3 or rows["minor_faults_total"][0] < 0:
         return None
     seconds = float(rows["t_ns"][-1] - rows["t_ns"][0]) / 1e9
-    steps, wall_s = int(series.n_steps[series.steady].sum()), float(steady["wall_ns"].sum()) / 1e9
+    steps, wall_s = int(series.n_steps[series.steady].sum()), float(series.rows["wall_ns"][series.steady].sum()) / 1e9
     per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(seconds, 1e-9)
     return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps) if seconds >= 1.0 else None
 
