@@ -24,7 +24,7 @@ def gpu_run(
         said = {"device": "cuda", "device_uuid": f"GPU-{rank}", "device_capability": "9.0", "world_size": ranks}
         build.hello(rank, **{**said, "device_name": "NVIDIA H200", **(hello or {})})
         for step in range(steps):
-            build.step(rank, **phases, **{"cpu_ns": int(sum(phases.values()) * thread_cpu * 1e6)})
+            build.step(rank, **{**phases, "cpu_ns": int(sum(phases.values()) * thread_cpu * 1e6)})
             on_clock(build, rank, step, **phases)
     return build
 

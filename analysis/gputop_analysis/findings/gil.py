@@ -133,6 +133,7 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     busy = float(np.mean([_busy(event) for event in events]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
+        contended = ~alone & _within(rows, seen)  # less than a third of a core costs something too
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
     part = lost.steps / float(counts[contended | alone].sum())
