@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 FAULT = os.environ.get("FAULT", "none")
-STEPS, STOPS_AT = 80, 40
+STEPS, STOPS_AT = 60, 40
 CLONE_VM, CLONE_VFORK, CLONE_NEWNS = 0x100, 0x4000, 0x20000
 held = threading.Lock()
 
@@ -38,7 +38,7 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
 
     def forward(self, x):
-        time.sleep(0.015)
+        time.sleep(0.03)
         return self.layers(x)
 
 
