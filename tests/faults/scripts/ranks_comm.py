@@ -18,7 +18,7 @@ WORLD = 2
 STEPS = {"big": 60, "unused": 560, "mismatch": 30, "experts": 260}.get(FAULT, 120)
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"big": 1400, "accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
-PAUSE_S = 0.001 if FAULT == "unused" else 0.004
+PAUSE_S = {"unused": 0.001, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
 
 
 class Net(nn.Module):
@@ -66,7 +66,6 @@ def train(rank):
         walls.append(update(model, optimizer))
         if FAULT in ("experts", "clean_experts"):
             log_experts(step)
-            time.sleep(0.01)
         if FAULT == "mismatch" and step == 20:
             (dist.all_reduce if rank == 0 else lambda t: dist.broadcast(t, 0))(torch.ones(8))
             dist.all_reduce(torch.ones(1000 if rank == 0 else 2000))
