@@ -62,7 +62,7 @@ def test_a_passing_bump_and_a_constant_are_no_lasting_change():
 # ---- CE11
 
 
-def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, **hello):
+def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, cpu_ms=None, **hello):
     build = Builder(tmp_path / "r")
     build.hello(**hello)
     random = np.random.default_rng(3)
@@ -72,7 +72,8 @@ def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, **hello):
         phases[phase] *= by if late else 1.0
         phases = {name: ms * random.gamma(400, 1 / 400) for name, ms in phases.items()}
         steps = 1 if late else fold
-        build.step(0, steps, None, **{**phases, "samples": samples[late] * steps})
+        cpu_ns = cpu_ms[late] * steps * 10**6 if cpu_ms else -1
+        build.step(0, steps, None, **{**phases, "samples": samples[late] * steps, "cpu_ns": cpu_ns})
     return build
 
 
@@ -94,10 +95,12 @@ def test_more_work_in_a_step_is_no_slow_down(tmp_path):
     assert "CE11" not in found(build)
 
 
-def test_on_a_cpu_computing_must_slow_by_half_for_other_programs_can_do_that(tmp_path):
-    assert "CE11" not in found(slowing(tmp_path / "cpu", "backward", 1.4))
+def test_on_a_cpu_a_busy_neighbour_costs_cpu_time_too(tmp_path):
+    assert "CE11" not in found(slowing(tmp_path / "unknown", "backward", 1.4))
     assert "CE11" in found(slowing(tmp_path / "gpu", "backward", 1.4, device="cuda"))
-    assert "CE11" in found(slowing(tmp_path / "host", "other", 6.0))
+    assert "CE11" in found(slowing(tmp_path / "blocked", "backward", 1.4, cpu_ms=(15, 15)))
+    assert "CE11" not in found(slowing(tmp_path / "busy", "backward", 1.9, cpu_ms=(15, 24)))
+    assert "CE11" in found(slowing(tmp_path / "busier", "backward", 3.5, cpu_ms=(15, 40)))
 
 
 # ---- CE07, CE08

@@ -16,8 +16,9 @@ from gputop_analysis.series import WARM_UP_STEPS
 from gputop_analysis.view import Array, RunView
 
 SLOWER, SLOWER_MS = 0.15, 0.5
-SLOWER_ON_CPU = 0.5
-"""Of forward, backward and optimizer on a CPU: other programs slow them by half without any queue for a core."""
+SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
+"""On a CPU, a program on the sibling of a core makes the same work take up to twice the CPU time, without any queue:
+where most of the growth is CPU time, or that is not known, more is asked for."""
 SAME_WORK = 0.05
 RECORDS = 1500
 """Evenly spread over the whole run, also on a live screen: what the run is compared with is its own beginning."""
@@ -25,7 +26,6 @@ LOOK_AT = 8
 """Ranks that are compared with their own beginning."""
 WAITING = ("backward", "comm")
 """Where a rank waits for others, which is where theirs is seen."""
-COMPUTE = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Regression:
     unit: str
     """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number changed."""
     records: int
+    cpu_ms: float | None
+    """By how much the training thread's CPU time grew; None where it was not measured."""
 
 
 @finding(
@@ -50,8 +52,7 @@ class Regression:
     family="compute",
     cause="compute",
     trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of its autocorrelation) "
-    "by "
-    "15 % or more; by 50 % where it lies in computing on a CPU",
+    "by 15 % or more; on a CPU by 120 % where most of it is CPU time, as a busy neighbour costs",
     fix="find what changed at that step: data, code path, clocks, another program",
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
@@ -64,7 +65,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         others = ((r, one) for r in view.ranks[1:LOOK_AT] if (one := regression(view, r)))
         rank, found = next(((r, one) for r, one in others if one.phase not in WAITING), (rank, found))
     growth = found.after_ms / found.before_ms - 1
-    least = SLOWER_ON_CPU if found.phase in COMPUTE and not on_device(view, rank) else SLOWER
+    least = SLOWER if on_device(view, rank) else _least_on_cpu(found)
     more_ms = found.after_ms - found.before_ms
     queue = run_queue(view, rank)
     queued_ms = queue.share.value * found.after_ms if queue else 0.0
@@ -89,6 +90,12 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(max(0.0, more_ms - 1.96 * error_ms), more_ms + 1.96 * error_ms),
         proof=_proof(found, rank, least, queued_ms),
     )
+
+
+def _least_on_cpu(found: Regression) -> float:
+    if found.cpu_ms is None:
+        return SLOWER_ON_CPU
+    return SLOWER_BUSY if found.cpu_ms > 0.5 * (found.after_ms - found.before_ms) else SLOWER
 
 
 def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proof:
@@ -132,7 +139,9 @@ def regression(view: RunView, rank: int) -> Regression | None:
     phase = max(grown, key=lambda name: grown[name])
     before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
     step = evenly.step(change.index)
-    return Regression(step, change, before_ms, after_ms, phase, grown[phase], unit, len(rows))
+    measured = bool((rows["cpu_ns"] >= 0).all())
+    cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
+    return Regression(step, change, before_ms, after_ms, phase, grown[phase], unit, len(rows), cpu_ms)
 
 
 def _spread(rows: Array) -> Array:
