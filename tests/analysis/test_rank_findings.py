@@ -147,6 +147,7 @@ def test_gloo_on_gpus_is_only_a_finding_there(tmp_path):
 
 
 def entries(build, rank, *said):
+    build.event("exception", rank=rank, **{"class": "RuntimeError"}, message="op.preamble.length <= op.nbytes")
     sent = [{"group": "0", "seq": i, "op": f"gloo:{op}", "bytes": size} for i, (op, size) in enumerate(said)]
     build.event("flight_recorder", rank=rank, entries=sent)
 
@@ -160,7 +161,7 @@ def test_collectives_that_differ(tmp_path, second, ids):
     entries(build, 0, ("all_reduce", 8), ("all_reduce", 32), ("barrier", 0))
     entries(build, 1, ("all_reduce", 8), second, ("barrier", 0))
     only = found(build)
-    assert list(only) == ids
+    assert list(only) == (ids or ["HC06"])
     if ids:
         assert "number 1" in only["CR12"].title
 
@@ -169,7 +170,7 @@ def test_uneven_gathers_are_no_mismatch(tmp_path):
     build = synchronous(tmp_path)
     entries(build, 0, ("all_to_all", 8), ("gather", 100))
     entries(build, 1, ("all_to_all", 16), ("gather", 300))
-    assert found(build) == {}
+    assert list(found(build)) == ["HC06"]
 
 
 def test_the_odd_rank_of_three_is_named(tmp_path):
@@ -192,6 +193,6 @@ def test_pipeline_bubble_beyond_the_schedule(tmp_path, waits, ids):
 @pytest.mark.parametrize(("name", "ids"), [("expert_tokens/", ["CR14"]), ("expert_loss/", []), ("layer_", [])])
 def test_uneven_experts(tmp_path, name, ids):
     build = synchronous(tmp_path, ranks=1)
-    for step in range(60):
+    for step in range(40, 80):
         build.event("log", rank=0, step=step, values={f"{name}{i}": [90, 4, 3, 3][i] for i in range(4)})
     assert list(found(build)) == ids

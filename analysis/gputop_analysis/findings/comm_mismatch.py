@@ -26,7 +26,9 @@ _SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgat
     immediate=True,
 )
 def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
-    """Not a slow rank but a different program on it."""
+    """Not a slow rank but a different program on it. Such runs stand still or die: others need not be looked at."""
+    if next(view.record.events("hang_suspected", "exception"), None) is None:
+        return None
     entries = {rank: found for rank in view.ranks if (found := _entries(view, rank))}
     first = _first_difference(entries)
     if first is None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +19,10 @@ EXCESS = 0.05
 PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
 UNEVEN = 0.5
 """Coefficient of variation of tokens per expert from which routing is uneven."""
-SETTLED = 20
-"""Logged steps that are left out: early in a training, routing has not settled."""
+SETTLED = 50
+"""First steps that are left out: early in a training, routing has not settled."""
+NEWEST = 2000
+"""Events of a host that are looked at, newest first."""
 _EXPERT = re.compile(r"^(?P<what>.*?expert.*?)[/_.\[ ]?(?P<number>\d+)\]?$", re.IGNORECASE)
 _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
 """Words of which one must be in the name: a loss per expert says nothing of routing."""
@@ -120,25 +125,32 @@ def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
             "values that the script gave to gputop.log under one name and a number per expert",
             (
                 Input("experts", len(numbers), "", f"log events, {name}"),
-                Input("logged steps", len(tokens), "", f"after the first {SETTLED}"),
+                Input("logged steps", len(tokens), "", f"newest, past step {SETTLED}"),
                 Input("largest / mean", float(means[busiest] / means.mean()), "", "means over those steps"),
             ),
         ),
     )
 
 
+def _newest_logs(view: RunView) -> Iterator[dict[str, Any]]:
+    for host in view.record.hosts.values():
+        for event in islice(reversed(host.events.items), NEWEST):
+            if event["type"] == "log" and int(event.get("step") or 0) >= SETTLED:
+                yield event
+
+
 def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
     """Name, numbers of the experts, and logged steps x experts; None where nothing of the kind was logged."""
     rows: list[dict[int, float]] = []
     name = ""
-    for event in view.record.events("log"):
+    for event in _newest_logs(view):
         values = event.get("values") or {}
         matched = [(m, float(value)) for key, value in values.items() if (m := _EXPERT.match(str(key)))]
         matched = [(m, value) for m, value in matched if _AMOUNT.search(m["what"])]
         if len(matched) >= 2:
             rows.append({int(m["number"]): value for m, value in matched})
             name = name or matched[0][0]["what"]
-    rows = [row for row in rows if row.keys() == rows[-1].keys()][SETTLED:] if rows else []
+    rows = [row for row in rows if row.keys() == rows[0].keys()] if rows else []
     if len(rows) < ENOUGH_STEPS:
         return None
     numbers = sorted(rows[0])
