@@ -44,11 +44,6 @@ def test_page(snap_compare, running, size, keys):
     assert snap_compare(still(running), terminal_size=size, run_before=after(*keys))
 
 
-def test_page_without_colour(snap_compare, running, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(still(running, "ansi-dark"), terminal_size=(80, 24), run_before=after("b"))
-
-
 def test_light(snap_compare, running):
     assert snap_compare(still(running, "gputop-light"), terminal_size=(120, 40), run_before=after())
 

@@ -7,11 +7,10 @@ Severity and health are always a glyph and a word besides their colour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseStyle:
+class PhaseStyle(NamedTuple):
     """How one phase of a step looks."""
 
     name: str
@@ -24,8 +23,7 @@ class PhaseStyle:
     """Nearest of the 16 colours that every terminal has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A glyph, a word and the style name that colours both."""
 
     glyph: str
@@ -48,8 +46,7 @@ PHASES: tuple[PhaseStyle, ...] = (
 PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStyle:
+class BudgetStyle(NamedTuple):
     """How one line of the efficiency budget looks: a role, and a letter where there is no colour."""
 
     style: str

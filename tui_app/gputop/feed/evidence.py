@@ -241,10 +241,10 @@ _BY_ID: dict[str, tuple[Picture, ...]] = {
     "HO03": (curve("garbage collection", "ms a step", "gc_ns", 1e6), step_time),
     "HO04": (cpu_share, phases("forward", "backward")),
     "HO05": (cpu_share, step_time),
-    "HO06": (phases("other"),),
+    "HO06": (phases("other"), step_time),
     "HO07": (phases("checkpoint"),),
     "HO08": (phases("eval"),),
-    "HO09": (phases("compile"),),
+    "HO09": (phases("compile"), step_time),
     "HO11": (phases("optimizer"),),
     "HO14": (cpu_share, phases("forward", "backward")),
     "CE01": (_UTIL,),
@@ -276,7 +276,7 @@ _BY_ID: dict[str, tuple[Picture, ...]] = {
     "HC09": (listings.last_output,),
 }
 _BY_FAMILY: dict[str, tuple[Picture, ...]] = {
-    "IN": (phases("data"),),
+    "IN": (phases("data"), step_time),
     "ME": (memory,),
     "NU": (_LOSS, _NORM),
     "CR": (rank_waits, phases("comm")),

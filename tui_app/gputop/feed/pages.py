@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gputop.feed.clock import Clock
-from gputop.feed.plots import Trouble
 
 if TYPE_CHECKING:
     from gputop.feed.snapshot import Snapshot
@@ -53,6 +52,8 @@ class PageReader:
         try:
             self._page = wanted(record, snapshot)
         except Exception as error:
+            from gputop.feed.plots import Trouble
+
             self._page = Trouble(f"this could not be read: {type(error).__name__}: {error}")
         self._read_for, self._stale = wanted, False
         self._next = now + max(LEAST_PERIOD_S, (self._clock.monotonic() - began) / COST_SHARE)

@@ -29,10 +29,10 @@ def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> lis
         words = [*fix(finding, room), [], *statistic(finding, room), [], *inputs(finding, room)]
         return [*head, [], *beside(pictures, side, words, 3)]
     gap: list[Row] = [[]] if height > 24 else []
-    words = [*fix(finding, width), *gap, *statistic(finding, width)]
+    words = [*fix(finding, width), *gap, *statistic(finding, width), *gap, *inputs(finding, width)]
     room = height - len(head) - len(words) - 2 * len(gap)
-    pictures = _pictures(evidence.plots[: 1 if room < 30 else 2], width, max(room, PLOT_LEAST), mono)
-    return [*head, *gap, *pictures, *(gap if pictures else []), *words, *gap, *inputs(finding, width)]
+    pictures = _pictures(evidence.plots[: 1 if room < 24 else 2], width, max(room, PLOT_LEAST + 1), mono)
+    return [*head, *gap, *pictures, *(gap if pictures else []), *words]
 
 
 def _pictures(found: tuple[Plot, ...], width: int, height: int, mono: bool) -> list[Row]:
@@ -50,7 +50,7 @@ def heading(finding: Finding, width: int) -> list[Row]:
     start: Row = [(f"{mark.glyph} {mark.word}", f"bold {mark.style}"), (f"  {finding.id} {finding.name}", "muted")]
     rows = [spread(start, [(_sure(finding), "muted")], width)]
     rows += [[(line, "bold text")] for line in wrap(finding.title, width)]
-    worth_row = worth(finding)
+    worth_row = worth(finding, width)
     return [*rows, worth_row] if worth_row else rows
 
 
@@ -58,19 +58,22 @@ def _sure(finding: Finding) -> str:
     return f"{finding.confidence * 100:.0f} % sure"
 
 
-def worth(finding: Finding) -> Row:
-    """What the fix would win back: a step, its interval, over the rest of the run."""
+def worth(finding: Finding, width: int) -> Row:
+    """What the fix would win back: a step, over the rest of the run, in money; its interval where there is room."""
     if finding.recoverable_ms_per_step is None:
         return []
     row: Row = [("wins back ", "muted"), (numbers.duration_ms(finding.recoverable_ms_per_step), "bold good")]
     row += [(" a step", "text")]
+    parts: list[tuple[str, str]] = []
+    if finding.recoverable_hours is not None:
+        parts.append((f" · {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run", "text"))
+    if (dollars := getattr(finding, "recoverable_usd", None)) is not None:
+        parts.append((f" · ${dollars:,.2f}", "text"))
     if finding.interval_ms_per_step is not None:
         low, high = finding.interval_ms_per_step
-        row += [(f" (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})", "muted")]
-    if finding.recoverable_hours is not None:
-        row += [(f"  ·  {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run", "text")]
-    if (dollars := getattr(finding, "recoverable_usd", None)) is not None:
-        row += [(f"  ·  ${dollars:,.2f}", "text")]
+        parts.append((f"  (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})", "muted"))
+    for part in parts:
+        row += [part] if row_width([*row, part]) <= width else []
     return row
 
 

@@ -83,7 +83,7 @@ def _heading(sort: str, with_host: bool, width: int) -> Row:
     slow_in = "  ▾slow in" if sort == "excess" else "  slow in"
     row.append((left(slow_in, EXCESS), "accent" if sort == "excess" else "muted"))
     row += [(left("host", 14), "muted")] if with_host else []
-    return [*row, (shorten("recent steps", width - row_width(row)), "muted")]
+    return clip([*row, (shorten("recent steps", max(width - row_width(row), 0)), "muted")], width)
 
 
 def _line(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gputop.feed.plots import Chart, Line
 from gputop.render import numbers
 from gputop.render.bars import merged
-from gputop.render.rows import Row, left, right, say, shorten
+from gputop.render.rows import Row, clip, left, right, say
 
 AXIS = 9
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -106,7 +106,7 @@ def _in_words(chart: Chart, width: int) -> Row:
     for line in chart.lines:
         if values := finite(line.values):
             row.append((f"{numbers.scalar(values[0])} → {numbers.scalar(values[-1])} {chart.unit} ", "text"))
-    return [(shorten(text, width), style) for text, style in row]
+    return clip(row, width)
 
 
 def _label(scale: Scale, y: int, rows: int) -> str:

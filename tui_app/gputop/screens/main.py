@@ -13,7 +13,6 @@ from textual.widget import Widget
 from gputop.app.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
-from gputop.widgets import roles
 from gputop.widgets.body import Body
 from gputop.widgets.breakdown import Breakdown
 from gputop.widgets.findings import Findings
@@ -38,16 +37,12 @@ class MainScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in on_screen("main")
     ]
-    COMPONENT_CLASSES = roles.CLASSES
-    DEFAULT_CSS = (
-        roles.css("MainScreen")
-        + """
+    DEFAULT_CSS = """
     MainScreen { layout: vertical; background: $background; color: $role-text; }
     MainScreen #header { dock: top; height: 3; }
     MainScreen #footer { dock: bottom; height: 1; }
     MainScreen #footer.replay { height: 2; }
     """
-    )
     AUTO_FOCUS = "#breakdown"
 
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)

@@ -12,7 +12,6 @@ from gputop.app.actions import on_screen, target
 from gputop.app.messages import PageClosed, PauseAsked
 from gputop.feed.snapshot import Snapshot
 from gputop.pages.page import Page
-from gputop.widgets import roles
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
 
@@ -26,17 +25,13 @@ class PageScreen(Screen[None]):
     """Base; a subclass names itself and its page."""
 
     NAME: ClassVar[str] = ""
-    COMPONENT_CLASSES = roles.CLASSES
-    DEFAULT_CSS = (
-        roles.css("PageScreen")
-        + """
+    DEFAULT_CSS = """
     PageScreen { layout: vertical; background: $background; color: $role-text; }
     PageScreen #header { dock: top; height: 3; }
     PageScreen #page { width: 1fr; height: 1fr; }
     PageScreen #footer { dock: bottom; height: 1; }
     PageScreen #footer.replay { height: 2; }
     """
-    )
     AUTO_FOCUS = "#page"
 
     def __init__(self, mode: str, control: bool, snapshot: Snapshot, page: Page):

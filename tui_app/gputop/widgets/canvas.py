@@ -64,9 +64,8 @@ class Canvas(Widget):
         if name.startswith("bold "):
             return self._make_style(name.removeprefix("bold ")) + Style(bold=True)
         front, _, back = name.partition("/")
-        owner = self.screen
-        style = owner.get_component_rich_style(roles.PREFIX + front) if front else self.rich_style
+        style = self.rich_style + Style(color=roles.colour(self.app, front)) if front else self.rich_style
         if not back:
             return style
-        ground = owner.get_component_rich_style(roles.PREFIX + back).color
-        return style + (Style(reverse=True) if self.mono and back == "cursor" else Style(bgcolor=ground))
+        cursor = self.mono and back == "cursor"
+        return style + (Style(reverse=True) if cursor else Style(bgcolor=roles.colour(self.app, back)))

@@ -68,7 +68,7 @@ class Output(ScrollView, can_focus=True):
         strip = self._strip(index)
         if strip.cell_length <= width:
             return strip.extend_cell_length(width, self.rich_style)
-        more = Segment("…", self.screen.get_component_rich_style("role--muted"))
+        more = Segment("…", self._role("muted"))
         return Strip.join([strip.crop(0, width - 1), Strip([more], 1)])
 
     def _note(self) -> str:
@@ -86,9 +86,12 @@ class Output(ScrollView, can_focus=True):
         for text, name in fill(row, width):
             bold = name.startswith("bold ")
             role = name.removeprefix("bold ")
-            style = self.screen.get_component_rich_style(roles.PREFIX + role) if role else self.rich_style
+            style = self._role(role) if role else self.rich_style
             segments.append(Segment(text, style + Style(bold=True) if bold else style))
         return Strip(segments, width)
+
+    def _role(self, role: str) -> Style:
+        return self.rich_style + Style(color=roles.colour(self.app, role))
 
     def _strip(self, index: int) -> Strip:
         raw = self.view.lines[index]
@@ -98,11 +101,7 @@ class Output(ScrollView, can_focus=True):
             if len(self._cache) > _CACHE:
                 self._cache.clear()
             marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
-            edge = (
-                Segment("▌", self.screen.get_component_rich_style("role--accent"))
-                if marked
-                else Segment(" ", self.rich_style)
-            )
+            edge = Segment("▌", self._role("accent")) if marked else Segment(" ", self.rich_style)
             strip = self._cache[key] = Strip([edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
         return strip
 

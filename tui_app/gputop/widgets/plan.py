@@ -7,7 +7,7 @@ Compact (80x24) shows the breakdown, the findings and one switchable panel; norm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PANELS = ("breakdown", "memory", "ranks", "meters", "findings", "output", "loss")
 SWITCHED = ("memory", "ranks", "meters", "output", "loss")
@@ -18,8 +18,7 @@ NORMAL_WIDTH = 100
 NORMAL_HEIGHT = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A rectangle of cells."""
 
     x: int
@@ -28,8 +27,7 @@ class Box:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """Rows that a panel asks for, title included."""
 
     least: int
@@ -38,8 +36,7 @@ class Want:
     stretch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """All that the layout depends on. Only structure enters (how many ranks), never a number that flickers."""
 
     width: int

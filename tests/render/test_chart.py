@@ -1,0 +1,104 @@
+"""Charts, bars and listings as text, without an app."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputop.feed.plots import Bar, Bars, Chart, Columns, Line, Listing, Mark
+from gputop.render import chart
+from gputop.render.rows import row_text, row_width
+from gputop.widgets import plots
+
+RISING = Line("loss", tuple(map(float, range(100))), tuple(map(float, range(100))))
+
+
+def texts(rows):
+    return [row_text(row) for row in rows]
+
+
+def dots(lines):
+    """The rows' cells right of the labels that hold a braille dot."""
+    return [[x for x, char in enumerate(line[chart.AXIS :]) if "\u2800" < char <= "\u28ff"] for line in lines]
+
+
+def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right():
+    lines = texts(chart.draw(Chart("loss", "", (RISING,)), 60, 9))
+    cells = dots(lines[:-1])
+    assert 0 in cells[-1] and max(cells[0]) == 60 - chart.AXIS - 1
+    assert all(min(upper) >= min(lower) for upper, lower in pairwise(cells))
+    assert lines[-1].split() == ["step", "0", "99"]
+
+
+def test_the_labels_are_the_range_and_a_limit_is_drawn_where_it_lies():
+    one = Chart("memory", "GiB", (Line("a", (0, 10), (0.0, 10.0)),), level=5.0, from_zero=True)
+    lines = texts(chart.draw(one, 40, 9))
+    assert lines[0].split()[0] == "10" and lines[7].split()[0] == "0"
+    assert [y for y, line in enumerate(lines) if "╌" in line] == [4]
+
+
+def test_values_of_very_different_size_get_a_logarithmic_scale():
+    values = tuple(10.0**-k for k in range(5))
+    scale = chart.scale_of(Chart("loss", "", (Line("a", (0, 1, 2, 3, 4), values),)))
+    assert scale is not None and scale.log and scale.share(1e-2) == pytest.approx(0.5)
+
+
+def test_a_value_that_is_not_known_leaves_a_gap():
+    line = Line("a", tuple(map(float, range(9))), (1, 1, 1, math.nan, math.nan, math.nan, 2, 2, 2))
+    cells = dots(texts(chart.draw(Chart("a", "", (line,)), chart.AXIS + 9, 4, axis=False)))
+    assert not any(x in (3, 4, 5) for row in cells for x in row)
+
+
+def test_a_mark_points_at_its_step_and_says_its_value():
+    one = Chart("loss", "", (RISING,), (Mark(50, "8.1"), Mark(70, None)))
+    first, second, *_ = texts(chart.draw(one, chart.AXIS + 100, 8))
+    assert first[chart.AXIS + 50 : chart.AXIS + 55] == "▼ 8.1" and first[chart.AXIS + 70] != "▼"
+    assert second[chart.AXIS + 50] == "┊" and second[chart.AXIS + 70] == "┊"
+
+
+def test_nothing_measured_is_said():
+    assert texts(chart.draw(Chart("loss", "", (Line("a", (), ()),)), 40, 5)) == ["loss: not measured."]
+
+
+values = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e3, 1e3))
+
+
+@given(st.lists(values, min_size=1, max_size=60), st.integers(24, 90), st.integers(1, 12))
+def test_any_values_fit_into_any_size(series, width, height):
+    one = Chart("x", "ms", (Line("x", tuple(map(float, range(len(series)))), tuple(series)),), (Mark(3, "3"),))
+    rows = chart.draw(one, width, height)
+    assert len(rows) <= height and all(row_width(row) <= width for row in rows)
+
+
+COLUMNS = Columns("data in each step", 0, 99, ((3.0, 0, 1.0, 2.0, 0, 0, 0, 0, 0, 0),) * 40, ("data",))
+BARS = Bars(
+    "step",
+    "ms",
+    (("own", "allocated"), ("waits", "track")),
+    (Bar("rank 2", ((9.0, "allocated"), (1.0, "track")), True), Bar("rank 0", ((5.0, "allocated"), (5.0, "track")))),
+)
+LISTING = Listing("where each rank stands", (("rank 0 backward " + "x" * 200, False), ("rank 1 data train.py:4", True)))
+
+
+@pytest.mark.parametrize("plot", [COLUMNS, BARS, LISTING, Chart("loss", "", (RISING,))])
+@pytest.mark.parametrize("size", [(190, 20), (78, 9), (40, 3), (30, 1)])
+def test_no_plot_is_wider_or_higher_than_its_place(plot, size):
+    rows = plots.draw(plot, *size)
+    assert len(rows) <= size[1] and all(row_width(row) <= size[0] for row in rows)
+
+
+def test_the_phase_in_focus_is_at_the_bottom_with_its_mean_and_share():
+    rows = plots.draw(COLUMNS, 80, 10, mono=True)
+    lines = texts(rows)
+    assert "data 3.0 ms, 50 %" in lines[0] and "ddd" in lines[-2] and "···" in lines[4]
+    assert [row[1][1] for row in plots.draw(COLUMNS, 80, 10)[-2:-1]] == ["data"]
+
+
+def test_bars_are_on_one_scale_and_mark_the_slow_one():
+    _, slow, fast = texts(plots.draw(BARS, 80, 5))
+    assert slow.startswith("▲ rank 2") and slow.count("━") == fast.count("━")
+    assert slow.split()[-2:] == ["9.00", "1.00"] and fast.split()[-2:] == ["5.00", "5.00"]

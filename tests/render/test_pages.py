@@ -1,0 +1,94 @@
+"""What the pages draw, as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tui_support import START_NS, a_finding, write_run
+
+from gputop.feed.budget import BudgetLoader
+from gputop.feed.build import build, by_worth
+from gputop.feed.evidence import Evidence, EvidenceLoader
+from gputop.feed.numerics import NumericsLoader
+from gputop.feed.plots import Bars, Chart, Columns, Listing
+from gputop.feed.ranks import RanksLoader
+from gputop.pages import budget, evidence, numerics, ranks
+from gputop.render.rows import row_text, row_width
+from gputop_analysis.findings.registry import CATALOGUE
+from gputop_probes.record.reader import RunRecord
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages") / "run"
+    return RunRecord.open(write_run(folder, ranks=4, gpus=4, slow_rank=2, spike_at=250))
+
+
+@pytest.fixture(scope="module")
+def snapshot(record):
+    return build(record, (a_finding(), a_finding("medium", None, id="CR01")), 500, None, START_NS + 60 * 10**9, True)
+
+
+def texts(rows):
+    return [row_text(row) for row in rows]
+
+
+@pytest.mark.parametrize("size", [(198, 45), (118, 34), (78, 18), (40, 8)])
+def test_no_page_is_wider_than_the_screen(record, snapshot, size):
+    page = RanksLoader()(record, snapshot)
+    rows = budget.draw(BudgetLoader()(record, snapshot), *size)
+    rows += numerics.draw(NumericsLoader()(record, snapshot), *size)
+    rows += evidence.draw(EvidenceLoader("IN01", 2)(record, snapshot), *size)
+    rows += ranks.headline(page, size[0]) + ranks.table(page, snapshot.recent, [0, 1, 2], size[0], "wait", 0)
+    rows += ranks.detail(page, 0, size[0], 9) if size[0] > 60 else []
+    assert max(row_width(row) for row in rows) <= max(size[0], 50)
+
+
+def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapshot):
+    page = BudgetLoader()(record, snapshot)
+    head, *lines, total = texts(budget.waterfall(page.budget, 118, 0, mono=True))
+    assert head.split() == ["ms", "a", "step", "share"] and total.split()[-2:] == ["100", "%"]
+    figures = [float(line[24:35]) for line in lines if "–" not in line[24:35]]
+    assert sum(figures) == pytest.approx(float(total.split()[2]), abs=0.06)
+    starts = [len(line) - len(line.lstrip()) for line in lines]
+    assert starts == [0] * 10
+    ends = [len(line.rstrip()) for line in lines if "–" not in line[24:35]]
+    assert ends == sorted(ends)
+
+
+def test_the_table_of_ranks_puts_the_culprit_first_and_what_is_not_known_last(record, snapshot):
+    page = RanksLoader()(record, snapshot)
+    assert page.culprit == 2 and ranks.order(page, "wait", False)[0] == 2
+    assert ranks.order(page, "wait", True)[-1] == 2
+    broken = replace(page, columns={**page.columns, "wait": [float("nan"), 3.0, 2.0, 1.0]})
+    assert ranks.order(broken, "wait", False) == [3, 2, 1, 0] and ranks.order(broken, "wait", True) == [1, 2, 3, 0]
+    assert ranks.order(page, "rank", True) == [3, 2, 1, 0]
+
+
+def test_evidence_works_without_a_proof_and_without_pictures():
+    lines = "\n".join(texts(evidence.draw(Evidence(a_finding(proof=None)), 78, 18)))
+    assert "DataLoader(num_workers=2" in lines and "threshold" not in lines and "computed from" not in lines
+
+
+def test_the_gauge_marks_value_and_threshold_in_their_order():
+    (_, line) = evidence.gauge(a_finding().proof, "high", 78)
+    text = row_text(line)
+    assert text.index("┃") < text.index("●") and text.endswith("31.2 %  threshold 10 %")
+
+
+def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, snapshot):
+    for spec in CATALOGUE.values():
+        found = a_finding(id=spec.id, name=spec.name, rank=2)
+        page = EvidenceLoader(spec.id, 2)(record, replace(snapshot, findings=(found,)))
+        assert isinstance(page, Evidence), spec.id
+        assert all(isinstance(plot, (Chart, Columns, Bars, Listing)) for plot in page.plots), spec.id
+        assert texts(evidence.draw(page, 118, 34)), spec.id
+
+
+def test_findings_are_listed_by_what_they_win_back():
+    def one(name, severity, worth):
+        return a_finding(severity, id=name, recoverable_ms_per_step=worth)
+
+    found = one("A", "high", 1.0), one("B", "medium", 9.0), one("C", "info", 50.0), one("D", "critical", None)
+    assert [listed.id for listed in by_worth(found)] == ["D", "B", "A", "C"]
