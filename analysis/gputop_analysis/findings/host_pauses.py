@@ -75,7 +75,7 @@ def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) 
     one = view.per_rank[view.ranks[0]].rows
     ran_ms = float(one["t_end_ns"][-1] - one["t_end_ns"][0]) / 1e6
     if failures:
-        best_ms = (2 * cost_ms * ran_ms / failures) ** 0.5
+        best_ms = max(0.0, 2 * cost_ms * ran_ms / failures) ** 0.5
         why = f"Young's interval at one failure in {ran_ms / failures / 6e4:,.0f} minutes"
     else:
         best_ms = cost_ms / CHEAP
