@@ -25,8 +25,8 @@ VERDICT = (
     "interval_ms_per_step recoverable_hours"
 )
 RANK = (
-    "rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms wait_mean_ms peak_allocated_gib peak_reserved_gib "
-    "peak_rss_gib dropped_records"
+    "rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms wait_mean_ms peak_allocated_gib "
+    "peak_reserved_gib peak_rss_gib dropped_records slowest_share comm_share excess_phase excess_ms"
 )
 GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w"
 FINDING = (

@@ -12,7 +12,7 @@ from gputop_analysis.html.colours import BUDGET, GOODPUT
 from gputop_analysis.html.elements import details, pairs, section, shares, table
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
-from gputop_analysis.report.words import figure, ranks_to_show
+from gputop_analysis.report.words import balance, figure, ranks_to_show
 from gputop_analysis.text import duration, gib, ms
 
 RANKS_SHOWN = 32
@@ -73,7 +73,8 @@ def ranks(report: Report) -> str:
     ]
     memory = "peak GiB" if on_gpu else "RSS GiB"
     head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped")
-    return section("Ranks", table(head, rows, left=3), f"{said[0].upper()}{said[1:]}." if said else "")
+    notes = [f"{text[0].upper()}{text[1:]}." for text in (said, balance(report.rank_table)) if text]
+    return section("Ranks", table(head, rows, left=3), " ".join(notes))
 
 
 def gpus(report: Report) -> str:

@@ -12,6 +12,7 @@ from gputop_analysis.findings import judge_view
 from gputop_analysis.goodput import Goodput, goodput
 from gputop_analysis.model import Bottleneck, Finding, RunSummary, Verdict
 from gputop_analysis.numerics import Numerics, numerics
+from gputop_analysis.rank_table import RankTable, rank_table
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_analysis.view import RunView
@@ -75,6 +76,11 @@ class Report:
     def budget(self) -> Budget:
         """Wall time of all ranks by what it was spent on."""
         return budget(self.view)
+
+    @cached_property
+    def rank_table(self) -> RankTable | None:
+        """Ranks side by side; None for fewer than two."""
+        return rank_table(self.view) if len(self.view.ranks) > 1 else None
 
     @cached_property
     def goodput(self) -> Goodput | None:

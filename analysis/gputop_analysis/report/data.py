@@ -74,7 +74,8 @@ def as_data(report: Report) -> dict[str, Any]:
         "budget": _budget(report),
         "goodput": _goodput(report),
         "numerics": _numerics(report),
-        "ranks": [_rank(one) for one in s.ranks],
+        "balance": _balance(report),
+        "ranks": [_rank(one) | _beside_others(report, place) for place, one in enumerate(s.ranks)],
         "gpus": [_gpu(one) for one in s.gpus],
         "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
         "context": s.context,
@@ -146,6 +147,25 @@ def _numerics(report: Report) -> dict[str, Any] | None:
         "loss_trend": asdict(found.trend) if found.trend else None,
         "spikes": [asdict(one) for one in found.spikes],
         "instabilities": [one.told() for one in found.instabilities],
+    }
+
+
+def _balance(report: Report) -> dict[str, Any] | None:
+    """How evenly the ranks work; None for fewer than two."""
+    t = report.rank_table
+    names = ("pattern", "culprit", "load_imbalance", "exposed_comm_ms")
+    said = {"cause": t.cause or None, "source": t.source or None} if t else {}
+    return {name: getattr(t, name) for name in names} | said if t else None
+
+
+def _beside_others(report: Report, place: int) -> dict[str, Any]:
+    """What a rank does more than the others; null for a single rank."""
+    t = report.rank_table
+    return {
+        "slowest_share": float(t.slowest_share[place]) if t else None,
+        "comm_share": float(t.comm_share[place]) if t else None,
+        "excess_phase": t.excess_phase[place] or None if t else None,
+        "excess_ms": float(t.excess_ms[place]) if t else None,
     }
 
 

@@ -31,6 +31,10 @@ _GOODPUT = (
     "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over; host.json",
     "every record of the first rank",
 )
+_WAITS = (
+    "comm.wait_ns (DDP's timers), else arrivals in the flight recorder, else steps.comm_ns",
+    "all steady steps that the ranks have in common",
+)
 _TREND = ("steps.loss, device.loss", "the newest half of the run, at least 1000 steps, at most 3000 points")
 _TREND_PARTS = {
     "first_step": ("", "first step of the window"),
@@ -161,6 +165,18 @@ DEFINITIONS: dict[str, Definition] = {
     "ranks.*.dropped_records": Definition(
         "records", "records that the rank could not send in time; its last count", "steps.dropped", "the last record"
     ),
+    "ranks.*.slowest_share": Definition(
+        "0 to 1", "part of the steady steps in which this rank waits least, and so sets the step", *_WAITS
+    ),
+    "ranks.*.comm_share": Definition("0 to 1", "exposed waiting / wall time of the steady steps", *_WAITS),
+    "ranks.*.excess_ms": Definition(
+        "ms",
+        "how much longer than the median rank it takes in excess_phase, the phase in which it differs most",
+        "steps.<phase>_ns, backward without waiting",
+    ),
+    "balance.culprit": Definition("", "the rank that waits least all the time, more than chance explains", *_WAITS),
+    "balance.load_imbalance": Definition("", "largest / mean own work a step over the ranks, less 1", *_WAITS),
+    "balance.exposed_comm_ms": Definition("ms", "the least mean wait of any rank", *_WAITS),
     "gpus.*.index": Definition("", "the driver's index", "gpu.index", _SAMPLES),
     "gpus.*.memory_total_gib": Definition("GiB", "memory of the device", "gpu.memory_total_bytes", _SAMPLES),
     "gpus.*.peak_used_gib": Definition("GiB", "most memory in use, by whomever", "gpu.memory_used_bytes", _SAMPLES),

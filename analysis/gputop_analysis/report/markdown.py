@@ -10,7 +10,7 @@ from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
-from gputop_analysis.report.words import confidence, done, figure, ranks_to_show, recoverable, speed
+from gputop_analysis.report.words import balance, confidence, done, figure, ranks_to_show, recoverable, speed
 from gputop_analysis.text import duration, gib, ms
 
 RANKS_SHOWN = 32
@@ -142,9 +142,9 @@ def _ranks(report: Report) -> Iterator[str]:
     )
     memory = "peak GiB" if on_gpu else "RSS GiB"
     yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "wait ms", memory), rows)
-    if note:
+    for said in filter(None, (note, balance(report.rank_table))):
         yield ""
-        yield f"{note[0].upper()}{note[1:]}."
+        yield f"{said[0].upper()}{said[1:]}."
 
 
 def _gpus(report: Report) -> Iterator[str]:

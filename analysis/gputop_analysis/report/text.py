@@ -15,6 +15,7 @@ from gputop_analysis.report.trends import Trend, trends
 from gputop_analysis.report.words import (
     BUDGET_STYLE,
     HEALTH_STYLE,
+    balance,
     confidence,
     done,
     figure,
@@ -123,8 +124,8 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
         held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
         times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
         yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
-    if note:
-        yield from textwrap.wrap(note, width, initial_indent="     ", subsequent_indent="     ")
+    for said in (note, balance(report.rank_table)):
+        yield from textwrap.wrap(said, width, initial_indent="     ", subsequent_indent="     ")
 
 
 def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:

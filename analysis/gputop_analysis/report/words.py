@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gputop_analysis.model import Finding, RankSummary, RunSummary
+from gputop_analysis.rank_table import RankTable
 from gputop_analysis.text import ms
 
 HEALTH_STYLE = {
@@ -75,3 +76,23 @@ def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[Ra
     by_wait = sorted(ranks, key=lambda r: (not math.isfinite(r.wait_mean_ms), r.wait_mean_ms, r.rank))
     said = "that wait least" if math.isfinite(by_wait[0].wait_mean_ms) else "with the lowest numbers"
     return by_wait[:at_most], f"the {at_most} of {len(ranks)} ranks {said}; --json lists them all"
+
+
+def balance(table: RankTable | None) -> str:
+    """``rank 17 sets 98 % of the steps, 12.0 ms longer in backward than the median rank``; empty for no such rank."""
+    if table is None or not table.source:
+        return ""
+    least = ms(table.exposed_comm_ms)
+    said = [f"load imbalance {100 * table.load_imbalance:.1f} %, each rank waits {least} ms a step or more"]
+    if table.culprit is not None:
+        row = table.ranks.index(table.culprit)
+        share = f"{100 * float(table.slowest_share[row]):.0f} %"
+        longer = (
+            f", {ms(float(table.excess_ms[row]))} ms longer in {table.cause} than the median rank"
+            if table.cause
+            else ""
+        )
+        said.insert(0, f"rank {table.culprit} sets {share} of the steps{longer}")
+    elif table.pattern == "rotating":
+        said.insert(0, "the ranks take turns in being slow")
+    return "; ".join(said)
