@@ -16,6 +16,8 @@ from gputop_analysis.view import Array
 
 MIN_STEPS = 1000
 MIN_BLOCKS, MAX_BLOCKS = 10, 40
+BENDS = 3
+"""Of the curve (a polynomial) that is taken off before the autocorrelation is measured."""
 SURE_P = 0.01
 """Mann-Kendall's p below which a trend is one."""
 STILL_P, STILL_SHARE = 0.10, 0.01
@@ -68,12 +70,15 @@ def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | N
 
 
 def _blocks(values: Array) -> Array | None:
-    """Medians of blocks that are five autocorrelation times of the detrended series long."""
+    """Medians of blocks that are five autocorrelation times long, of what is left beside a smooth curve.
+
+    Losses fall, turn and rise in bends: beside a straight line each bend would look like autocorrelation.
+    """
     n = len(values)
     if n < 4 * MIN_BLOCKS:
         return None
-    at = np.arange(n, dtype=np.float64)
-    rest = values - theil_sen(at, values) * at
+    at = np.linspace(-1.0, 1.0, n)
+    rest = values - np.polyval(np.polyfit(at, values, BENDS + 1), at)
     length = max(int(np.ceil(5 * autocorrelation_time(rest))), n // MAX_BLOCKS)
     count = n // length
     if count < MIN_BLOCKS:

@@ -88,11 +88,12 @@ OUTLIER_SIGMAS, MIN_RELATIVE, REPEATED_SHARE, MIN_OUTLIERS = 8.0, 0.2, 0.05, 5
     id="NU10",
     name="loss of one rank stands out",
     family="numerics",
-    cause="compute",
+    cause="nan",
     trigger="one rank's loss lies 8 robust standard deviations and 20 % above the median of three ranks or more, in 5 "
     "% of "
     "the steps and at least five, and no other rank's does",
     fix="look at that rank's shard; run the steps again on another GPU",
+    explains=("NU02",),
 )
 def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     """A bad shard, or hardware that computes wrongly."""

@@ -1,0 +1,23 @@
+"""Memory: what is kept, and what evaluation wastes. Findings that need a GPU are tested on built records."""
+
+from fault_cases import Case, Clean
+
+ONE = "memory.py"
+
+CASES = (
+    Case(
+        "ME02", "losses kept with their graphs", ONE, {"FAULT": "graphs"}, title="graphs are kept", absorbed=("ME05",)
+    ),
+    Case("ME02", "batches kept on a list", ONE, {"FAULT": "tensors"}, absorbed=("ME05",)),
+    Case("ME05", "a history of strings that grows", ONE, {"FAULT": "objects"}),
+    Case(
+        "ME09",
+        "gradients zeroed and not freed",
+        ONE,
+        {"FAULT": "zero_grad", "WIDTH": 1024, "STEPS": 90},
+        severity=("info",),
+    ),
+    Case("ME10", "an evaluation with gradients enabled", ONE, {"FAULT": "eval_graph"}, title="forwards built a graph"),
+)
+
+CLEAN = (Clean("a cache that fills, and evaluations without gradients", ONE, {"FAULT": "clean_cache"}),)

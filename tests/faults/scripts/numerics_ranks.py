@@ -1,0 +1,63 @@
+"""A small DDP training over gloo on WORLD ranks whose numbers differ between ranks in one way (FAULT), or in none.
+
+The ranks are forked after torch is imported, so that a start costs one import.
+"""
+
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FAULT = os.environ.get("FAULT", "none")
+WORLD = int(os.environ.get("WORLD", "2"))
+STEPS = int(os.environ.get("STEPS", "120"))
+ODD_RANK = 1
+WIDTH, BATCH = 128, 128
+
+
+def train(rank):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    net = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH))
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
+    if FAULT != "same_random":
+        torch.manual_seed(rank + 1)
+    shuffled = torch.Generator().manual_seed(rank)
+    for step in range(STEPS):
+        inputs = torch.randn(BATCH, WIDTH, generator=shuffled)
+        targets = inputs @ teacher
+        if FAULT == "bad_shard" and rank == ODD_RANK and step % 4 == 0:
+            targets = targets * 12
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if FAULT == "drift" and rank == ODD_RANK and step == 30:
+            with torch.no_grad():
+                net[0].weight.mul_(1.001)
+    if rank == 0:
+        print(json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS}), flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    children = []
+    for rank in range(WORLD):
+        pid = os.fork()
+        if pid == 0:
+            train(rank)
+            return 0
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    return next((code for code in codes if code), 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
