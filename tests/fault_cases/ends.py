@@ -50,6 +50,7 @@ CASES = (
         ENDS,
         {"FAULT": "shared_memory"},
         absorbed=("HC06", "HC09"),
+        also=("IN01",),  # on a busy machine one worker is late for 30 ms steps
         exit_code=1,
         needs="root",
     ),

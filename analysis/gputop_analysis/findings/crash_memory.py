@@ -149,7 +149,7 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "critical",
         f"rank {event.get('rank')}: a worker found no room in shared memory, step {event.get('step', '?')}",
-        f"{event.get('class')}: {message}" + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if total else ""),
+        message + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
         "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in Kubernetes), or call "
         "torch.multiprocessing.set_sharing_strategy('file_system')"
         + (f"; num_workers={workers} hold up to prefetch_factor batches each there" if workers else ""),
