@@ -3,6 +3,7 @@
 import json
 
 import fault_cases
+import numpy as np
 import pytest
 from analysis_support import Builder
 
@@ -19,10 +20,11 @@ def report(tmp_path):
     """Two ranks on a GPU that tells everything, held up by their loader; a record stands for 8 steps."""
     build = Builder(tmp_path / "r")
     sizes = {"peak_allocated_bytes": 2 << 30, "reserved_bytes": 3 << 30}
+    random = np.random.default_rng(0)
     for rank in (0, 1):
         build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=5000)
         for i in range(150):
-            times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100}
+            times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100 + 0.1 * random.normal()}
             build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, **times, **sizes)
     used = {"memory_used_bytes": 3 << 30, "memory_total_bytes": 80 << 30}
     build.sample("gpu", t_ns=1, index=3, util_pct=70.0, power_w=300.0, **used)
