@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from gputop_analysis.findings.gil_events import busiest, cores_used, spent, within, without
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS, ENOUGH_STEPS, Share, crowded, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -103,18 +102,18 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     """None where there is no busy Python thread, where the signals are missing, or where little is lost."""
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
     seen = list(view.events("threads", rank=rank))
-    events = [event for event in seen if _busy(event) > BUSY]
+    events = [event for event in seen if cores_used(event) > BUSY]
     rows, counts = series.rows[series.steady], series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
     if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
-    contended, alone = _within(rows, events), _without(rows, seen)
+    contended, alone = within(rows, events), without(rows, seen)
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
-    switches = _spent(samples, "voluntary_switches_total", rows)
-    queued = _spent(samples, "run_wait_ns_total", rows)
+    switches = spent(samples, "voluntary_switches_total", rows)
+    queued = spent(samples, "run_wait_ns_total", rows)
     wait_ns = _comm_wait_ns(view, series) * counts
     computing = np.maximum(rows["forward_ns"] + rows["backward_ns"] - wait_ns, 1)
     using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
@@ -130,14 +129,14 @@ def _contention(view: RunView, rank: int) -> Contention | None:
         return None
     if not blocked.surely_above(0.05) and not (_hands_over(view, rank, per_step) and lost.surely_above(0.10)):
         return None
-    busy = float(np.mean([_busy(event) for event in events]))
+    busy = float(np.mean([cores_used(event) for event in events]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
-        contended = ~alone & _within(rows, seen)  # less than a third of a core costs something too
+        contended = ~alone & within(rows, seen)  # less than a third of a core costs something too
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
     part = lost.steps / float(counts[contended | alone].sum())
-    return Contention(lost, part, busy, per_step, *_rival(events), alone_ms)
+    return Contention(lost, part, busy, per_step, *busiest(events), alone_ms)
 
 
 def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> float | None:
@@ -188,58 +187,6 @@ def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, alone: Array, i
     return np.minimum(queued, rows["cpu_ns"]) if is_crowded else np.zeros(len(rows))
 
 
-def _within(rows: Array, events: list[dict[str, Any]]) -> Array:
-    """Mask of the records that ended while another Python thread was busy, as the events tell."""
-    begins = np.array([e["t_ns"] - _busy_ns(e) for e in events])
-    ends = np.array([e["t_ns"] for e in events])
-    order = np.argsort(begins)
-    at = np.searchsorted(begins[order], rows["t_end_ns"], side="right") - 1
-    return (at >= 0) & (rows["t_end_ns"] <= ends[order][np.maximum(at, 0)])
-
-
-def _without(rows: Array, events: list[dict[str, Any]]) -> Array:
-    """Mask of the records that ended while none was busy: not those that end after the last look at the threads."""
-    longest_ns = max(float(e.get("period_ms") or 0) for e in events) * 1e6
-    looked_at = rows["t_end_ns"] < max(max(e["t_ns"] for e in events), rows["t_end_ns"][-1] - 1.5 * longest_ns)
-    return ~_within(rows, events) & looked_at
-
-
-def _busy_ns(event: dict[str, Any]) -> float:
-    """How long before an event its threads were busy: the time since the last look, or since they began."""
-    ages = [float(one["age_s"]) * 1e9 for one in event.get("threads", ()) if one.get("age_s") is not None]
-    period_ns = float(event.get("period_ms") or 0) * 1e6
-    return min(period_ns, max(ages, default=period_ns))
-
-
-def _spent(samples: Array, column: str, rows: Array) -> Array:
-    """Growth of a counter of the training thread during each record, interpolated between samples."""
-    end, begin = rows["t_end_ns"], rows["t_end_ns"] - rows["wall_ns"]
-    t0 = int(samples["t_ns"][0])
-    at = [
-        np.interp((t - t0).astype(float), (samples["t_ns"] - t0).astype(float), samples[column]) for t in (end, begin)
-    ]
-    return at[0] - at[1]
-
-
 def _comm_wait_ns(view: RunView, series: RankSeries) -> float:
     comm = view.comm(series.rank)
     return float(comm["wait_ns"].mean()) if len(comm) else 0.0
-
-
-def _busy(event: dict[str, Any]) -> float:
-    return sum(float(one.get("cpu_share") or 0) for one in event.get("threads", ()))
-
-
-def _rival(events: list[dict[str, Any]]) -> tuple[str, str | None]:
-    """Name of the busiest thread, and the line that it was seen at most often."""
-    time: Counter[str] = Counter()
-    sites: dict[str, Counter[str]] = {}
-    for event in events:
-        for one in event.get("threads", ()):
-            name = str(one.get("name"))
-            time[name] += float(one.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
-            if one.get("site"):
-                where = f"{one['site']} {one.get('function') or ''}".strip()
-                sites.setdefault(name, Counter())[where] += 1
-    name = max(time, key=lambda name: time[name])
-    return name, sites[name].most_common(1)[0][0] if name in sites else None
