@@ -71,6 +71,7 @@ def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     random.seed(rank)
+    torch.manual_seed(rank)
     dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
     slow = rank == SLOW_RANK
     model = DistributedDataParallel(Net(slow))
