@@ -1,0 +1,119 @@
+"""What the agent sees of a loader with workers, of padding, and of cores."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from gputop_agent import affinity, batch, describe_loader, fetches, transport  # noqa: E402
+from gputop_agent.state import DATA, OTHER, S  # noqa: E402
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        time.sleep(0.05 if index == 9 else 0.0)  # worker 1 of 2 is late with the tenth batch
+        return torch.zeros(2)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    events = []
+    monkeypatch.setattr(transport, "send_event", lambda kind, **fields: events.append({"type": kind, **fields}))
+    yield events
+    fetches.reset()
+    S.phase, S.thread_ident = OTHER, 0
+
+
+def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
+    loader = DataLoader(Rows(), 1, num_workers=2)
+    batches = iter(loader)
+    watch = fetches.Watch()
+    fetches.watch(batches, describe_loader.describe_loader(loader))
+    watch.look()  # before the first batch nothing is counted
+    for _ in range(9):
+        next(batches)
+    deadline = time.monotonic() + 5
+    while batches._data_queue.qsize() == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    watch.look()
+    watch.flush()
+    (event,) = sent
+    assert (event["looks"], event["empty"], event["fetching"]) == (1, 0, 0)
+    assert (event["dataset"], event["num_workers"]) == ("Rows", 2)
+
+
+def test_a_fetch_that_waits_names_its_worker(sent):
+    loader = DataLoader(Rows(), 1, num_workers=2)
+    batches = iter(loader)
+    watch = fetches.Watch()
+    fetches.watch(batches, describe_loader.describe_loader(loader))
+    next(batches)
+    parts = vars(batches)
+    parts["_task_info"].update({1: (1,), 2: (0, "a batch that has come")})  # the second one has not
+    parts["_tasks_outstanding"] = 3
+    S.phase = DATA
+    watch.look()
+    watch.flush()
+    assert sent[0]["waited_for"] == [{"worker": 1, "looks": 1}]
+    assert sent[0]["behind"] == sum(sent[0]["states"].values()) == 1
+
+
+def test_an_epoch_begins_with_the_end_of_the_last(sent):
+    loader = DataLoader(Rows(), 1, num_workers=1)
+    first, second = iter(loader), iter(loader)
+    told = describe_loader.describe_loader(loader)
+    fetches.watch(first, told)
+    fetches.iterator_exhausted(second, 5_000_000)  # another loader's end says nothing
+    fetches.iterator_exhausted(first, 20_000_000)
+    fetches.iterator_made(second, 30_000_000)
+    fetches.watch(second, told)
+    fetches.first_fetch(second, 40_000_000)
+    fetches.Watch().flush()
+    (start,) = sent[0]["epoch_starts"]
+    assert (start["end_ms"], start["start_ms"], start["first_ms"]) == (20.0, 30.0, 40.0)
+
+
+def test_an_iterator_that_is_gone_is_let_go_of(sent):
+    loader = DataLoader(Rows(), 1, num_workers=1)
+    batches = iter(loader)
+    fetches.watch(batches, describe_loader.describe_loader(loader))
+    assert fetches._watched is not None
+    del batches
+    assert fetches._watched is None
+
+
+def test_a_loader_without_workers_is_not_watched(sent):
+    loader = DataLoader(Rows(), 1)
+    fetches.watch(iter(loader), describe_loader.describe_loader(loader))
+    fetches.Watch().look()
+    assert fetches._watched is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_padding_is_counted_from_the_mask(dtype):
+    batch.reset()
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]], dtype=dtype)
+    batch.count({"input_ids": torch.zeros(2, 4, dtype=torch.int64), "attention_mask": mask})
+    assert batch.take_padding() == {"batches": 1, "places": 8, "tokens": 4}
+    assert batch.take_padding() is None
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [torch.zeros(2, 4), torch.zeros(2, 1, 4, 4, dtype=torch.bool), torch.full((2, 4), -1), torch.ones(2, 4).long().T],
+)
+def test_other_masks_say_nothing(mask):
+    batch.reset()
+    batch.count({"attention_mask": mask})
+    assert batch.take_padding() is None
+
+
+@pytest.mark.parametrize("cpus", ["", "0", "0-3", "0-3,8", "1,3,5-7"])
+def test_lists_of_cores(cpus):
+    assert affinity.spell(affinity.parse(cpus)) == cpus

@@ -1,0 +1,351 @@
+"""Input and resource findings on built records: each fires on what shows it and stays silent where it must.
+
+Those that need a GPU, a second socket or a nearly full /dev/shm are synthetic here: no such machine made the records.
+"""
+
+import numpy as np
+import pytest
+from analysis_support import HOST, T0, Builder, pack
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.input_looks import surely
+from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+LOADER = {"num_workers": 2, "site": "train.py:41", "batch_size": 8, "dataset": "Rows", "collate_fn": "pad"}
+SAME = {name: LOADER[name] for name in ("num_workers", "batch_size", "dataset")}
+
+
+def found(build):
+    return {one.id: one for one in evaluate(build.open())}
+
+
+def waiting(tmp_path, data=12.0, loader=LOADER, steps=200, **hello):
+    """A run that waits ``data`` milliseconds a step for its batches."""
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=loader, **hello)
+    build.steps(steps, forward=6.0, backward=6.0, data=data)
+    return build
+
+
+def looks(build, rank=0, **counts):
+    given = {"looks": 60, "empty": 0, "fetching": 0, "behind": 0, "unpacking": 0, "states": {}, "waited_for": []}
+    build.event("loader", rank=rank, **SAME, **{**given, "epochs": 0, "epoch_starts": [], **counts})
+
+
+def workers(build, cpu=0.1, state="S", read_per_s=0.0, count=2, seconds=4):
+    for tick in range(seconds + 1):
+        for pid in range(count):
+            build.sample(
+                "process",
+                t_ns=T0 + tick * 10**9,
+                cpu_ns_total=int(cpu * tick * 1e9),
+                read_bytes_total=int(read_per_s * tick),
+                pid=500 + pid,
+                rank=0,
+                kind=PROCESS_WORKER,
+                state=ord(state),
+            )
+
+
+def host(build, seconds=4, **columns):
+    """One sample a second; a pair is a counter's start and growth a second."""
+    for tick in range(seconds + 1):
+        values = {k: v[0] + v[1] * tick if isinstance(v, tuple) else v for k, v in columns.items()}
+        build.sample("host", t_ns=T0 + tick * 10**9, **values)
+
+
+def of_rank(build, seconds=4, **columns):
+    for tick in range(2 * seconds + 1):
+        values = {k: int(v[0] + v[1] * tick / 2) if isinstance(v, tuple) else v for k, v in columns.items()}
+        build.sample("process", t_ns=T0 + tick * 5 * 10**8, pid=100, rank=0, kind=PROCESS_RANK, **values)
+
+
+def test_busy_workers_are_too_few(tmp_path):
+    build = waiting(tmp_path)
+    looks(build, empty=55, fetching=30, states={"R": 28})
+    workers(build, cpu=0.97)
+    only = found(build)
+    assert only["IN03"].absorbed == ("IN01",)
+    assert only["IN03"].recoverable_ms_per_step == pytest.approx(12, rel=0.05)
+    assert only["IN03"].fix.startswith("raise num_workers from 2 to 4")
+    assert only["IN03"].proof.value > only["IN03"].proof.threshold
+
+
+@pytest.mark.parametrize(
+    ("cpu", "counts"),
+    [(0.2, {"empty": 55}), (0.97, {"empty": 3}), (0.97, {"empty": 5, "looks": 8})],
+    ids=["idle workers", "batches lie ready", "too few looks"],
+)
+def test_the_workers_are_not_to_blame(tmp_path, cpu, counts):
+    build = waiting(tmp_path)
+    looks(build, **counts)
+    workers(build, cpu=cpu)
+    assert "IN03" not in found(build)
+    assert "IN01" in found(build)
+
+
+def test_without_looks_or_samples_only_the_wait_is_told(tmp_path):
+    assert set(found(waiting(tmp_path))) == {"IN01"}
+
+
+def test_looks_at_another_loader_do_not_count(tmp_path):
+    build = waiting(tmp_path)
+    build.event("loader", rank=0, **{**SAME, "dataset": "Validation"}, looks=60, empty=60, fetching=40, behind=40)
+    workers(build, cpu=0.97)
+    assert set(found(build)) == {"IN01"}
+
+
+def test_ready_batches_behind_one_slow_worker(tmp_path):
+    build = waiting(tmp_path)
+    looks(build, fetching=40, behind=36, waited_for=[{"worker": 1, "looks": 35}, {"worker": 0, "looks": 1}])
+    blocked = found(build)["IN06"]
+    assert "worker 1 of 2" in blocked.title
+    assert "in_order=False" in blocked.fix
+    assert blocked.recoverable_ms_per_step == pytest.approx(12 * 0.9, rel=0.05)
+    low, high = blocked.interval_ms_per_step
+    assert low <= blocked.recoverable_ms_per_step <= high
+
+
+def test_batches_in_many_pieces(tmp_path):
+    build = waiting(tmp_path)
+    looks(build, fetching=40, unpacking=38)
+    workers(build, cpu=0.3)
+    unpacking = found(build)["IN10"]
+    assert unpacking.absorbed == ("IN01",)
+    assert "collate_fn, now pad" in unpacking.fix
+
+
+def test_workers_that_compute_while_a_batch_is_handed_over_are_not_idle(tmp_path):
+    build = waiting(tmp_path)
+    looks(build, fetching=40, unpacking=38)
+    workers(build, cpu=0.8)
+    assert "IN10" not in found(build)
+
+
+def test_workers_that_wait_for_a_disk(tmp_path):
+    build = waiting(tmp_path)
+    looks(build, empty=50, fetching=40, states={"D": 30, "S": 8})
+    workers(build, read_per_s=5e6)
+    storage = found(build)["IN07"]
+    assert storage.absorbed == ("IN01",)
+    assert "10.0 MB/s" in storage.evidence  # two workers
+
+
+def test_io_pressure_counts_only_where_our_workers_read(tmp_path):
+    for name, read, expected in (("a", 5e6, True), ("b", 0.0, False)):
+        build = waiting(tmp_path / name)
+        looks(build, empty=50, fetching=40, states={"S": 38})
+        workers(build, read_per_s=read)
+        host(build, psi_io_some_pct=45.0)
+        assert ("IN07" in found(build)) is expected
+
+
+def epochs(tmp_path, pause_ms, loader=LOADER, begin=(60, 120, 180)):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader=loader)
+    for step in range(240):
+        build.step(forward=6.0, backward=6.0, data=pause_ms if step in begin else 0.2)
+    starts = [{"step": step, "end_ms": 20.0, "start_ms": 30.0, "first_ms": pause_ms - 50.0} for step in begin]
+    looks(build, epochs=len(starts), epoch_starts=starts)
+    return build
+
+
+def test_a_pause_at_each_epoch(tmp_path):
+    only = found(epochs(tmp_path, 900.0))
+    assert list(only) == ["IN05"]  # and not IN01: the other steps do not wait
+    assert only["IN05"].recoverable_ms_per_step == pytest.approx(3 * 900 / 240, rel=0.02)
+    assert "persistent_workers=True" in only["IN05"].fix
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "loader", "begin"),
+    [
+        (900.0, {**LOADER, "persistent_workers": True}, (60, 120)),
+        (900.0, LOADER, (60,)),
+        (80.0, LOADER, (60, 120)),
+    ],
+    ids=["persistent already", "only one epoch seen", "short"],
+)
+def test_no_stall_of_epochs(tmp_path, pause_ms, loader, begin):
+    assert "IN05" not in found(epochs(tmp_path, pause_ms, loader, begin))
+
+
+def ranks(tmp_path, prints, parallel=None):
+    build = Builder(tmp_path / "r")
+    for rank, crcs in enumerate(prints):
+        build.hello(rank, world_size=len(prints), dataloader=LOADER, parallel=parallel or {"ddp": {"buckets": 1}})
+        for step in range(120):
+            crc = int(crcs[step // 10]) if step % 10 == 0 and step // 10 < len(crcs) else 0
+            build.step(rank, forward=10.0, batch_crc=crc)
+    return build
+
+
+SHARDS = np.arange(1, 25).reshape(2, 12)
+
+
+@pytest.mark.parametrize(
+    ("prints", "parallel", "expected"),
+    [
+        ((SHARDS[0], SHARDS[0]), None, True),
+        ((SHARDS[0], SHARDS[1]), None, False),
+        ((np.full(12, 7), np.full(12, 7)), None, False),
+        ((SHARDS[0][:4], SHARDS[0][:4]), None, False),
+        ((SHARDS[0], SHARDS[0]), {"backend": "gloo"}, False),
+        ((SHARDS[0], SHARDS[0]), {"fsdp": {"version": 2}, "mesh": {"shape": [2, 2]}}, False),
+        ((SHARDS[0], SHARDS[1], SHARDS[0]), None, True),
+    ],
+    ids=["same", "shards", "one batch for ever", "too few", "not data-parallel", "tensor-parallel", "two of three"],
+)
+def test_ranks_with_the_same_batches(tmp_path, prints, parallel, expected):
+    same = found(ranks(tmp_path, prints, parallel)).get("IN12")
+    assert (same is not None) is expected
+    if len(prints) == 3:
+        assert "ranks 0, 2 " in same.title
+
+
+def test_an_input_straggler_is_one_card_and_says_what_differs(tmp_path):
+    build = Builder(tmp_path / "r")
+    for rank in range(3):
+        slow = rank == 1
+        loader = {**LOADER, "num_workers": 1 if slow else 4}
+        build.hello(rank, world_size=3, dataloader=loader, parallel={"ddp": {"buckets": 1}})
+        random = np.random.default_rng(rank)
+        for _ in range(200):
+            data = 8.0 * random.gamma(400, 1 / 400) if slow else 0.2
+            build.step(rank, forward=5.0, backward=5.0, data=data, wait_ms=0.2 if slow else 8.0)
+    only = found(build)
+    assert "CR03" in only["IN11"].absorbed
+    assert (only["IN11"].rank, "CR03" in only) == (1, False)
+    assert "num_workers=1 and not 4" in only["IN11"].evidence
+
+
+def test_padding(tmp_path):
+    build = waiting(tmp_path, data=0.1)
+    build.event("padding", rank=0, batches=20, places=20_000, tokens=8_000)
+    padding = found(build)["IN14"]
+    assert "60 %" in padding.title
+    assert padding.recoverable_ms_per_step == pytest.approx(12 * 0.6, rel=0.05)
+
+
+@pytest.mark.parametrize(("batches", "tokens"), [(20, 15_000), (4, 8_000)], ids=["little", "too few batches"])
+def test_no_padding_to_speak_of(tmp_path, batches, tokens):
+    build = waiting(tmp_path, data=0.1)
+    build.event("padding", rank=0, batches=batches, places=20_000, tokens=tokens)
+    assert "IN14" not in found(build)
+
+
+def test_shared_memory_nearly_full_synthetic(tmp_path):
+    for name, used, expected in (("a", 60 << 20, "medium"), ("b", 63 << 20, "high"), ("c", 30 << 20, None)):
+        build = waiting(tmp_path / name, data=0.1)
+        host(build, shm_used_bytes=used, shm_total_bytes=64 << 20)
+        full = found(build).get("IN13")
+        assert (full.severity if full else None) == expected
+
+
+def test_open_files_near_the_limit(tmp_path):
+    build = waiting(tmp_path, data=0.1, limits={"open_files": 1024})
+    of_rank(build, seconds=2, open_files=900, run_wait_ns_total=-1)
+    assert "900 of 1,024" in found(build)["IN13"].title
+
+
+def test_no_limit_no_verdict_on_files(tmp_path):
+    build = waiting(tmp_path, data=0.1)
+    of_rank(build, seconds=2, open_files=900, run_wait_ns_total=-1)
+    assert "IN13" not in found(build)
+
+
+def test_a_cpu_quota(tmp_path):
+    build = waiting(tmp_path, data=0.1)
+    host(build, cgroup_throttled_us_total=(5_000_000, 300_000), cgroup_cpu_limit=0.7, cpu_count=8)
+    quota = found(build)["HO05"]
+    assert quota.recoverable_ms_per_step == pytest.approx(0.3 * 12.1, rel=0.05)
+    assert "0.7 cores" in quota.evidence
+
+
+@pytest.mark.parametrize("throttled", [-1, (5_000_000, 0), (5_000_000, 10_000)], ids=["unknown", "before", "1 %"])
+def test_no_quota_that_costs(tmp_path, throttled):
+    build = waiting(tmp_path, data=0.1)
+    host(build, cgroup_throttled_us_total=throttled, cpu_count=8)
+    assert "HO05" not in found(build)
+
+
+@pytest.mark.parametrize(
+    ("faults_per_s", "system_ms", "expected"),
+    [(1_000_000, 600.0, True), (1_000_000, 2.0, False), (100_000, 400.0, False), (1_000_000, None, False)],
+    ids=["storm", "cheap", "few", "cost not known"],
+)
+def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
+    build = waiting(tmp_path, data=0.1)
+    of_rank(build, seconds=2, minor_faults_total=(50_000, faults_per_s), run_wait_ns_total=-1)
+    for second in range(1, 4) if system_ms is not None else ():
+        t_ns = T0 + second * 10**9
+        build.event("paging", t_ns, rank=0, period_ms=1000, faults=faults_per_s, system_ms=system_ms)
+    storm = found(build).get("HO12")
+    assert (storm is not None) is expected
+    if expected:
+        assert storm.recoverable_ms_per_step == pytest.approx(0.6 * 12.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("threads", "run_wait", "expected"), [(8, 0.4, True), (1, 0.4, False), (8, 0.0, False)], ids=["many", "1", "idle"]
+)
+def test_threads_beyond_the_cores(tmp_path, threads, run_wait, expected):
+    build = Builder(tmp_path / "r", cpu_count=4)
+    build.hello(threads={"torch": threads})
+    build.steps(300, forward=6.0, backward=6.0)
+    of_rank(build, seconds=3, run_wait_ns_total=(0, run_wait * 1e9))
+    only = found(build)
+    assert ("HO14" in only) is expected
+    if expected:
+        assert only["HO14"].absorbed == ("IN04",)
+        assert "OMP_NUM_THREADS=4" in only["HO14"].fix
+
+
+def on_gpu(tmp_path, h2d, gpu_rows=0, rx=0.0, **hello):
+    """Steps of 20 ms on the device's clock, ``h2d`` of them copies; ``rx`` in MB/s over a gen 5 link of 16 lanes."""
+    build = Builder(tmp_path / "r")
+    build.state["gpus"] = [{"index": 3, "uuid": "GPU-1"}]
+    build.writer.write_state(build.state)
+    build.hello(device="cuda", device_uuid="GPU-1", dataloader=LOADER, **hello)
+    for step in range(120):
+        build.step(forward=3.0, backward=5.0)
+        row = {"data_ms": 0.1, "h2d_ms": h2d, "forward_ms": 5, "backward_ms": 10, "optimizer_ms": 1, "other_ms": 0.1}
+        build.writer.append_rank("device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=20.0, **row))
+    for tick in range(gpu_rows):
+        build.sample("gpu", t_ns=T0 + tick * 10**8, index=3, pcie_gen=5, pcie_width=16, pcie_rx_mb_s=rx)
+    return build
+
+
+@pytest.mark.parametrize(
+    ("h2d", "pinned", "expected"), [(2.0, False, True), (2.0, True, False), (0.2, False, False), (2.0, None, False)]
+)
+def test_pageable_copies_synthetic(tmp_path, h2d, pinned, expected):
+    build = on_gpu(tmp_path, h2d, batch={"pinned": pinned})
+    assert ("IN08" in found(build)) is expected
+
+
+@pytest.mark.parametrize(
+    ("rx", "gpu_rows", "expected"), [(5_000.0, 20, True), (1_000.0, 20, False), (5_000.0, 0, False)]
+)
+def test_copies_as_fast_as_the_link_on_the_critical_path_synthetic(tmp_path, rx, gpu_rows, expected):
+    build = on_gpu(tmp_path, 2.0, gpu_rows, rx, batch={"pinned": True})
+    assert ("IN09" in found(build)) is expected
+
+
+@pytest.mark.parametrize(("near", "expected"), [(2, True), (28, False)])
+def test_a_rank_on_the_wrong_socket_synthetic(tmp_path, near, expected):
+    build = waiting(tmp_path, data=0.1, affinity={"allowed_cpus": "0-63", "device_cpus": "32-63"})
+    for _ in range(3):
+        build.event("placement", rank=0, looks=10, near=near // 3)
+    only = found(build)
+    assert ("HO13" in only) is expected
+    if expected:
+        assert "32-63" in only["HO13"].fix
+        assert only["HO13"].host == HOST
+
+
+@pytest.mark.parametrize(("seen", "of"), [(0, 0), (0, 10), (10, 10), (5, 10), (500, 1000)])
+def test_the_lower_end_of_a_counted_share(seen, of):
+    low = surely(seen, of)
+    assert 0.0 <= low <= (seen / of if of else 0.0)
+    assert surely(10 * seen, 10 * of) >= low  # more looks, surer
