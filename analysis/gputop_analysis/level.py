@@ -55,6 +55,7 @@ def level_change(values: Array) -> Change | None:
     index = _place(series)
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])
+    residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = 0.0  # rounding has no autocorrelation
     tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index))) if residuals.any() else 1.0
     if min(index, n - index) < ENOUGH * tau:
         return None

@@ -59,6 +59,11 @@ def test_a_passing_bump_and_a_constant_are_no_lasting_change():
     assert level_change(np.ones(5)) is None
 
 
+def test_a_step_between_two_constants_is_certain():
+    change = level_change(np.repeat([1.1, 2.3], [90, 200]))
+    assert change is not None and change.index == 90 and change.tau == 1.0
+
+
 # ---- CE11
 
 

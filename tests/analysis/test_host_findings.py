@@ -235,3 +235,45 @@ def test_host_code_without_a_line_is_an_info(tmp_path):
     build.hello()
     build.steps(150, forward=6.0, backward=9.0, other=8.0)
     assert found(build)["HO06"].severity == "info"
+
+
+# ---- HO04
+
+
+def rivalled(tmp_path, cpu_share=0.6, alone=100):
+    """Steps of 10 ms, then 200 of 30 ms while another Python thread is busy; looked at once a second."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(alone + 200):
+        late = step >= alone
+        build.step(
+            forward=10.0 if late else 4.0, backward=20.0 if late else 6.0, compute_cpu_ns=9_000_000, cpu_ns=9_500_000
+        )
+    began_s = alone * 0.010
+    for tick in range(int(2 * (began_s + 6)) + 1):
+        at = tick * 500_000_000
+        counters = {"run_wait_ns_total": 0, "voluntary_switches_total": 150 * tick}
+        build.sample("process", t_ns=T0 + at, cpu_ns_total=at, pid=100, rank=0, kind=PROCESS_RANK, **counters)
+    for second in range(1, 7):
+        thread = {
+            "name": "logger",
+            "cpu_share": cpu_share,
+            "site": "log.py:5",
+            "function": "spin",
+            "age_s": float(second),
+        }
+        build.event("threads", T0 + int((began_s + second) * 1e9), rank=0, period_ms=1500, threads=[thread])
+    return build
+
+
+def test_the_lock_costs_what_a_step_takes_beyond_one_without_the_thread(tmp_path):
+    gil = found(rivalled(tmp_path))["HO04"]
+    assert gil.recoverable_ms_per_step == pytest.approx(20 * 200 / 290, rel=0.03)  # the first ten steps are warm-up
+    assert "without them a step took 10.0 ms" in gil.evidence and gil.site == "log.py:5 spin"
+    assert "CE11" in gil.absorbed
+
+
+def test_without_steps_alone_cpu_time_tells(tmp_path):
+    gil = found(rivalled(tmp_path, alone=0))["HO04"]
+    assert gil.recoverable_ms_per_step == pytest.approx(30 - 9.5, rel=0.05)
+    assert gil.proof is not None and "cpu_ns" in gil.proof.inputs[0].source
