@@ -66,6 +66,8 @@ class Finding:
     """95 % interval of the same."""
     recoverable_hours: float | None = None
     """Over the rest of the run; None while its length is not known."""
+    recoverable_usd: float | None = None
+    """What those hours cost at the rent of the run's GPUs; None where a price is not known."""
     absorbed: tuple[str, ...] = ()
     """Ids of the findings that this one explains."""
     absorbed_by: str | None = None

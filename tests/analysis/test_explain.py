@@ -5,7 +5,7 @@ import json
 import fault_cases
 import numpy as np
 import pytest
-from analysis_support import Builder
+from analysis_support import T0, Builder
 
 from gputop_analysis.explain import NotInReport, explain, explain_data, overview
 from gputop_analysis.findings import CATALOGUE
@@ -19,6 +19,7 @@ from gputop_analysis.report.figures import definition, figures, numbers
 def report(tmp_path):
     """Two ranks on a GPU that tells everything, held up by their loader; a record stands for 8 steps."""
     build = Builder(tmp_path / "r")
+    build.state["gpus"] = [{"index": 3, "name": "NVIDIA H100 80GB HBM3"}]
     sizes = {"peak_allocated_bytes": 2 << 30, "reserved_bytes": 3 << 30}
     random = np.random.default_rng(0)
     for rank in (0, 1):
@@ -27,7 +28,10 @@ def report(tmp_path):
             times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100 + 0.1 * random.normal()}
             build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, **times, **sizes)
     used = {"memory_used_bytes": 3 << 30, "memory_total_bytes": 80 << 30}
-    build.sample("gpu", t_ns=1, index=3, util_pct=70.0, power_w=300.0, **used)
+    for second in range(20):
+        energy_mj = 300_000 * (1 + second)
+        at = {"t_ns": T0 + second * 10**9, "index": 3, "energy_mj_total": energy_mj}
+        build.sample("gpu", util_pct=70.0, power_w=300.0, **used, **at)
     build.end()
     return Report(build.open())
 

@@ -22,7 +22,7 @@ TOP = (
 )
 VERDICT = (
     "health headline bottleneck confidence why do_first finding rank site recoverable_ms_per_step "
-    "interval_ms_per_step recoverable_hours"
+    "interval_ms_per_step recoverable_hours recoverable_usd"
 )
 RANK = (
     "rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms wait_mean_ms peak_allocated_gib "
@@ -31,7 +31,7 @@ RANK = (
 GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w"
 FINDING = (
     "id name severity rank host site title evidence fix confidence recoverable_ms_per_step interval_ms_per_step "
-    "recoverable_hours absorbed_by gpu absorbed proof"
+    "recoverable_hours recoverable_usd absorbed_by gpu absorbed proof"
 )
 
 

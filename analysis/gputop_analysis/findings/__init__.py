@@ -53,8 +53,9 @@ from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, Result
 from gputop_analysis.live_ranks import live_ranks
 from gputop_analysis.model import Finding
+from gputop_analysis.prices import run_usd_per_hour
 from gputop_analysis.summary import steps_done
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.reader import RunRecord
 
 __all__ = ["CATALOGUE", "evaluate", "judge", "judge_view"]
@@ -102,4 +103,12 @@ def _with_hours(one: Finding, view: RunView) -> Finding:
     if one.recoverable_ms_per_step is None or not totals:
         return one
     left = max(totals) - min((steps_done(view.record, rank) for rank in view.ranks), default=0)
-    return replace(one, recoverable_hours=one.recoverable_ms_per_step * left / 3.6e6) if left > 0 else one
+    if left <= 0:
+        return one
+    hours, rent = one.recoverable_ms_per_step * left / 3.6e6, _usd_per_hour(view)
+    return replace(one, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent)
+
+
+@once_per_view
+def _usd_per_hour(view: RunView) -> float | None:
+    return run_usd_per_hour(view.record)

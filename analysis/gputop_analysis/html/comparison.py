@@ -30,7 +30,7 @@ def _phases(diff: Diff) -> str:
 
 def _changes(diff: Diff) -> str:
     rows = [(one.name, _said(one.a), _said(one.b)) for one in diff.changes]
-    return f"<h3>Set differently</h3>{table(('setting', 'A', 'B'), rows, left=3)}" if rows else ""
+    return f"<h3>Set differently</h3>{table(('setting', 'A', 'B'), rows, left=(0, 1, 2))}" if rows else ""
 
 
 def _name(phase: str) -> str:

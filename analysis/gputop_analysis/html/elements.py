@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
@@ -23,11 +23,11 @@ def section(title: str, html: str, note: str = "") -> str:
     return f"<section><h2>{escape(title)}</h2>{said}{html}</section>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table of texts; the first ``left`` columns are left-aligned."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """A table of texts; the columns ``left`` are left-aligned, the others are figures."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f"<{tag}{' class=l' if i < left else ''}>{escape(c)}</{tag}>" for i, c in enumerate(row))
+        return "".join(f"<{tag}{' class=l' if i in left else ''}>{escape(c)}</{tag}>" for i, c in enumerate(row))
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'

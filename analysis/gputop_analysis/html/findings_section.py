@@ -54,4 +54,4 @@ def _judged(proof: Proof) -> str:
         ("threshold", f"{figure(proof.threshold)} {proof.unit}"),
         ("formula", proof.formula),
     ]
-    return pairs(judged) + (table(("input", "value", "unit", "source"), rows) if rows else "")
+    return pairs(judged) + (table(("input", "value", "unit", "source"), rows, left=(0, 2, 3)) if rows else "")

@@ -74,7 +74,7 @@ def ranks(report: Report) -> str:
     memory = "peak GiB" if on_gpu else "RSS GiB"
     head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped")
     notes = [f"{text[0].upper()}{text[1:]}." for text in (said, balance(report.rank_table)) if text]
-    return section("Ranks", table(head, rows, left=3), " ".join(notes))
+    return section("Ranks", table(head, rows, left=(0, 1, 2)), " ".join(notes))
 
 
 def gpus(report: Report) -> str:
@@ -85,7 +85,7 @@ def gpus(report: Report) -> str:
         for g in ours
     ]
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
-    return section("GPUs", table(head, rows, left=3)) if rows else ""
+    return section("GPUs", table(head, rows, left=(0, 1, 2))) if rows else ""
 
 
 def _rates(gpu: Any) -> tuple[float, ...]:
@@ -144,4 +144,6 @@ def sources(report: Report) -> str:
     note = (
         "`gputop report RUN --explain NAME` prints the same, and for each finding its inputs, statistic and threshold."
     )
-    return section("Where the numbers come from", details(f"{len(rows)} figures", table(head, rows)), note)
+    return section(
+        "Where the numbers come from", details(f"{len(rows)} figures", table(head, rows, left=(0, 2, 3, 4, 5))), note
+    )

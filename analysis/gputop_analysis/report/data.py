@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gputop_agent import wire
+from gputop_analysis.energy import energy
 from gputop_analysis.model import Bottleneck, Finding, GpuSummary, RankSummary
 from gputop_analysis.report.build import Report
 from gputop_probes.record.reader import RunRecord
@@ -40,6 +41,7 @@ _FINDING = (
     "recoverable_ms_per_step",
     "interval_ms_per_step",
     "recoverable_hours",
+    "recoverable_usd",
     "absorbed",
     "absorbed_by",
 )
@@ -75,6 +77,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "goodput": _goodput(report),
         "numerics": _numerics(report),
         "balance": _balance(report),
+        "energy": _energy(report),
         "ranks": [_rank(one) | _beside_others(report, place) for place, one in enumerate(s.ranks)],
         "gpus": [_gpu(one) for one in s.gpus],
         "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
@@ -115,6 +118,7 @@ def _verdict(report: Report) -> dict[str, Any]:
         "recoverable_ms_per_step": one.recoverable_ms_per_step if one else None,
         "interval_ms_per_step": one.interval_ms_per_step if one else None,
         "recoverable_hours": one.recoverable_hours if one else None,
+        "recoverable_usd": one.recoverable_usd if one else None,
     }
 
 
@@ -135,6 +139,11 @@ def _goodput(report: Report) -> dict[str, Any] | None:
         return None
     seconds = {name: value / 1e9 for name, value in found.parts_ns.items()}
     return {"share": found.goodput, "session_s": found.session_ns / 1e9, "parts_s": seconds, "restarts": found.restarts}
+
+
+def _energy(report: Report) -> dict[str, Any] | None:
+    found = energy(report.view)
+    return asdict(found) if found else None
 
 
 def _numerics(report: Report) -> dict[str, Any] | None:

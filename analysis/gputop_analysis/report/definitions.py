@@ -35,6 +35,7 @@ _WAITS = (
     "comm.wait_ns (DDP's timers), else arrivals in the flight recorder, else steps.comm_ns",
     "all steady steps that the ranks have in common",
 )
+_ENERGY = ("gpu.energy_mj_total", "the newest 50,000 samples of each host's GPUs")
 _TREND = ("steps.loss, device.loss", "the newest half of the run, at least 1000 steps, at most 3000 points")
 _TREND_PARTS = {
     "first_step": ("", "first step of the window"),
@@ -133,6 +134,13 @@ DEFINITIONS: dict[str, Definition] = {
         "", "the rank whose loss is judged: the first one", "file name of the step records", "the file name"
     ),
     **{f"numerics.loss_trend.{name}": Definition(unit, text, *_TREND) for name, (unit, text) in _TREND_PARTS.items()},
+    "verdict.recoverable_usd": Definition(
+        "USD", "recoverable_hours x rent of the run's GPUs an hour, the median of published prices", _FIRST, "see there"
+    ),
+    "energy.watts": Definition("W", "mean power of the run's GPUs together: growth of their counters / time", *_ENERGY),
+    "energy.joules_per_sample": Definition("J", "watts / samples per second", *_ENERGY),
+    "energy.joules_per_token": Definition("J", "watts / tokens per second", *_ENERGY),
+    "energy.gpus": Definition("", "GPUs whose counters were read", *_ENERGY),
     "ranks.*.rank": Definition("", "global rank", "file name of the step records", "the file name"),
     "ranks.*.steps": Definition(
         "steps", "last step index + 1 of each attempt, added up", "steps.step", "the last record of each attempt"

@@ -59,6 +59,7 @@ def recoverable(one: Finding) -> str:
         said += f" (95 % interval {ms(low)} to {ms(high)})"
     if one.recoverable_hours and one.recoverable_hours >= 0.01:
         said += f", {one.recoverable_hours:.2f} h over the rest of the run"
+        said += f", ${one.recoverable_usd:,.2f} of rent" if one.recoverable_usd and one.recoverable_usd >= 0.01 else ""
     return said
 
 
