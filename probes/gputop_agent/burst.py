@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from . import lane, rivals, steps, transport, wire
+from . import rivals, transport, wire
 from .cycle import C
 from .state import S
 
@@ -72,6 +72,8 @@ class Burst:
 
     def on_step_closed(self, step, *_):
         """Called by the training thread at each boundary: starts the profiler, counts, stops it, then waits."""
+        from . import lane  # both this and ``steps`` lead back here when they are imported
+
         if lane.Lane.settling:  # the step ended some milliseconds ago
             return
         try:
@@ -166,6 +168,8 @@ class Burst:
 
 def _booked(function, *args):
     """``function(*args)``, booked as our own time; raises what the function raises."""
+    from . import steps
+
     failure = []
 
     def guarded():
