@@ -41,7 +41,7 @@ def named(runs: int, steps: int, ranks: int, rho: float, noise: float = NOISE, s
         for one in own:
             slowest = one.max(axis=1, keepdims=True)
             found = find_culprit(slowest - one, float(slowest.mean()))
-            hits += found is not None and (not slower or found.index == slow)
+            hits += found is not None and (not slower or found.column == slow)
     return hits / runs
 
 

@@ -32,7 +32,8 @@ _BATCHES = (8, 20)
 class Culprit(NamedTuple):
     """The rank that waits least, and how likely its lead is chance."""
 
-    index: int
+    column: int
+    """Its place among the ranks."""
     lead_ms: float
     """How much longer than it the typical other rank waits, per step."""
     threshold_ms: float
@@ -62,14 +63,14 @@ def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
     if steps < 10 or ranks < 2:
         return None
     means = waits_ms.mean(axis=0)
-    index = int(np.argmin(means))
-    lead = typical(np.delete(means, index)) - float(means[index])
+    column = int(np.argmin(means))
+    lead = typical(np.delete(means, column)) - float(means[column])
     threshold = max(MIN_EFFECT_MS, MIN_EFFECT_SHARE * (wall_ms - float(np.median(means))))
     if lead < threshold:
         return None
     error = level_error(waits_ms)
     p = min(1.0, ranks * student_tail(lead / error.value, error.dof)) if error.value > 0 else 0.0
-    return Culprit(index, lead, threshold, p) if p <= SIGNIFICANCE else None
+    return Culprit(column, lead, threshold, p) if p <= SIGNIFICANCE else None
 
 
 def typical(means: Array) -> float:

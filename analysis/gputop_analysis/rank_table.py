@@ -92,12 +92,13 @@ def rank_table(view: RunView) -> RankTable:
     mean_ms[counts == 0] = np.nan
     waited = waits(view)
     wait_ms, wait_mean = _columns(waited, ranks)
-    step_ms, phases = mean_ms[:, 0], dict(zip(wire.PHASES, mean_ms[:, 1:].T, strict=True))
+    step_ms = mean_ms[:, 0]
+    phases: dict[str, Array] = {name: mean_ms[:, 1 + place] for place, name in enumerate(wire.PHASES)}
     if waited is not None and waited.backward_compute_ms is not None:
         phases["backward"] = _spread(waited, ranks, waited.backward_compute_ms.mean(axis=0))
     excess_phase, excess_ms = _excess(phases, step_ms)
     found = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
-    culprit = waited.ranks[found.index] if waited is not None and found is not None else None
+    culprit = waited.ranks[found.column] if waited is not None and found is not None else None
     return RankTable(
         ranks=ranks,
         hosts=tuple(view.host_of(rank) for rank in ranks),

@@ -58,7 +58,8 @@ def test_workers_that_do_nothing(tmp_path):
     assert list(hang) == ["HC02"]
     assert "2 of 2 workers live" in hang["HC02"].title
     assert (hang["HC02"].rank, hang["HC02"].site, hang["HC02"].severity) == (0, "train.py:41", "critical")
-    assert hang["HC02"].proof.value == SILENT_S
+    proof = hang["HC02"].proof
+    assert proof is not None and proof.value == SILENT_S
 
 
 def test_workers_that_are_gone(tmp_path):
@@ -115,7 +116,7 @@ def test_synthetic_out_of_gpu_memory(tmp_path):
     oom = only["HC04"]
     assert "2.50 GiB" in oom.title and "expandable_segments" in oom.fix and "grows" in oom.fix
     assert (oom.site, oom.rank, set(oom.absorbed) >= {"HC06", "HC09"}) == ("train.py:12 step", 0, True)
-    assert (oom.proof.value, oom.proof.threshold) == (2.5, 1.2)
+    assert oom.proof is not None and (oom.proof.value, oom.proof.threshold) == (2.5, 1.2)
 
 
 def test_shared_memory(tmp_path):

@@ -66,7 +66,7 @@ def test_synthetic_heat_explains_the_slow_rank(tmp_path):
     assert (heat.rank, heat.gpu, heat.severity) == (2, 2, "high")
     assert {"CR01", "TP05"} <= set(heat.absorbed)
     assert heat.recoverable_ms_per_step == pytest.approx((1 - 1500 / 1980) * 121, rel=0.05)
-    assert heat.proof.value > heat.proof.threshold
+    assert heat.proof is not None and heat.proof.value > heat.proof.threshold
 
 
 def test_synthetic_clock_skew_without_a_reason(tmp_path):

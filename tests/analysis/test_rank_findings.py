@@ -38,7 +38,7 @@ def test_a_rank_five_percent_slow_is_found(steps, rho):
         own = 100 + 3 * drifting(random, steps, 8, rho)
         own[:, 3] += 5
         found = judged(own)
-        assert found is not None and found.index == 3
+        assert found is not None and found.column == 3
         assert found.lead_ms == pytest.approx(5, abs=2.5)
 
 
@@ -51,7 +51,8 @@ def test_an_outlier_is_no_straggler():
 def test_small_leads_and_few_steps_are_not_judged():
     assert judged(np.tile([10.0, 11.9], (100, 1))) is None
     assert judged(np.tile([10.0, 20.0], (9, 1))) is None
-    assert judged(np.tile([10.0, 20.0], (100, 1))).p == 0.0
+    certain = judged(np.tile([10.0, 20.0], (100, 1)))
+    assert certain is not None and certain.p == 0.0
 
 
 def test_typical_shrugs_off_one_rank():
@@ -115,6 +116,7 @@ def test_exposed_communication_is_the_least_wait(tmp_path):
     comm = found(synchronous(tmp_path, wait_ms=8.0))
     assert list(comm) == ["CR06"]
     assert (comm["CR06"].rank, comm["CR06"].recoverable_ms_per_step) == (None, pytest.approx(8.0, rel=0.01))
+    assert comm["CR06"].proof is not None
     assert comm["CR06"].proof.value == pytest.approx(100 * 8 / 27, rel=0.02)
     assert found(synchronous(tmp_path / "b", wait_ms=1.5)) == {}
 

@@ -63,7 +63,7 @@ class Straggler:
     def wait_ms(self) -> tuple[float, float]:
         """Mean wait of the slow rank, and of the median one of the others."""
         means = self.waits.ms.mean(axis=0)
-        return float(means[self.culprit.index]), float(np.median(np.delete(means, self.culprit.index)))
+        return float(means[self.culprit.column]), float(np.median(np.delete(means, self.culprit.column)))
 
     @property
     def causes(self) -> str:
@@ -85,12 +85,12 @@ def straggler(view: RunView) -> Straggler | None:
     found = find_culprit(waited.ms, wall_ms)
     if found is None:
         return None
-    others = np.delete(waited.ms, found.index, axis=1)
-    lead = np.median(others, axis=1) - waited.ms[:, found.index]
+    others = np.delete(waited.ms, found.column, axis=1)
+    lead = np.median(others, axis=1) - waited.ms[:, found.column]
     cost = block_bootstrap(lead, np.ones(len(lead)))
-    excess = _excess(view, waited, found.index)
+    excess = _excess(view, waited, found.column)
     phase = max(excess, key=lambda name: excess[name])
-    return Straggler(waited.ranks[found.index], found, cost, wall_ms, phase, excess, waited) if cost.low > 0 else None
+    return Straggler(waited.ranks[found.column], found, cost, wall_ms, phase, excess, waited) if cost.low > 0 else None
 
 
 def _excess(view: RunView, waited: Waits, culprit: int) -> dict[str, float]:

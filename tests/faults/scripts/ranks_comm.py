@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 FAULT = os.environ.get("FAULT", "none")
 WORLD = 2
-STEPS = {"big": 60, "unused": 560, "mismatch": 30, "experts": 260}.get(FAULT, 120)
+STEPS = {"big": 60, "unused": 560, "mismatch": 30, "experts": 260, "clean_experts": 260}.get(FAULT, 120)
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"big": 1400, "accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
 PAUSE_S = {"unused": 0.001, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
