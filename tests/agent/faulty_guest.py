@@ -106,7 +106,7 @@ def train():
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    loader = torch.utils.data.DataLoader(torch.randn(24, 4), 4)
+    loader = torch.utils.data.DataLoader(torch.randn(64, 4), 4)
     for x in loader:
         loss = net(x).pow(2).mean()
         scaler.scale(loss).backward()
@@ -146,6 +146,13 @@ def train_short_steps(net, optimizer):
     return noted
 
 
+def look_early():
+    """Let the rare look at gradients, and the count of tensors, fall into these few steps."""
+    from gputop_agent import checkup, growth
+
+    checkup.K.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
+
+
 def child(folder, name, fault):
     for descriptor, suffix in ((1, "out"), (2, "err")):
         target = os.open(folder / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -159,6 +166,7 @@ def child(folder, name, fault):
 
             with contextlib.suppress(Exception):  # as the injected finder does
                 core.install(torch, Finder())
+                look_early()
         noted = train()
         if name == "no_fault":
             (folder / "noted").write_text(str(noted))
