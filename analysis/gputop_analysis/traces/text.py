@@ -61,7 +61,8 @@ def _head(report: TraceReport, width: int) -> Iterator[str]:
 def _split(lane: Lane, width: int) -> Iterator[str]:
     yield f"{lane.name}: {ms(lane.wall_ms)} ms"
     room = max(6, min(30, width - 48))
-    for name, value in lane.parts_ms.items():
+    for name in _shown_parts(lane):
+        value = lane.parts_ms[name]
         share = value / lane.wall_ms if lane.wall_ms else 0.0
         label = name.replace("_", " ") + (" (exposed)" if name == COMM else "")
         yield f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}".rstrip()
@@ -95,7 +96,7 @@ def _hot(lane: Lane, width: int) -> Iterator[str]:
 def _steps(lane: Lane, width: int) -> Iterator[str]:
     if not lane.steps:
         return
-    names = list(lane.parts_ms)
+    names = _shown_parts(lane)
     yield f"{'step':<10}{'wall ms':>10}" + "".join(f"{_column(name):>12}" for name in names)
     for step in lane.steps[:_SHOWN_STEPS]:
         figures = "".join(f"{ms(step.parts_ms[name]):>12}" for name in names)
@@ -110,6 +111,11 @@ def _calls(report: TraceReport, width: int) -> Iterator[str]:
     yield f"{'host waits for the device in':<{room}}{'calls':>10}{'total ms':>14}"
     for call in report.calls:
         yield f"{_short(call.name, room - 1):<{room}}{call.count:>10,}{ms(call.total_ms):>14}"
+
+
+def _shown_parts(lane: Lane) -> list[str]:
+    """Those that the lane had at all, and always the first."""
+    return [name for index, (name, value) in enumerate(lane.parts_ms.items()) if value or index == 0]
 
 
 def _column(name: str) -> str:
