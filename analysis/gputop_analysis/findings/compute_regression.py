@@ -68,7 +68,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     least = SLOWER if on_device(view, rank) else _least_on_cpu(found)
     more_ms = found.after_ms - found.before_ms
     queue = run_queue(view, rank)
-    queued_ms = queue.share.value * found.after_ms if queue else 0.0
+    queued_ms = queue.share.value * found.after_ms if queue and np.isfinite(queue.share.value) else 0.0
     if more_ms - queued_ms < max(least * found.before_ms, SLOWER_MS):
         return None  # the wait for a core, which IN04 reports, may be all of it
     site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None

@@ -115,7 +115,7 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     if on_device(view, rank):
         return device_share(view, rank, "other")
     queue = run_queue(view, rank)
-    waiting = queue.share.value if queue else 0.0
+    waiting = queue.share.value if queue and np.isfinite(queue.share.value) else 0.0
     return whole_share(view, rank, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
 
 
@@ -131,5 +131,7 @@ def _queued_ns(rows: Array, waiting: float) -> Array:
     """
     elsewhere_ns = (rows["optimizer_ns"] + rows["data_ns"]) * (1 - waiting)
     used = np.maximum(rows["cpu_ns"] - np.maximum(rows["compute_cpu_ns"], 0) - elsewhere_ns, 0)
-    part = np.where(rows["cpu_ns"] > 0, used / np.maximum(rows["cpu_ns"], 1), rows["other_ns"] / rows["wall_ns"])
+    part = np.where(
+        rows["cpu_ns"] > 0, used / np.maximum(rows["cpu_ns"], 1), rows["other_ns"] / np.maximum(rows["wall_ns"], 1)
+    )
     return waiting * rows["wall_ns"] * part
