@@ -38,6 +38,8 @@ class RunView:
     ):
         self.record = record
         self.live = live
+        self.baseline: RunRecord | None = None
+        """An earlier run of the same thing, for the findings that compare with it."""
         self.known: dict[str, Any] = {}
         self._comm: dict[int, Array] = {}
         self.windowed = window_steps is not None or window_s is not None

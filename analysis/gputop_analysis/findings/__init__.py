@@ -18,6 +18,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     compute_shapes,
     crash,
     crash_memory,
+    drift,
     gil,
     hangs,
     host,

@@ -33,6 +33,8 @@ def execute(words: list[str]) -> int:
     from gputop_analysis.report import Report
 
     report = Report(record, extras=_extras(record, options))
+    if options.baseline is not None:
+        report.view.baseline = open_record(options.baseline)
     if options.explain is not None:
         return _explain(report, options.explain, options.format == "json")
     return _print(report, options)

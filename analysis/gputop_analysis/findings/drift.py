@@ -1,0 +1,106 @@
+"""Against an earlier run of the same thing: what is set up differently, and the step at which the losses part.
+
+Only where the view has a baseline, as with ``gputop report --baseline``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView, once_per_view
+
+if TYPE_CHECKING:
+    from gputop_analysis.diff import Diff
+
+NAMED = 3
+
+
+@once_per_view
+def _diff(view: RunView) -> Diff | None:
+    from gputop_analysis.diff import compare  # which looks at findings itself
+
+    return compare(view.baseline, view.record) if view.baseline is not None and view.ranks else None
+
+
+@finding(
+    id="RE01",
+    name="another environment than the baseline",
+    family="reproducibility",
+    cause="compute",
+    trigger="versions, hardware, environment, switches or the number of ranks differ from the baseline; medium where "
+    "the run is also surely 5 % slower",
+    fix="put back what differs, one at a time, and compare again with `gputop diff`",
+)
+def environment_drift(view: RunView, spec: Spec) -> Finding | None:
+    """Two runs are compared that did not run in the same surroundings."""
+    diff = _diff(view)
+    drifted = (
+        [c for c in diff.changes if c.group == "environment" or c.name.startswith(("flags.", "world_size"))]
+        if diff
+        else []
+    )
+    if diff is None or not drifted:
+        return None
+    told = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
+    count = "one setting differs" if len(drifted) == 1 else f"{len(drifted)} settings differ"
+    first = ", ".join(c.name for c in drifted[:NAMED])
+    return spec.make(
+        "medium" if diff.is_regression else "info",
+        f"{count} from the baseline: {first}" + (", ..." if len(drifted) > NAMED else ""),
+        f"against {diff.a_name}: {told}",
+        "put back what differs, one at a time, and compare again: " + ", ".join(c.name for c in drifted[:NAMED]),
+        rank=everybody(view),
+        proof=Proof(
+            "settings in which this run and the baseline differ",
+            len(drifted),
+            0,
+            "settings",
+            "hello and context of both runs, value by value; no time is claimed",
+            tuple(Input(c.name, f"{c.a} -> {c.b}", "", "hello, host.json: context") for c in drifted),
+        ),
+    )
+
+
+@finding(
+    id="RE04",
+    name="the losses part",
+    family="reproducibility",
+    cause="compute",
+    trigger="same seed, code and configuration as the baseline, but the losses of a step differ",
+    fix="look at what that step does: its batch, an operation that adds in any order, TF32, another library version",
+)
+def first_divergence(view: RunView, spec: Spec) -> Finding | None:
+    """A run that ought to repeat the baseline does not, from one step on."""
+    diff = _diff(view)
+    loss = diff.loss if diff else None
+    if diff is None or loss is None or loss.first_values is None or loss.same_seed is not True:
+        return None
+    if any(c.group != "environment" for c in diff.changes):
+        return None
+    a, b = loss.first_values
+    visible = loss.first_visible_step
+    read = f"rank {loss.rank}, {loss.compared:,} steps"
+    return spec.make(
+        "info",
+        f"the loss differs from the baseline's from step {loss.first_step:,} on",
+        f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, {b:.9g} here; "
+        + (f"more than 0.1 % apart from step {visible:,} on" if visible is not None else "never 0.1 % apart: rounding"),
+        f"look at step {loss.first_step:,}: its batch, TF32, operations that add in any order "
+        "(torch.use_deterministic_algorithms(True) names them)",
+        rank=loss.rank,
+        proof=Proof(
+            "first step at which the losses of both runs are not equal",
+            float(loss.first_step or 0),
+            float(loss.last_step),
+            "step",
+            "losses compared bit by bit at each step that both runs have; raised where one differs before the last",
+            (
+                Input("loss of the baseline", a, "", f"steps.loss or device.loss, {read}"),
+                Input("loss of this run", b, "", f"steps.loss or device.loss, {read}"),
+                Input("seed", "the same", "", "hello.flags.seed"),
+            ),
+        ),
+    )
