@@ -1,6 +1,7 @@
 """Whatever a record holds, analysis gives plain finite data and no exception."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from gputop_analysis.calibrate import stable
 from gputop_analysis.export import to_csv
 from gputop_analysis.findings import evaluate
 from gputop_analysis.findings.live import LiveFindings
-from gputop_analysis.report import report_data, report_text
+from gputop_analysis.html import as_html
+from gputop_analysis.report import Report, as_markdown, as_text, report_data
+from gputop_analysis.report.figures import figures
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_probes.record.layout import TABLES
@@ -70,5 +73,10 @@ def test_nothing_breaks_and_every_number_is_finite(tmp_path, seed):
     LiveFindings(record).tick()
     stable(record)
     json.dumps(report_data(record), allow_nan=False)
-    assert report_text(record, 80, colour=False).isascii()
+    report = Report(record)
+    assert as_text(report, 80, colour=False).isascii()
+    assert as_markdown(report)
+    page = as_html(report)
+    assert page.endswith("</html>\n") and not re.search(r'="[^"]*\b(nan|inf)\b', page)
+    assert len(figures(report)) >= 10
     assert len(list(to_csv(record))) == 1 + sum(len(record.steps(rank)) for rank in record.ranks())

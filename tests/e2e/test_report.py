@@ -91,6 +91,21 @@ def test_a_baseline_is_compared_and_a_regression_fails(tmp_path) -> None:
     assert "compared with the baseline" in same.stdout
 
 
+def test_a_trace_that_is_named_or_lies_in_the_run_is_analysed(tmp_path) -> None:
+    build = Builder(tmp_path / "run")
+    build.steps(30, forward=5.0)
+    build.end()
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1, "ts": 0, "dur": 1000}
+    work = {**step, "cat": "cpu_op", "name": "aten::mm", "dur": 600}
+    (tmp_path / "mine.json").write_text(json.dumps({"traceEvents": [step, work]}))
+    assert "trace" not in json.loads(gputop("report", "run", "--json", tmp_path=tmp_path).stdout)
+    named = gputop("report", "run", "--trace", "mine.json", tmp_path=tmp_path).stdout
+    assert "aten::mm" in named
+    (tmp_path / "mine.json").rename(tmp_path / "run" / "step.pt.trace.json")
+    found = json.loads(gputop("report", "run", "--json", tmp_path=tmp_path).stdout)
+    assert found["trace"]["events"] == 2
+
+
 def test_watching_a_finished_run_in_a_pipe_prints_it_once(demo, tmp_path) -> None:
     done = gputop("report", demo, "--watch", tmp_path=tmp_path)
     assert done.returncode == 0

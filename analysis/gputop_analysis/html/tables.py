@@ -38,7 +38,7 @@ def budget_section(report: Report) -> str:
 def goodput_section(report: Report) -> str:
     """What the time of the whole session was good for."""
     found = report.goodput
-    if found is None:
+    if found is None or found.session_ns <= 0:
         return ""
     parts = {name: value for name, value in found.parts_ns.items() if value > 0}
     rows = [
