@@ -20,7 +20,6 @@ CASES = (
     Case(
         "HO16", "torch.profiler around the whole training", HOST, {"FAULT": "profiler", "STEPS": 400}, title="profiler"
     ),
-    Case("HO16", "cProfile", HOST, {"FAULT": "cprofile"}, title="cProfile"),
 )
 
 CLEAN = (

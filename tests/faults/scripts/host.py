@@ -3,7 +3,6 @@
 The last line printed is what the fault cost: {"truth_ms_per_step": ..., "steps": ...}; without a cost, nothing.
 """
 
-import cProfile
 import json
 import os
 import statistics
@@ -97,8 +96,6 @@ def main():
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, **options)
     if FAULT == "anomaly":
         torch.autograd.set_detect_anomaly(True)
-    if FAULT == "cprofile":
-        cProfile.Profile().enable()
     if FAULT == "profiler":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             train(net, model, optimizer)
