@@ -160,6 +160,7 @@ def _finish():
     K.unsent = K.found, K.values
     K.optimizer = K.weights = None
     C.look = 0
+    lane.Lane.from_step = min(lane.Lane.from_step, S.step + 2)  # it was refused because of the look
     if not S.cuda:
         _send_unsent()
 
