@@ -5,7 +5,7 @@ from fault_cases import Case, Clean
 COMM = "ranks_comm.py"
 
 CASES = (
-    Case("CR06", "large gradients over a slow link", COMM, {"FAULT": "big"}, rank=None, title="communication"),
+    Case("CR06", "a slow link", COMM, {"FAULT": "slow_link"}, rank=None, title="communication"),
     Case("CR07", "all-reduce after every micro-batch", COMM, {"FAULT": "accumulate"}, rank=None, title="4.0 times"),
     Case("CR08", "a search for unused parameters", COMM, {"FAULT": "unused"}, rank=None),
     Case("CR10", "DataParallel", COMM, {"FAULT": "data_parallel"}, severity=("info",)),
