@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 CPU = "a real training on a CPU with the fault injected"
 RECORDS = "built records only: never yet on a machine that has it"
+PAIR = "two real trainings on a CPU, compared"
 
 
 class Note(NamedTuple):
@@ -18,4 +19,4 @@ class Note(NamedTuple):
     traps: str
     """What looks the same and is none."""
     seen_on: str = RECORDS
-    """Where the check was tried: ``CPU`` or ``RECORDS``."""
+    """Where the check was tried: ``CPU``, ``PAIR`` or ``RECORDS``."""

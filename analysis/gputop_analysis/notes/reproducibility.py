@@ -1,10 +1,10 @@
 """Small print of the findings about reproducing a run."""
 
-from gputop_analysis.notes.note import CPU, Note
+from gputop_analysis.notes.note import CPU, PAIR, Note
 
 NOTES = {
     "RE01": Note(
-        "hello and context of this run and of the baseline", "no baseline", "an upgrade that is intended", CPU
+        "hello and context of this run and of the baseline", "no baseline", "an upgrade that is intended", PAIR
     ),
     "RE02": Note(
         "whether a seed was set, hello.flags",
@@ -19,6 +19,6 @@ NOTES = {
         CPU,
     ),
     "RE04": Note(
-        "the loss of both runs step by step", "no baseline; another configuration or seed", "TF32 and atomic adds", CPU
+        "the loss of both runs step by step", "no baseline; another configuration or seed", "TF32 and atomic adds", PAIR
     ),
 }

@@ -41,11 +41,15 @@ class Report:
     extras: tuple[Extra, ...] = ()
     live: bool = False
     """The run goes on: leave out what only a finished run can tell."""
+    baseline: RunRecord | None = None
+    """An earlier run of the same thing, for the findings that compare with it."""
 
     @cached_property
     def view(self) -> RunView:
         """All of the run."""
-        return RunView(self.record, live=self.live)
+        view = RunView(self.record, live=self.live)
+        view.baseline = self.baseline
+        return view
 
     @cached_property
     def summary(self) -> RunSummary:

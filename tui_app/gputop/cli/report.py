@@ -32,7 +32,8 @@ def execute(words: list[str]) -> int:
         return _watch(record, options)
     from gputop_analysis.report import Report
 
-    report = Report(record, extras=_extras(record, options))
+    baseline = _baseline(record, options)
+    report = Report(record, extras=_extras(record, baseline, options), baseline=baseline)
     if options.baseline is not None:
         report.view.baseline = open_record(options.baseline)
     if options.explain is not None:
@@ -77,15 +78,23 @@ def _watch(record: RunRecord, options: argparse.Namespace) -> int:
     return watch(record, report_width, wants_colour())
 
 
-def _extras(record: RunRecord, options: argparse.Namespace) -> tuple[Extra, ...]:
+def _baseline(record: RunRecord, options: argparse.Namespace) -> RunRecord | None:
+    if options.baseline is None:
+        return None
+    from gputop.cli.report_extras import open_baseline
+
+    return open_baseline(options.baseline, record)
+
+
+def _extras(record: RunRecord, baseline: RunRecord | None, options: argparse.Namespace) -> tuple[Extra, ...]:
     if options.explain is not None:
         return ()
     from gputop.cli.report_extras import baseline_extra, found_trace, trace_extra
 
     width, extras = report_width(), []
-    if options.baseline is not None:
+    if baseline is not None:
         colour = wants_colour() and options.format == "text"
-        extras.append(baseline_extra(record, options.baseline, options.threshold, width, colour))
+        extras.append(baseline_extra(record, baseline, options.threshold, width, colour))
     trace = trace_extra(options.trace, width) if options.trace else found_trace(record.path, width)
     return tuple(extras) if trace is None else (*extras, trace)
 

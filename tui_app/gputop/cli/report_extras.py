@@ -18,8 +18,8 @@ UNASKED_BYTES = 200 << 20
 """A larger trace is analysed only when it is named: that takes more than a few seconds."""
 
 
-def baseline_extra(record: RunRecord, name: str, threshold: float, width: int, colour: bool) -> Extra:
-    """The comparison of a run with the baseline called ``name``; its exit code is that of ``gputop diff``.
+def open_baseline(name: str, record: RunRecord) -> RunRecord:
+    """The run called ``name``, that ``record`` is compared with.
 
     Raises:
         CliError: there is no such run, or one of both has no step.
@@ -28,6 +28,11 @@ def baseline_extra(record: RunRecord, name: str, threshold: float, width: int, c
     for said, one in ((f"the baseline {name}", baseline), ("this run", record)):
         if not one.ranks():
             raise CliError(f"{said} has no training step: there is nothing to compare")
+    return baseline
+
+
+def baseline_extra(record: RunRecord, baseline: RunRecord, threshold: float, width: int, colour: bool) -> Extra:
+    """The comparison of a run with its baseline; the exit code is that of ``gputop diff``."""
     from gputop_analysis.diff import compare, diff_data, diff_text
     from gputop_analysis.html.comparison import comparison
     from gputop_analysis.report import Extra
