@@ -7,6 +7,7 @@ and a kernel at a time, every tenth kernel a collective on a stream of its own. 
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -20,6 +21,7 @@ _KERNEL = (
 )
 _COLLECTIVE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _BASE_US = 4_388_017_071_434
+_EVENTS = 8
 
 
 def write_trace(path: Path, megabytes: int) -> int:
@@ -27,43 +29,39 @@ def write_trace(path: Path, megabytes: int) -> int:
     count, written = 0, 0
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "bench"}], "traceEvents": [\n')
+        templates = [_template(comm) for comm in (True, *[False] * 9)]
         index = 0
         while written < megabytes * 1_000_000:
-            texts = [json.dumps(event, indent=1) for event in _launch(index)]
-            written += file.write(",\n".join(texts) + ",\n")
-            count += len(texts)
+            at = _BASE_US + index * 20
+            written += file.write(templates[index % 10] % {"i": index, "at": at, "op": index % 60})
+            count += _EVENTS
             index += 1
         file.write('{"ph": "M", "name": "end"}]}\n')
     return count
 
 
-def _launch(i: int) -> list[dict[str, object]]:
-    at = _BASE_US + i * 20.0
-    ids = {"External id": i, "Record function id": 0, "Ev Idx": i}
+def _template(comm: bool) -> str:
+    """One launch and its kernel as the profiler writes them, with places for what differs."""
+    ids = {"External id": "%(i)s", "Record function id": 0, "Ev Idx": "%(i)s"}
     host = {"ph": "X", "pid": 7, "tid": 7}
     ops = [
-        {
-            **host,
-            "cat": "cpu_op",
-            "name": f"aten::op{i % 60}_{depth}",
-            "ts": at + depth,
-            "dur": 16.5 - depth,
-            "args": ids,
-        }
-        for depth in range(4)
+        {**host, "cat": "cpu_op", "name": f"aten::op%(op)s_{k}", "ts": f"%(at)s.{k:03}", "dur": 16 - 2 * k, "args": ids}
+        for k in range(4)
     ]
-    device = {"External id": i, "device": 0, "context": 1, "stream": 20 if i % 10 == 0 else 7, "correlation": i}
-    shape = {"grid": [640, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 84, "warps per SM": 42.6}
-    name = _COLLECTIVE if i % 10 == 0 else _KERNEL
-    kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": at + 12.25, "dur": 17.125}
-    flow = {"id": i, "cat": "ac2g", "name": "ac2g"}
-    return [
+    device = {"External id": "%(i)s", "device": 0, "context": 1, "stream": 20 if comm else 7, "correlation": "%(i)s"}
+    shape = {"grid": [640, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %%": 84, "warps per SM": 42.6}
+    kernel = {"ph": "X", "cat": "kernel", "name": _COLLECTIVE if comm else _KERNEL, "pid": 0, "tid": 7}
+    flow = {"id": "%(i)s", "cat": "ac2g", "name": "ac2g"}
+    events = [
         *ops,
-        {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 5, "dur": 4.5, "args": device},
-        {**flow, "ph": "s", "pid": 7, "tid": 7, "ts": at + 5},
-        {**flow, "ph": "f", "pid": 0, "tid": 7, "ts": at + 12.25, "bp": "e"},
-        {**kernel, "args": {**device, **shape}},
+        {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": "%(at)s.500", "dur": 4.5, "args": device},
+        {**flow, "ph": "s", "pid": 7, "tid": 7, "ts": "%(at)s.500"},
+        {**flow, "ph": "f", "pid": 0, "tid": 7, "ts": "%(at)s.900", "bp": "e"},
+        {**kernel, "ts": "%(at)s.900", "dur": 17.125, "args": {**device, **shape}},
     ]
+    assert len(events) == _EVENTS
+    text = ",\n".join(json.dumps(event, indent=1) for event in events) + ",\n"
+    return re.sub(r'"(%\(\w+\)s[.\d]*)"', r"\1", text)
 
 
 def measure(path: Path) -> dict[str, float]:
