@@ -127,6 +127,7 @@ def test_divergence(tmp_path):
     build = trained(tmp_path, steps=2400, loss=lambda step: 2 + noise() + max(0, step - 1200) / 300)
     diverges = found(build)["NU07"]
     assert diverges.severity == "high" and "the loss rises" in diverges.title
+    assert "the loss rises" in found(build, window_steps=1000, live=True)["NU07"].title
 
 
 def test_a_falling_loss_is_no_finding_and_a_still_one_only_info(tmp_path):

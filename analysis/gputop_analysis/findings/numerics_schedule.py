@@ -10,8 +10,9 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.numerics import collect
 from gputop_analysis.trend import LossTrend, loss_trend
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 AFTER_STEP, ENOUGH_STEPS, SKIP_SHARE = 200, 50, 0.05
 
@@ -156,6 +157,7 @@ def _misordered(view: RunView, spec: Spec) -> Finding | None:
     return None
 
 
+LIVE_POINTS = 1000
 RISE_SHARE, RISE_NOISE, START_SHARE = 0.05, 3.0, 0.02
 
 
@@ -173,8 +175,7 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     """The training makes things worse, or nothing at all. Two optimizers, as in a GAN, are not judged."""
     if not view.ranks or (view.hello().get("optimizer") or {}).get("others"):
         return None
-    firsts, lasts, losses = mean_losses(view)
-    trend = loss_trend(firsts, lasts, losses) if len(losses) else None
+    trend = loss_trend(*_losses(view)) if not view.live or _may_rise(view) else None
     if trend is None:
         return None
     start = _start_level(view)
@@ -203,6 +204,26 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+def _losses(view: RunView) -> tuple[Array, Array, Array]:
+    """First steps, last steps and losses: the ranks' mean, or while a run is live, the first rank's whole window."""
+    if not view.live:
+        return mean_losses(view)
+    series = collect(view, view.ranks[0], LIVE_POINTS)
+    return series.first_step, series.step, series.loss
+
+
+def _may_rise(view: RunView) -> bool:
+    """A look at the window's ends: while a run is live, only a rise is worth the statistics."""
+    late, rows = view.device(view.ranks[0]), view.per_rank[view.ranks[0]].rows
+    losses = late["loss"] if len(late) and np.isfinite(late["loss"]).any() else rows["loss"]
+    losses = losses[np.isfinite(losses)]
+    few = len(losses) // 4
+    if not few:
+        return False
+    first, last = float(np.median(losses[:few])), float(np.median(losses[-few:]))
+    return last - first > 0.5 * RISE_SHARE * abs(first)
+
+
 def _start_level(view: RunView) -> float:
     """What the loss was in the beginning: a rise that is nothing beside it is no divergence."""
     losses = view.record.steps(view.ranks[0])["loss"][:50]
@@ -211,7 +232,7 @@ def _start_level(view: RunView) -> float:
 
 
 def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:
-    source = f"steps.loss_max or device.loss, mean over ranks, steps {trend.first_step} to {trend.last_step}"
+    source = f"steps.loss_max or device.loss, steps {trend.first_step} to {trend.last_step}"
     limit = max(RISE_SHARE * abs(trend.first_loss), RISE_NOISE * trend.noise, START_SHARE * start)
     return Proof(
         "fitted change of the loss" if rises else "Mann-Kendall p on medians of blocks; no trend above the threshold",
