@@ -12,6 +12,7 @@ from . import (
     describe_parallel,
     describe_process,
     device,
+    flop_count,
     horizon,
     shapes,
     thread,
@@ -36,6 +37,7 @@ def on_first_step():
     _sent.clear()
     _sent.update(fields)
     send_again()
+    flop_count.request_if_wanted()
     thread.start()
 
 

@@ -17,6 +17,7 @@ from . import (
     device,
     events,
     fetches,
+    flop_count,
     guard,
     hello,
     lane,
@@ -49,7 +50,7 @@ def after_fork():
         S.reset()
         for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo):
             part.reset()
-        for part in (affinity, api, batch, burst, checkup, comm, device, fetches, hello, memory, thread):
+        for part in (affinity, api, batch, burst, checkup, comm, device, fetches, flop_count, hello, memory, thread):
             guard.safely(part.reset)
     except Exception:
         guard.switch_off()

@@ -18,6 +18,7 @@ ENV_RUN_ID = "GPUTOP_RUN_ID"  # marks every process of a run (read back from /pr
 ENV_CLOCK_OFFSET = "GPUTOP_CLOCK_OFFSET_NS"  # time.time_ns() - time.monotonic_ns() of the recorder
 ENV_TRANSPORT = "GPUTOP_TRANSPORT"  # "stream": length-prefixed STREAM instead of SEQPACKET
 ENV_DISABLE = "GPUTOP_DISABLE"  # "1": the agent stays out
+ENV_COUNT_FLOPS = "GPUTOP_COUNT_FLOPS"  # "1": count the floating-point operations of one step
 ENV_DEBUG = "GPUTOP_AGENT_DEBUG"  # a file path: the agent's own tracebacks are appended there
 
 # ---- messages: first byte of each datagram

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,9 @@ def _parser() -> Parser:
         "--hang-seconds", type=_positive, metavar="S", help="silence that counts as a hang (default 30)"
     )
     parser.add_argument(
+        "--count-flops", action="store_true", help="count the operations of one step, for MFU (that step is slower)"
+    )
+    parser.add_argument(
         "--profile-steps", type=_steps, metavar="N", help="take N steps under torch.profiler once the run is steady"
     )
     return parser
@@ -81,6 +85,8 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
 
     if options.timeout and not options.calibrate:
         raise CliError("--timeout belongs to --calibrate; use timeout(1) to bound a whole run")
+    if options.count_flops:
+        os.environ["GPUTOP_COUNT_FLOPS"] = "1"  # the command inherits it
     spec = RunSpec(
         command=command,
         run_dir=options.run_dir,
