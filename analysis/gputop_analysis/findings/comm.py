@@ -8,8 +8,7 @@ import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
-from gputop_analysis.hardware import run_wait_share
+from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.view import RunView
@@ -52,7 +51,7 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
         f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, on every rank",
         f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % interval {ms.low:.1f} to "
         f"{ms.high:.1f} ms, {waited.source}, {steps}, {len(waited.ranks)} ranks, backend {parallel.get('backend')})"
-        + (f"; {sent / 1e6:.0f} MB of gradients a step" if sent else ""),
+        + (f"; {sent / 1e6:.0f} MB of gradients at a time" if sent > 1e6 else ""),
         _overlap_advice(view, parallel),
         rank=everybody(view),
         confidence=0.9,
@@ -69,7 +68,12 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input("exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"),
                 Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
-                Input("waiting for a core", 100 * queue, "%", "process.run_wait_ns_total, the rank with most of it"),
+                Input(
+                    "waiting for a core",
+                    100 * queue,
+                    "%",
+                    "process.run_wait_ns_total past the warm-up, the rank with most",
+                ),
                 Input("gradients", sent / 1e6, "MB per all-reduce", "ddp event, bucket_bytes"),
             ),
         ),
@@ -211,8 +215,7 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
 
 def _core_wait(view: RunView) -> float:
     """Share of the time that the ranks wait for a core, at most; 0 where it is not sampled."""
-    shares = [run_wait_share(rows) for rows in view.rank_processes.values()]
-    return max((share for share in shares if share == share), default=0.0)
+    return max((queue.share.value for rank in view.ranks if (queue := run_queue(view, rank))), default=0.0)
 
 
 def _progress(view: RunView) -> tuple[Event | None, Event | None]:
@@ -225,9 +228,9 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
-    """Exposed communication of one synchronised iteration on the rank that waits least."""
-    means = [float(rows["wait_ns"].mean()) / 1e6 for rank in view.ranks if len(rows := view.comm(rank))]
-    return min(means) if len(means) == len(view.ranks) and means else None
+    """Exposed communication of one synchronised iteration on the rank that waits least; medians, as outliers wait."""
+    each = [float(np.median(rows["wait_ns"])) / 1e6 for rank in view.ranks if len(rows := view.comm(rank))]
+    return min(each) if len(each) == len(view.ranks) and each else None
 
 
 def _gradient_bytes(view: RunView) -> int:

@@ -6,6 +6,7 @@ The ranks are forked after torch is imported. Rank 0 prints what the fault cost,
 import contextlib
 import json
 import os
+import threading
 import time
 
 import torch
@@ -15,10 +16,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 FAULT = os.environ.get("FAULT", "none")
 WORLD = 2
-STEPS = {"unused": 560, "mismatch": 30, "experts": 260, "clean_experts": 260}.get(FAULT, 120)
+STEPS = {
+    "unused": 560,
+    "mismatch": 30,
+    "accumulate": 80,
+    "clean_no_sync": 80,
+    "experts": 260,
+    "clean_experts": 260,
+}.get(FAULT, 120)
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
-LINK_S = 0.02
+LINK_S = 0.02 if FAULT == "slow_link" else 0.015
 PAUSE_S = {"unused": 0.001, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
 
 
@@ -33,14 +41,17 @@ class Net(nn.Module):
 
 
 def slow_link(_, bucket):
-    """A comm hook whose sums arrive late, as over a slow network; gloo's thread waits, not the training."""
-    summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    """A comm hook whose sums arrive late, as over a slow network; another thread waits for them, not the training."""
+    gradients, arrived = bucket.buffer(), torch.futures.Future()
+    work = dist.all_reduce(gradients, async_op=True)
 
-    def arrive(done):
+    def receive():
+        work.wait()
         time.sleep(LINK_S)
-        return done.value()[0] / WORLD
+        arrived.set_result(gradients / WORLD)
 
-    return summed.then(arrive)
+    threading.Thread(target=receive, daemon=True).start()
+    return arrived
 
 
 def update(model, optimizer):
@@ -66,7 +77,7 @@ def train(rank):
     dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
     model = DistributedDataParallel(Net(), find_unused_parameters=FAULT == "unused")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    if FAULT == "slow_link":
+    if FAULT in ("slow_link", "accumulate", "clean_no_sync"):
         model.register_comm_hook(None, slow_link)
     for step in range(STEPS):
         update(model, optimizer)
@@ -76,7 +87,7 @@ def train(rank):
             (dist.all_reduce if rank == 0 else lambda t: dist.broadcast(t, 0))(torch.ones(8))
             dist.all_reduce(torch.ones(1000 if rank == 0 else 2000))
     if rank == 0:
-        truth = 1e3 * LINK_S if FAULT == "slow_link" else 0.0
+        truth = {"slow_link": 1e3 * LINK_S, "accumulate": 1e3 * LINK_S * (MICRO_BATCHES - 1)}.get(FAULT, 0.0)
         print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
     dist.destroy_process_group()
 
