@@ -17,6 +17,9 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "overview-80x24": ((80, 24), (), DARK),
     "light-120x40": ((120, 40), (), LIGHT),
     "finding": ((120, 40), ("f", "enter"), DARK),
+    "budget": ((120, 40), ("b",), DARK),
+    "numerics": ((120, 40), ("n",), DARK),
+    "all-ranks": ((120, 40), ("w",), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
     "help": ((120, 50), ("question_mark",), DARK),
 }

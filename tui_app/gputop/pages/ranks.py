@@ -38,7 +38,7 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
     """Who holds up whom, and what the waiting comes to."""
     told = {
         "persistent": ("▲ ", "high", f"rank {page.culprit} holds up the others"),
-        "rotating": ("◆ ", "medium", "another rank is slow in each step: uneven work, not a slow machine"),
+        "rotating": ("◆ ", "medium", "the ranks take turns at being slow: the work is uneven, or they share cores"),
         "balanced": ("● ", "good", "no rank holds up the others more than chance would"),
         "unknown": ("○ ", "info", "nothing measures the waiting here: ranks are compared by their step time"),
     }
@@ -47,7 +47,11 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
     rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
     figures: Row = []
     if page.exposed_comm_ms == page.exposed_comm_ms:
-        figures += [("every rank waits at least ", "muted"), (numbers.duration_ms(page.exposed_comm_ms), "text")]
+        figures += [
+            ("exposed communication ", "muted"),
+            (numbers.duration_ms(page.exposed_comm_ms), "text"),
+            (" mean", "muted"),
+        ]
     if page.load_imbalance == page.load_imbalance:
         figures += [("   load imbalance ", "muted"), (numbers.percent(page.load_imbalance, 1), "text")]
     if page.source:
@@ -63,24 +67,25 @@ def table(
     sort: str,
     cursor: int | None = None,
     mono: bool = False,
+    arrow: str = "▴",
 ) -> list[Row]:
-    """A heading, then the given rows; only these are ever drawn."""
+    """A heading, then the given rows; only these are ever drawn. ``arrow`` marks the column sorted by."""
     with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
     slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
     digits = numbers.digits_for(slowest)
-    rows: list[Row] = [_heading(sort, with_host, width)]
+    rows: list[Row] = [_heading(sort, arrow, with_host, width)]
     for index in rows_shown:
         rows.append(_line(page, recent, index, width, digits, with_host, index == cursor, mono))
     return rows
 
 
-def _heading(sort: str, with_host: bool, width: int) -> Row:
+def _heading(sort: str, arrow: str, with_host: bool, width: int) -> Row:
     names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("comm", 7), ("slowest", 9)]
     row: Row = []
     for name, cells in names:
-        text = ("▾" if name == sort else "") + name
+        text = (arrow if name == sort else "") + name
         row.append((right(text, cells), "accent" if name == sort else "muted"))
-    slow_in = "  ▾slow in" if sort == "excess" else "  slow in"
+    slow_in = f"  {arrow}slow in" if sort == "excess" else "  slow in"
     row.append((left(slow_in, EXCESS), "accent" if sort == "excess" else "muted"))
     row += [(left("host", 14), "muted")] if with_host else []
     return clip([*row, (shorten("recent steps", max(width - row_width(row), 0)), "muted")], width)
@@ -189,7 +194,8 @@ class RanksPage(Page):
         self._room = max(1, height - len(head) - len(path) - len(below) - 1 - len(gap) * (1 + bool(below)))
         self._keep_in_view(self._order.index(chosen))
         shown = self._order[self._top : self._top + self._room]
-        rows = table(page, recent, shown, width, self.sort, chosen, self.mono)
+        arrow = "▴" if (self.sort in ASCENDING) != self.reverse else "▾"
+        rows = table(page, recent, shown, width, self.sort, chosen, self.mono, arrow)
         return [*head, *path, *gap, *rows, *(gap if below else []), *below]
 
     def _keep_in_view(self, place: int) -> None:
