@@ -36,10 +36,13 @@ def request_if_wanted():
 
 def on_step_closed(step, *_):
     """Called by the training thread at each boundary: starts the counter, or takes its figure and stops it."""
-    if Request.counter is not None:
-        _take(step)
-    elif step >= FIRST_STEP:
-        _begin()
+    try:
+        if Request.counter is not None:
+            _take(step)
+        elif step >= FIRST_STEP:
+            _begin()
+    except Exception as error:  # a torch that we do not know: say so, and ask no more
+        _give_up("%s: %s" % (type(error).__name__, error))
 
 
 def _begin():
@@ -76,7 +79,8 @@ def _take(step):
 
 
 def _give_up(why):
-    S.step_listeners.remove(on_step_closed)
+    if on_step_closed in S.step_listeners:
+        S.step_listeners.remove(on_step_closed)
     transport.send_event("flops", error=why)
 
 
