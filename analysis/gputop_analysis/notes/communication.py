@@ -4,7 +4,7 @@ from gputop_analysis.notes.note import CPU, Note
 
 _STRAGGLER = Note(
     "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps",
-    "fewer than two ranks; fewer than ten blocks of steps; waits not known",
+    "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much",
     "compiling or evaluating on one rank, and the warm-up: such steps are left out",
     CPU,
 )

@@ -19,8 +19,8 @@ WORLD = 2
 STEPS = {
     "unused": 560,
     "mismatch": 30,
-    "accumulate": 80,
-    "clean_no_sync": 80,
+    "accumulate": 60,
+    "clean_no_sync": 60,
     "experts": 260,
     "clean_experts": 260,
 }.get(FAULT, 120)
