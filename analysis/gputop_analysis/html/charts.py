@@ -147,7 +147,7 @@ def _cell(x: float, y: int, width: float, height: int, excess: float, where: str
 
 
 def _rank_name(rank: int, x: float, y: float) -> str:
-    return f'<text x="{x}" y="{y:.1f}" text-anchor="end">{"rank " if rank == 0 else ""}{rank}</text>'
+    return f'<text x="{x}" y="{y:.1f}" text-anchor="end">{rank}</text>'
 
 
 def _heat(excess: float) -> str:

@@ -79,5 +79,5 @@ def rank_grid(report: Report) -> str:
     ranks, excess, steps = found
     note = "A rank's own work without waiting for others, against the median rank: warm is slower, full colour at 30 %."
     if len(ranks) < len(report.view.ranks):
-        note += f" The first {len(ranks)} of {len(report.view.ranks)} ranks."
+        note += f" The slowest {len(ranks)} of {len(report.view.ranks)} ranks."
     return section("Ranks over the run", grid(ranks, excess, steps), note)

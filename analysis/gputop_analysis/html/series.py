@@ -12,7 +12,8 @@ from gputop_analysis.waits import waits
 PARTS = 160
 """Parts of the run in a chart over its steps."""
 RANK_PARTS = 60
-RANKS_AT_MOST = 256
+RANKS_AT_MOST = 96
+"""Of more ranks those that do most work of their own are drawn: they hold the others up."""
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
@@ -79,4 +80,5 @@ def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
     mine += np.stack([found.backward_compute_ms[row].mean(axis=0) for row in rows])
     steps = np.array([common.edges[:-1][common.keep][part].mean() for part in parts])
     excess = (mine / np.median(mine, axis=1, keepdims=True) - 1).T
-    return list(common.ranks)[:RANKS_AT_MOST], excess[:RANKS_AT_MOST], steps
+    shown = np.sort(np.argsort(-excess.mean(axis=1), kind="stable")[:RANKS_AT_MOST])
+    return [common.ranks[row] for row in shown], excess[shown], steps
