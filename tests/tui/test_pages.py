@@ -71,6 +71,14 @@ async def test_pages_follow_each_other_and_escape_goes_back_to_what_is_new(runni
         assert app.feed.pages.wanted is None
 
 
+async def test_keys_that_come_at_once_are_taken_in_their_order(running):
+    async with started(running) as (app, pilot):
+        for key in ("f", "enter"):
+            app.simulate_key(key)
+        await pilot.pause()
+        assert app.page_screen is not None and app.page_screen.NAME == "evidence"
+
+
 async def test_enter_opens_what_lies_behind_a_panel(running):
     async with started(running) as (app, pilot):
         for key, name in (("1", "budget"), ("7", "numerics"), ("3", "ranks"), ("5", "evidence")):

@@ -133,7 +133,7 @@ class MainScreen(Screen[None]):
         zoomed = name if body.zoomed else None
         switched = name if name in SWITCHED else None
         body.set(zoomed=zoomed, hidden=body.hidden - {name}, switched=switched)
-        self.panel(name).focus(scroll_visible=False)
+        self.set_focus(self.panel(name), scroll_visible=False)  # at once: the next key may already be there
 
     def action_breakdown(self) -> None:
         self.show_panel("breakdown")
