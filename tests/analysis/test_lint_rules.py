@@ -182,6 +182,10 @@ HAS_NOT = {
         in_loop("print(step)"),
     ],
     "loss-keeps-graph": [
+        in_loop(
+            "if step % 9 == 0: evaluate()",
+            head="import torch\n@torch.no_grad()\ndef evaluate():\n    for x in held:\n        loss = f(x)\n        losses.append(loss)\n",
+        ),
         in_loop("losses.append(loss.item())", "total += loss.detach()"),
         in_loop("loss = loss.detach()", "losses.append(loss)"),
         in_loop("losses.append(loss)", "losses.clear()"),
@@ -233,6 +237,7 @@ HAS_NOT = {
         "import torch\ndef f(model):\n    model.eval()\n    with torch.inference_mode():\n        for x in l: model(x)\nf(m)\n",
         "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\nwith torch.no_grad(): f(m)\n",
         "import torch\ndef f(model):\n    model.eval()\n    for x in l:\n        with torch.no_grad(): model(x)\nf(m)\n",
+        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\ndef g(): f(m)\nwith torch.no_grad(): g()\n",
         "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x).backward()\nf(m)\n",
         "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\n",
         "frame.eval('a + b')\nfor x in frame: x()\n",

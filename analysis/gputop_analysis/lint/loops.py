@@ -82,14 +82,24 @@ class Loops:
         """Names of learning rate schedulers of torch."""
         return self.module.made_by("torch.optim.lr_scheduler.")
 
+    def trains_on(self, name: ast.Name) -> bool:
+        """Whether the function of this mention calls backward on the name."""
+        function = self.module.function_of(name)
+        return any(
+            isinstance(node, ast.Name) and node.id == name.id and self.module.function_of(node) is function
+            for call in self._backwards
+            for node in ast.walk(call)
+        )
+
+    @cached_property
+    def _backwards(self) -> list[ast.Call]:
+        calls = [node for node in self.module.nodes if isinstance(node, ast.Call)]
+        return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"]
+
     @cached_property
     def losses(self) -> set[str]:
         """Names on which ``backward`` is called."""
-        found: set[str] = set()
-        for node in self.module.nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-                inner = [node.func.value, *node.args]  # scaler.scale(loss).backward(), accelerator.backward(loss)
-                found |= {n.id for part in inner for n in ast.walk(part) if isinstance(n, ast.Name)}
+        found = {node.id for call in self._backwards for node in ast.walk(call) if isinstance(node, ast.Name)}
         return found - self.module.imports.keys() - self.optimizers
 
     @cached_property

@@ -72,6 +72,8 @@ def keeps_graphs(module: Module) -> Iterator[Hit]:
             kept = _kept(node, loops)
             if kept is None or _is_detached(kept.id, loops) or _is_reset(node, loop):
                 continue
+            if not loops.trains_on(kept):  # an evaluation's loss of the same name
+                continue
             edit = _detach(module, kept)
             yield Hit(kept, f"{kept.id} is kept with its graph", f"keep {kept.id}.detach()", edit)
 

@@ -173,8 +173,13 @@ def _is_called(module: Module, function: Function) -> bool:
     return bool(_calls_to(module, function))
 
 
-def _is_called_shielded(module: Module, function: Function) -> bool:
-    return any(_is_shielded(module, call) for call in _calls_to(module, function))
+def _is_called_shielded(module: Module, function: Function, depth: int = 3) -> bool:
+    """Whether a caller, or a caller's caller, has switched gradients off."""
+    calls = _calls_to(module, function)
+    callers = [outer for call in calls if (outer := module.function_of(call)) and depth and outer is not function]
+    return any(_is_shielded(module, call) for call in calls) or any(
+        _is_called_shielded(module, caller, depth - 1) for caller in callers
+    )
 
 
 def _decorate(module: Module, function: Function | None) -> Edits:
