@@ -13,7 +13,6 @@ from gputop_analysis.report.figures import Figure, figures
 from gputop_analysis.report.words import confidence, figure, recoverable
 from gputop_analysis.text import wrapped
 
-
 RANKS_LISTED = 2
 """Ranks whose figures the overview lists; the others have the same."""
 
