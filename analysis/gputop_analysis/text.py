@@ -19,7 +19,7 @@ _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
 def painted(text: str, style: str, colour: bool) -> str:
     """``text`` in one of the ``SGR`` styles, or as it is without ``colour``."""
-    return f"\x1b[{SGR[style]}m{text}\x1b[0m" if colour else text
+    return f"\x1b[{SGR[style]}m{text}\x1b[0m" if colour and text else text
 
 
 def bar(share: float, width: int, fancy: bool) -> str:
