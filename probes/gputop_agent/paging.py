@@ -23,7 +23,7 @@ class Watch:
     def look_if_due(self, now_s):
         """Look every second at first, every 30 s in the end."""
         due = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
-        if now_s - self._looked < due or self._before is None:
+        if now_s - self._looked < due:
             return
         elapsed_s, self._looked = now_s - self._looked, now_s
         before, self._before = self._before, _counters()
@@ -35,8 +35,8 @@ class Watch:
 
 
 def _counters():
-    """Minor faults and seconds in the kernel, of all threads; None where the system does not count."""
+    """Minor faults and seconds in the kernel, of all threads; zeros where the system does not count."""
     if resource is None:
-        return None
+        return 0, 0.0
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt, usage.ru_stime

@@ -1,6 +1,7 @@
 """What the agent sees of a loader with workers, of padding, and of cores."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def sent(monkeypatch):
 
 def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
     loader = DataLoader(Rows(), 1, num_workers=2)
-    batches = iter(loader)
+    batches: Any = iter(loader)
     watch = fetches.Watch()
     fetches.watch(batches, describe_loader.describe_loader(loader))
     watch.look()  # before the first batch nothing is counted
@@ -50,7 +51,7 @@ def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
 
 def test_a_fetch_that_waits_names_its_worker(sent):
     loader = DataLoader(Rows(), 1, num_workers=2)
-    batches = iter(loader)
+    batches: Any = iter(loader)
     watch = fetches.Watch()
     fetches.watch(batches, describe_loader.describe_loader(loader))
     next(batches)
@@ -81,7 +82,7 @@ def test_an_epoch_begins_with_the_end_of_the_last(sent):
 
 def test_an_iterator_that_is_gone_is_let_go_of(sent):
     loader = DataLoader(Rows(), 1, num_workers=1)
-    batches = iter(loader)
+    batches: Any = iter(loader)
     fetches.watch(batches, describe_loader.describe_loader(loader))
     assert fetches._watched is not None
     del batches

@@ -3,6 +3,8 @@
 Those that need a GPU, a second socket or a nearly full /dev/shm are synthetic here: no such machine made the records.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from analysis_support import HOST, T0, Builder, pack
@@ -15,7 +17,7 @@ LOADER = {"num_workers": 2, "site": "train.py:41", "batch_size": 8, "dataset": "
 SAME = {name: LOADER[name] for name in ("num_workers", "batch_size", "dataset")}
 
 
-def found(build):
+def found(build) -> dict[str, Any]:
     return {one.id: one for one in evaluate(build.open())}
 
 

@@ -101,10 +101,10 @@ def epoch_starts(view: RunView) -> dict[int, Array]:
 
 def _of_training(view: RunView) -> Iterator[tuple[int, dict[str, Any]]]:
     for event in view.events("loader"):
-        rank = event.get("rank")
-        loader = view.hellos.get(rank, {}).get("dataloader") if rank is not None else None
+        rank = int(event.get("rank", -1))
+        loader = view.hellos.get(rank, {}).get("dataloader")
         if loader and all(event.get(name) == loader.get(name) for name in _SAME):
-            yield int(rank), event
+            yield rank, event
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,8 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
     found = []
     for rank, rows in view.rank_processes.items():
         limit = (view.hello(rank).get("limits") or {}).get("open_files")
-        ends = view.per_rank[rank].rows["t_end_ns"] if rank in view.per_rank else ()
-        trained = rows["t_ns"] <= ends[-1] if len(ends) else np.zeros(len(rows), bool)
-        last = rows["open_files"][trained][-3:]  # a process that ends closes its files
+        ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1]) if rank in view.per_rank else 0
+        last = rows["open_files"][rows["t_ns"] <= ended_ns][-3:]  # a process that ends closes its files
         if not limit or len(last) < 3 or (last < 0).any():
             continue
         share = float(np.median(last)) / limit
