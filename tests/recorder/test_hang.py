@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import recorder_support as support
 
 from gputop_agent import wire
 from gputop_probes.record.writer import RecordWriter
-from gputop_probes.recorder import hang, ranks
+from gputop_probes.recorder import blocked, hang, ranks
 from gputop_probes.recorder.hang import HangWatch
 from gputop_probes.recorder.journal import Journal
 
@@ -122,3 +124,22 @@ def test_limit_from_the_environment(tmp_path, monkeypatch, text: str, limit: flo
     monkeypatch.setenv("GPUTOP_HANG_S", text)
     watched = Watched(tmp_path, monkeypatch, limit_s=None)
     assert watched.watch.limit_s(watched.ranks[0]) == limit
+
+
+def test_what_a_blocked_thread_waits_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    held = os.open(fifo, os.O_RDWR)  # a writer, so that the reader's open returns and its read blocks
+    reader = subprocess.Popen(["cat", str(fifo)], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not (found := blocked.describe(reader.pid, reader.pid))["path"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        reader.kill()
+        reader.wait()
+        os.close(held)
+    assert found["state"] == "S"
+    if os.uname().machine == "x86_64":
+        assert (found["path"], found["mount"].endswith(")")) == (str(fifo), True)
+    assert blocked.describe(reader.pid, reader.pid)["state"] == ""
