@@ -199,7 +199,7 @@ SHARDS = np.arange(1, 25).reshape(2, 12)
     ids=["same", "shards", "one batch for ever", "too few", "not data-parallel", "tensor-parallel", "two of three"],
 )
 def test_ranks_with_the_same_batches(tmp_path, prints, parallel, expected):
-    same = found(ranks(tmp_path, prints, parallel)).get("IN12")
+    same: Any = found(ranks(tmp_path, prints, parallel)).get("IN12")
     assert (same is not None) is expected
     if len(prints) == 3:
         assert "ranks 0, 2 " in same.title
@@ -282,7 +282,7 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
     for second in range(1, 4) if system_ms is not None else ():
         t_ns = T0 + second * 10**9
         build.event("paging", t_ns, rank=0, period_ms=1000, faults=faults_per_s, system_ms=system_ms)
-    storm = found(build).get("HO12")
+    storm: Any = found(build).get("HO12")
     assert (storm is not None) is expected
     if expected:
         assert storm.recoverable_ms_per_step == pytest.approx(0.6 * 12.1, rel=0.1)
