@@ -1,0 +1,120 @@
+"""The rare look at gradients and parameters, in real trainings: one script that forks a child for each habit."""
+
+import pytest
+from agent_support import run_script
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+import os, sys, torch
+from torch import nn
+torch.set_num_threads(1)
+for kind in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0: break
+    assert os.waitpid(pid, 0)[1] == 0
+else:
+    sys.exit()
+torch.manual_seed(sys.argv.index(kind))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.unused = nn.Linear(16, 16), nn.Linear(16, 8)
+    def forward(self, x): return self.body(x)
+net = Net()
+if kind == "bf16": net = net.to(torch.bfloat16)
+opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
+scaler = torch.amp.GradScaler("cpu", enabled=kind == "scaler")
+def fetch(n):
+    return torch.utils.data.DataLoader(torch.randn(n * 4, 16).to(net.body.weight.dtype), 4)
+for step, x in enumerate(fetch(160)):
+    if kind == "graphs" and step % 80 == 50:
+        net.eval()
+        for y in fetch(5): net(y)
+        net.train()
+    if kind == "no_grad" and step % 80 == 50:
+        net.eval()
+        with torch.no_grad():
+            for y in fetch(5): net(y)
+        net.train()
+    loss = net(x).square().mean()
+    if kind == "between": opt.zero_grad()
+    scaler.scale(loss).backward()
+    if kind == "clip": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
+    if kind == "order": scheduler.step()
+    scaler.step(opt)
+    scaler.update()
+    if kind != "order": scheduler.step()
+    if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
+"""
+KINDS = ["plain", "never", "between", "zeros", "graphs", "no_grad", "bf16", "clip", "order", "scaler"]
+
+
+@pytest.fixture(scope="module")
+def guests(tmp_path_factory):
+    """What each child's guest sent, by the habit."""
+    script = tmp_path_factory.mktemp("checkup") / "habits.py"
+    script.write_text(SCRIPT)
+    outcome = run_script([str(script), *KINDS], timeout=200)
+    assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
+    assert outcome.stderr.count("Warning:") == 1 and "Traceback" not in outcome.stderr, "torch's own, of the scheduler"
+    found = {guest.of_type("hello")[0]["flags"]["seed"]: guest for guest in outcome.guests}
+    return {kind: found[KINDS.index(kind) + 1] for kind in KINDS}
+
+
+def looks(guests, kind):
+    return guests[kind].of_type("checkup")
+
+
+def hello(guests, kind):
+    known = {}
+    for event in guests[kind].of_type("hello") + guests[kind].of_type("hello_update"):
+        known.update(event)
+    return known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_four_looks_and_every_step_counted(guests, kind):
+    assert guests[kind].n_steps == 160
+    assert [one["step"] // 20 for one in looks(guests, kind)] == [1, 2, 3, 5]
+    assert [one["alike"] for one in looks(guests, kind)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
+    last = looks(guests, kind)[-1]
+    assert (last["held_bytes"] > 0) == (kind in ("never", "between", "zeros"))
+    assert last["stale"] == (kind == "never")
+
+
+def test_parameters_without_gradient_are_named(guests):
+    last = looks(guests, "plain")[-1]
+    assert (last["without_gradient"], last["trainable"]) == (16 * 8 + 8, 16 * 16 + 16 + 16 * 8 + 8)
+    assert last["without_gradient_names"] == ["unused.weight", "unused.bias"]
+
+
+def test_updates_that_bf16_cannot_hold(guests):
+    last = looks(guests, "bf16")[-1]
+    assert last["bf16_pushed"] == 256 and last["bf16_stuck"] > 240
+    assert "bf16_pushed" not in looks(guests, "plain")[-1]
+
+
+def test_graphs_of_an_evaluation_are_counted(guests):
+    assert hello(guests, "graphs")["graph_eval"]["forwards"] == 10
+    assert "graph_eval" not in hello(guests, "no_grad")
+
+
+def test_the_clip_limit_and_the_order_of_the_scheduler(guests):
+    assert hello(guests, "clip")["clip"] == {"max_norm": 0.5}
+    assert "clip" not in hello(guests, "plain")
+    assert [looks(guests, kind)[0]["scheduler_first"] for kind in ("plain", "order")] == [False, True]
+
+
+def test_the_learning_rate_is_followed_in_the_fast_lane(guests):
+    assert guests["plain"].steps[-1]["lr"] == pytest.approx(1e-4)
+
+
+def test_only_a_scaler_that_is_switched_on_is_told(guests):
+    assert hello(guests, "scaler")["amp"]["grad_scaler"] is True
+    assert hello(guests, "plain")["amp"]["grad_scaler"] is False
