@@ -85,9 +85,10 @@ def _give_up(why):
 
 
 def _counter(modes):
-    import torch.utils.flop_counter as formulas
+    from torch.utils import flop_counter
 
-    table = dict(getattr(formulas, "flop_registry", None) or formulas.flop_mapping)
+    formulas = vars(flop_counter)
+    table = dict(formulas.get("flop_registry") or formulas["flop_mapping"])
     aten = sys.modules["torch"].ops.aten
     flash = table.get(aten._scaled_dot_product_flash_attention)
     if flash is not None and hasattr(aten, _CPU_ATTENTION):

@@ -122,7 +122,7 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
 
 def regression(view: RunView, rank: int) -> Regression | None:
     """The lasting slow-down of a rank against its own beginning; None without one."""
-    rows = _spread(view.record.steps(rank))
+    rows = _spread(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
     if len(rows) < 20:
         return None
     evenly = _Evenly(rows)
