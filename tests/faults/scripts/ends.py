@@ -1,5 +1,6 @@
 """A small training that ends badly or does not end at all (environment variable FAULT), or a clean one."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -64,7 +65,11 @@ def limit_memory():
     """A memory cgroup (version 1 or 2) with room for 200 MB more than is in use."""
     root = Path("/sys/fs/cgroup")
     version_1 = (root / "memory").is_dir()
-    group = root / ("memory" if version_1 else "") / f"gputop-test-{os.getpid()}"
+    parent = root / "memory" if version_1 else root
+    for old in parent.glob("gputop-test-*"):  # of runs before: whoever is killed cannot tidy up
+        with contextlib.suppress(OSError):
+            old.rmdir()
+    group = parent / f"gputop-test-{os.getpid()}"
     group.mkdir()
     room = 200_000_000 + (0 if version_1 else 400_000_000)  # version 1 charges only what is touched after the move
     (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(str(room))
