@@ -14,7 +14,7 @@ CASES = (
         "ME09",
         "gradients zeroed and not freed",
         ONE,
-        {"FAULT": "zero_grad", "WIDTH": 1024, "STEPS": 90},
+        {"FAULT": "zero_grad", "WIDTH": 1024, "BATCH": 8, "STEPS": 90},
         severity=("info",),
     ),
     Case("ME10", "an evaluation with gradients enabled", ONE, {"FAULT": "eval_graph"}, title="forwards built a graph"),

@@ -12,7 +12,7 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "200"))
 WIDTH = int(os.environ.get("WIDTH", "448"))
-BATCH = 64
+BATCH = int(os.environ.get("BATCH", "64"))
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
