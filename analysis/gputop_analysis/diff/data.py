@@ -61,6 +61,7 @@ def _loss(loss: LossDiff) -> dict[str, Any]:
         "last_step": loss.last_step,
         "last_values": list(loss.last_values),
         "same_seed": loss.same_seed,
+        "equal_until_step": loss.equal_until,
     }
 
 

@@ -34,6 +34,7 @@ def _compared(rank: int, steps: Array, a: Array, b: Array, same_seed: bool | Non
         last_step=int(steps[-1]),
         last_values=(float(a[-1]), float(b[-1])),
         same_seed=same_seed,
+        equal_until=int(steps[first - 1]) if first else None,
     )
 
 

@@ -101,6 +101,8 @@ class LossDiff:
     """Losses at the last step that both have."""
     same_seed: bool | None
     """Whether both ranks said the same seed; None where one did not say."""
+    equal_until: int | None = None
+    """The compared step before ``first_step``: where steps were folded, the losses part somewhere between both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,10 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
         yield f"equal at all {loss.compared:,} steps that can be compared ({seeds})"
         return
     a, b = loss.first_values
-    said = f"differs from step {loss.first_step:,} on: {a:.8g} and {b:.8g} ({seeds}, {loss.compared:,} steps compared)"
+    since = f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""
+    said = (
+        f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {loss.compared:,} steps compared)"
+    )
     yield from textwrap.wrap(said, width)
     if loss.first_visible_step is None:
         yield "never by more than 0.1 %: rounding"

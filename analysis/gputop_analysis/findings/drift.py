@@ -85,7 +85,8 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
     read = f"rank {loss.rank}, {loss.compared:,} steps"
     return spec.make(
         "info",
-        f"the loss differs from the baseline's from step {loss.first_step:,} on",
+        f"the loss differs from the baseline's at step {loss.first_step:,}"
+        + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
         f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, {b:.9g} here; "
         + (f"more than 0.1 % apart from step {visible:,} on" if visible is not None else "never 0.1 % apart: rounding"),
         f"look at step {loss.first_step:,}: its batch, TF32, operations that add in any order "
