@@ -12,6 +12,7 @@ from gputop.render.rows import Row, clip, left, right, say
 
 AXIS = 9
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+LARGEST = 1e100
 _LOG_FROM = 40.0
 """Largest by smallest value from which on the scale is logarithmic, where all are positive."""
 
@@ -39,8 +40,8 @@ class Scale:
 
 
 def finite(values: Sequence[float]) -> list[float]:
-    """Those that are numbers."""
-    return [v for v in values if math.isfinite(v)]
+    """Those that are numbers, and small enough to compute with."""
+    return [v for v in values if abs(v) < LARGEST]
 
 
 def scale_of(chart: Chart) -> Scale | None:
@@ -167,7 +168,7 @@ def _draw_line(grid: Cells, line: Line, cells: int, rows: int, scale: Scale, ste
     span = (steps[1] - steps[0]) or 1.0
     before: tuple[int, int] | None = None
     for step, value in zip(line.steps, line.values, strict=True):
-        if not math.isfinite(value) or not steps[0] <= step <= steps[1]:
+        if not abs(value) < LARGEST or not steps[0] <= step <= steps[1]:
             before = None
             continue
         x = min(columns - 1, int((step - steps[0]) / span * columns))
