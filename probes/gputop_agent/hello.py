@@ -87,6 +87,10 @@ def send_updates(now_s):
     fields = _attempt(_late_fields)
     if len(S.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
         fields.update(_attempt(lambda: {"model": _model(_alive(S.roots), describe_model.PATIENT_NS)}))
+    _send_news(fields)
+
+
+def _send_news(fields):
     news = {name: value for name, value in fields.items() if value is not None and _is_news(name, value)}
     if news:
         _sent.update(news)
@@ -94,9 +98,9 @@ def send_updates(now_s):
 
 
 def send_last():
-    """At the end: what was counted since the last look."""
-    if S.hello_sent and C.graph_evals and _is_news("graph_eval", _graph_eval()):
-        transport.send_event("hello_update", graph_eval=_graph_eval())
+    """At the end: what was counted since the last look, and what a short run has had no second to tell."""
+    if S.hello_sent:
+        _send_news(_attempt(_late_fields))
 
 
 def _graph_eval():

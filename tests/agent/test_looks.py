@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from gputop_agent import batch, debugging, frames, shapes
+from gputop_agent import batch, debugging, frames, hello, shapes, transport
 from gputop_agent.state import S
 
 
@@ -60,3 +60,15 @@ def test_a_site_has_the_text_of_its_line():
     site = frames.site(here)
     assert frames.source(site) == "site = frames.site(here)"
     assert frames.source("nowhere.py:7") == ""
+
+
+def test_a_short_run_tells_at_its_end_what_it_had_no_second_to_tell(monkeypatch):
+    sent = []
+    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: sent.append((type_, fields)))
+    monkeypatch.setattr(hello, "_sent", {"pid": 1})
+    S.hello_sent = True
+    for step in range(100):
+        batch.count(torch.zeros(2, 8 + step % 30))
+    hello.send_last()
+    ((kind, fields),) = sent
+    assert kind == "hello_update" and fields["shapes"]["distinct"] == 30
