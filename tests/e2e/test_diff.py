@@ -1,6 +1,7 @@
 """``gputop diff`` on real runs: the same training twice, and once with a sleep in each step."""
 
 import json
+import re
 
 import pytest
 from e2e_support import gputop, training
@@ -13,10 +14,16 @@ STEPS = 150
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("diff")
-    bodies = {"first": "pass", "again": "pass", "slow": "time.sleep(0.008)"}
+    bodies = {
+        "first": "pass",
+        "again": "pass",
+        "slow": "time.sleep(0.008)",
+        "forked": "optimizer.param_groups[0]['lr'] = 0.2 if i > 60 else 1e-3",
+    }
     for name, body in bodies.items():
         (folder / "train.py").write_text("import torch; torch.manual_seed(0)\n" + training(STEPS, body))
-        done = gputop("run", "--headless", "--run-dir", name, "python", "train.py", tmp_path=folder)
+        env = {"NCCL_DEBUG": "WARN"} if name == "forked" else {}
+        done = gputop("run", "--headless", "--run-dir", name, "python", "train.py", tmp_path=folder, env=env)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -68,3 +75,11 @@ def test_a_run_without_steps_cannot_be_compared(runs) -> None:
     done = diff(runs, "first", "empty")
     assert done.returncode == 2
     assert "no training step" in done.stderr
+
+
+def test_a_report_against_a_baseline_names_what_drifted_and_where_the_losses_part(runs) -> None:
+    done = gputop("report", "forked", "--baseline", "first", "--json", tmp_path=runs)
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert "NCCL_DEBUG" in found["RE01"]["title"]
+    differs, equal = map(int, re.search(r"at step (\d+), equal at step (\d+)", found["RE04"]["title"]).groups())
+    assert equal <= 61 < differs, "records of folded steps know the loss of their last step only"
