@@ -74,6 +74,11 @@ class Finding:
     """Id of the finding that explains this one; its time is then the other one's, not more of it."""
     proof: Proof | None = None
 
+    @property
+    def key(self) -> tuple[str, int | None, int | None, str | None]:
+        """What makes it the same finding at the next look."""
+        return self.id, self.rank, self.gpu, self.host
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseStats:

@@ -150,7 +150,6 @@ class Watch:
             self.announced = stage
             transport.send_event("ddp", **describe_ddp(root))
 
-
     def _report(self, data):
         """Say at 16, 32, 64, ... steps how many iterations were synchronised and whether parameters lay idle."""
         step = _steps[-1][0]

@@ -127,16 +127,16 @@ def train():
     with contextlib.suppress(RuntimeError):
         net(torch.ones(1, 5))
     gc.collect()
-    return train_short_steps(net, optimizer)
+    return train_short_steps(net)
 
 
-def train_short_steps(net, optimizer):
+def train_short_steps(net):
     """Plain steps until the guest only notes them, then one that is not plain. Returns the most times noted at once."""
-    noted = 0
-    for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(640, 4), 4)):
+    noted, optimizer = 0, torch.optim.SGD(net.parameters(), 1e-3)
+    for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(520, 4), 4)):
         loss = net(x).pow(2).mean()
         loss.backward()
-        if step == 140:
+        if step == 120:
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
@@ -181,6 +181,9 @@ def child(folder, name, fault):
 
 def main():
     folder = Path(sys.argv[1])
+    with contextlib.redirect_stdout(io.StringIO()):
+        train()  # what torch imports when it is first used, once for all children
+    gc.freeze()  # a child's collection then copies no page of the parent's objects
     wanted = functions()
     jobs = [("reference", None), ("no_fault", None), *wanted.items()]
     running = {}

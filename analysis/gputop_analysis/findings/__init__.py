@@ -82,8 +82,8 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of a view that was made already."""
     found = [_with_hours(one, view) for spec in CATALOGUE.values() for one in _as_list(spec.check(view))]
     left = take_in(found)
-    kept = {(one.id, one.rank) for one in left}
-    taken = [_explained(one, left) for one in found if (one.id, one.rank) not in kept]
+    kept = {one.key for one in left}
+    taken = [_explained(one, left) for one in found if one.key not in kept]
     return ordered(left), ordered(taken)
 
 

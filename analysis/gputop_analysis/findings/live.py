@@ -8,6 +8,8 @@ from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding
 from gputop_probes.record.reader import RunRecord
 
+Key = tuple[str, int | None, int | None, str | None]
+
 APPEAR_AFTER = 3
 GONE_AFTER = 5
 WINDOW_STEPS = 1000
@@ -23,13 +25,13 @@ class LiveFindings:
     def __init__(self, record: RunRecord, window_steps: int = WINDOW_STEPS):
         self.record = record
         self.window_steps = window_steps
-        self._shown: dict[tuple[str, int | None], Finding] = {}
-        self._seen: dict[tuple[str, int | None], int] = {}
-        self._missed: dict[tuple[str, int | None], int] = {}
+        self._shown: dict[Key, Finding] = {}
+        self._seen: dict[Key, int] = {}
+        self._missed: dict[Key, int] = {}
 
     def tick(self) -> list[Finding]:
         """Evaluate once more and return what is to be shown, worst first."""
-        found = {(one.id, one.rank): one for one in evaluate(self.record, self.window_steps, live=True)}
+        found = {one.key: one for one in evaluate(self.record, self.window_steps, live=True)}
         for key in set(self._seen) - set(found):
             del self._seen[key]
         for key, one in found.items():

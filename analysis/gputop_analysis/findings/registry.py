@@ -52,7 +52,8 @@ class Spec:
 
 
 STRICT = False
-"""Whether a check that fails may raise. False outside the tests: one broken check must not hide the others."""
+"""Whether a check that fails may raise, and a finding without proof is a fault. False outside the tests: one broken
+check must not hide the others."""
 
 CATALOGUE: dict[str, Spec] = {}
 """All findings by id, in the order of their families."""
@@ -77,7 +78,10 @@ def finding(
     def register(check: Callable[[RunView, Spec], Result]) -> Callable[[RunView, Spec], Result]:
         def bound(view: RunView) -> Result:
             try:
-                return check(view, CATALOGUE[id])
+                result = check(view, CATALOGUE[id])
+                found = result if result is None or isinstance(result, Finding) else list(result)
+                assert not STRICT or all(one.proof for one in _as_list(found)), f"{id} shows no proof"
+                return found
             except Exception as error:
                 if STRICT:
                     raise
@@ -88,6 +92,12 @@ def finding(
         return check
 
     return register
+
+
+def _as_list(found: Finding | list[Finding] | None) -> list[Finding]:
+    if found is None:
+        return []
+    return [found] if isinstance(found, Finding) else found
 
 
 def _broken(spec: Spec, error: Exception) -> Finding:
