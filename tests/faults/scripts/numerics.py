@@ -5,6 +5,7 @@ Nothing here costs time, so the last line only says how many steps there were.
 
 import json
 import os
+import time
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "240"))
 WIDTH, BATCH = 64, 32
+PAUSE_S = 0.021 if FAULT == "grad_spike" else 0.0  # steps of which none are folded together: 100 values stand before it
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -27,6 +29,7 @@ class Net(nn.Module):
         self.pooler = nn.Linear(128, 128) if FAULT == "unused" else nn.Identity()
 
     def forward(self, x):
+        time.sleep(PAUSE_S)
         return self.head(self.body(x))
 
 

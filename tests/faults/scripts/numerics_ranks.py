@@ -5,6 +5,7 @@ The ranks are forked after torch is imported, so that a start costs one import.
 
 import json
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,15 @@ WORLD = int(os.environ.get("WORLD", "2"))
 STEPS = int(os.environ.get("STEPS", "120"))
 ODD_RANK = 1
 WIDTH, BATCH = 128, 128
+PAUSE_S = 0.021 if FAULT == "bad_shard" else 0.0  # so that no two steps are folded into one loss
+
+
+class Pause(nn.Module):
+    """The time that a larger model takes."""
+
+    def forward(self, x):
+        time.sleep(PAUSE_S)
+        return x
 
 
 def train(rank):
@@ -23,7 +33,7 @@ def train(rank):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
-    net = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH))
+    net = nn.Sequential(Pause(), nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
@@ -41,7 +51,7 @@ def train(rank):
         optimizer.step()
         if FAULT == "drift" and rank == ODD_RANK and step == 30:
             with torch.no_grad():
-                net[0].weight.mul_(1.001)
+                net[1].weight.mul_(1.001)
     if rank == 0:
         print(json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS}), flush=True)
     dist.destroy_process_group()

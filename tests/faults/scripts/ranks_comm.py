@@ -26,8 +26,8 @@ STEPS = {
 }.get(FAULT, 120)
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
-LINK_S = 0.02 if FAULT == "slow_link" else 0.015
-PAUSE_S = {"unused": 0.001, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
+LINK_S = {"slow_link": 0.02, "clean_no_sync": 0.001}.get(FAULT, 0.015)
+PAUSE_S = {"unused": 0.001, "clean_no_sync": 0.02, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
 
 
 class Net(nn.Module):
