@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -72,13 +73,13 @@ def live(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
     script.write_text(training(STEPS))
     run_dir = tmp_path / "run"
     terminal = Terminal(tmp_path, ["run", "--run-dir", str(run_dir), sys.executable, str(script)])
-    terminal.until(b"steps/s")
-    yield terminal, run_dir
     try:
-        os.kill(terminal.pid, signal.SIGKILL)
-        os.waitpid(terminal.pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+        terminal.until(b"steps/s")
+        yield terminal, run_dir
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(terminal.pid, signal.SIGKILL)
+            os.waitpid(terminal.pid, 0)
 
 
 def training_ended_well(run_dir: Path) -> None:

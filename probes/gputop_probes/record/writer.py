@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -73,6 +74,11 @@ class RecordWriter:
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+
+    def __del__(self) -> None:
+        """Descriptors are plain numbers, which nothing closes when the writer is dropped."""
+        with contextlib.suppress(Exception):
+            self.close()
 
     def _append(self, path: Path, data: bytes) -> None:
         try:
