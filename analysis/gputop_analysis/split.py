@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -72,16 +73,15 @@ def split_of(view: RunView, rank: int) -> Split:
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be (largest remainder)."""
-    whole = sum(weights)
+    shares = [Fraction(weight) for weight in weights]  # floats cannot hold the nanoseconds of 104 days
+    whole = sum(shares)
     if whole <= 0:
         return [total, *[0] * (len(weights) - 1)]
-    exact = [total * weight / whole for weight in weights]
+    exact = [total * share / whole for share in shares]
     parts = [int(value) for value in exact]
     by_remainder = sorted(range(len(parts)), key=lambda i: parts[i] - exact[i])
-    missing = total - sum(parts)
-    for place in range(abs(missing)) if abs(missing) <= len(parts) else ():
-        parts[by_remainder[place % len(parts)]] += 1 if missing > 0 else -1
-    parts[by_remainder[0]] += total - sum(parts)
+    for place in by_remainder[: total - sum(parts)]:
+        parts[place] += 1
     return parts
 
 

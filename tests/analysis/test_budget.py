@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from analysis_support import Builder, pack
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gputop_agent import wire
@@ -20,6 +20,7 @@ def budget_of(builder, **window):
     st.integers(0, 2**62),
     st.lists(st.floats(0, 1e6, allow_nan=False, allow_subnormal=False), min_size=1, max_size=8),
 )
+@example(2**54 - 1, [0.0, 1.0])
 def test_apportioned_parts_add_up_and_stay_close(total, weights):
     parts = apportion(total, weights)
     assert sum(parts) == total
