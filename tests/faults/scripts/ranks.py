@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from forked import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -102,15 +103,7 @@ def train(rank):
 
 
 def main():
-    children = []
-    for rank in range(WORLD):
-        pid = os.fork()
-        if pid == 0:
-            train(rank)
-            return 0
-        children.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    return next((code for code in codes if code), 0)
+    return run_ranks(WORLD, train)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from forked import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,15 +106,7 @@ def data_parallel():
 def main():
     if FAULT == "data_parallel":
         return data_parallel()
-    children = []
-    for rank in range(WORLD):
-        pid = os.fork()
-        if pid == 0:
-            train(rank)
-            return 0
-        children.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    return next((code for code in codes if code), 0)
+    return run_ranks(WORLD, train)
 
 
 if __name__ == "__main__":
