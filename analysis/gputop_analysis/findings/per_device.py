@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import wraps
 
 from gputop_analysis.findings.registry import Spec
-from gputop_analysis.model import SEVERITIES, Finding
+from gputop_analysis.gpu_samples import Device
+from gputop_analysis.model import SEVERITIES, Finding, Proof
 from gputop_analysis.view import RunView
 
 
@@ -25,6 +26,32 @@ def per_device(check: Callable[[RunView, Spec], Iterator[Finding]]) -> Callable[
         return [_worst(found) for found in by_rank.values()]
 
     return listed
+
+
+def device_finding(
+    spec: Spec,
+    device: Device,
+    severity: str,
+    title: str,
+    evidence: str,
+    fix: str,
+    proof: Proof,
+    lost_ms: float | None = None,
+    confidence: float = 0.85,
+) -> Finding:
+    """A finding about one device, on the rank that trains on it where that is known."""
+    return spec.make(
+        severity,
+        title,
+        evidence,
+        fix,
+        rank=device.rank,
+        gpu=device.index,
+        host=device.host or None,
+        confidence=confidence,
+        recoverable_ms_per_step=lost_ms,
+        proof=proof,
+    )
 
 
 def _worst(found: list[Finding]) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gputop_analysis import gpu_samples as gpu
-from gputop_analysis.findings.per_device import per_device
+from gputop_analysis.findings.per_device import device_finding, per_device
 from gputop_analysis.findings.ranks import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
@@ -44,7 +44,7 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
             continue
         celsius = device.known("temperature_c", device.busy)
         lost = _lost_ms(view, device, share * drop)
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "high" if share > 0.10 else "medium",
@@ -81,7 +81,7 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
             continue
         drop = 1 - clock / peers if below_peers else float("nan")
         told = f"limit {limit:.0f} W" + (f" of {device.power_default_w:.0f} W by default" if below_default else "")
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "medium",
@@ -118,7 +118,7 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
             continue
         drop = device.clock_drop(gpu.HW_SLOWDOWN | gpu.HW_POWER_BRAKE)
         names = reason_names(int(np.bitwise_or.reduce(reasons[braked])))
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "high" if share > 0.05 else "medium",
@@ -155,7 +155,7 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
         if not share > 0.5:
             continue
         why = "application clocks are set" if locked > 0.5 else f"it stays in P{int(np.median(rows['pstate']))}"
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "medium",
@@ -195,7 +195,7 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     if not (seconds > CULPRIT_S and clock < CULPRIT_BELOW * typical):
         return None
     drop = 1 - clock / typical
-    return _finding(
+    return device_finding(
         spec,
         mine,
         "high" if drop > 0.10 else "medium",
@@ -226,7 +226,7 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
         if not seconds >= HOT_S:
             continue
         worst = float(np.nanmax(celsius))
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "medium",
@@ -249,23 +249,6 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [float(np.median(one.wall_ms[one.steady])) for r in ranks if (one := view.per_rank[r]).steady.any()]
     return slower * float(np.median(walls)) if walls and slower > 0 else None
-
-
-def _finding(
-    spec: Spec, device: Device, severity: str, title: str, evidence: str, fix: str, proof: Proof, lost_ms: float | None
-) -> Finding:
-    return spec.make(
-        severity,
-        title,
-        evidence,
-        fix,
-        rank=device.rank,
-        gpu=device.index,
-        host=device.host or None,
-        confidence=0.85,
-        recoverable_ms_per_step=lost_ms,
-        proof=proof,
-    )
 
 
 def _proof(device: Device, what: str, value: float, threshold: float, drop: float, unit: str = "%") -> Proof:

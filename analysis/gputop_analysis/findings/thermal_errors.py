@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop_analysis.findings.per_device import per_device
+from gputop_analysis.findings.per_device import device_finding, per_device
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import Device, devices
 from gputop_analysis.model import Finding, Input, Proof
@@ -34,7 +34,7 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         if lost == 0 and not rate > CORRECTED_PER_MINUTE:
             continue
         value, threshold, unit = (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "critical" if lost else "medium",
@@ -53,6 +53,7 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
                     Input("corrected", mended, "errors", f"gpu.ecc_corrected_total, {device.label}"),
                 ),
             ),
+            confidence=0.9,
         )
 
 
@@ -121,7 +122,7 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         rate = _per_minute(pcie + nvlink, device)
         if device.seconds < 60 or not rate > LINK_ERRORS_PER_MINUTE:
             continue
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "medium",
@@ -139,6 +140,7 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
                     Input("NVLink errors", nvlink, "", f"gpu.nvlink_error_total, {device.label}"),
                 ),
             ),
+            confidence=0.9,
         )
 
 
@@ -162,7 +164,7 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
         code = codes.get(device.index)
         if code is None and silent < LOST_SAMPLES:
             continue
-        yield _finding(
+        yield device_finding(
             spec,
             device,
             "critical",
@@ -178,22 +180,9 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
                 "or XID 79 (fallen off the bus), 154 (recovery action)",
                 (Input("XID", code if code is not None else "none", "", f"xid events, {device.label}"),),
             ),
+            confidence=0.9,
         )
 
 
 def _per_minute(count: int, device: Device) -> float:
     return 60.0 * count / max(device.seconds, 60.0)
-
-
-def _finding(spec: Spec, device: Device, severity: str, title: str, evidence: str, fix: str, proof: Proof) -> Finding:
-    return spec.make(
-        severity,
-        title,
-        evidence,
-        fix,
-        rank=device.rank,
-        gpu=device.index,
-        host=device.host or None,
-        confidence=0.9,
-        proof=proof,
-    )
