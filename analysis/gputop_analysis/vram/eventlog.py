@@ -1,0 +1,62 @@
+"""The memory events of a traced step: what the trace writes and the allocator replays.
+
+A gzipped JSON file, since the tracing interpreter may have nothing but torch:
+
+``{"format": 1, "meta": {...}, "strings": [...], "storages": [[bytes, stream, category, operator, module, layer], ...],
+"events": [...], "marks": [[position, phase, step], ...]}``
+
+Storage ``i`` (counted from 1) is allocated by the event ``i`` and freed by ``-i``. ``category``, ``operator`` and ``module``
+are indices into ``strings``; ``layer`` is the index of the repeated layer that the storage belongs to, or -1.
+``marks`` say at which position of ``events`` a phase (``init``, ``forward``, ``loss``, ``backward``, ``clip``, ``optimizer``, ``zero_grad``)
+of a step begins. ``meta`` holds ``versions``, ``setup``, ``layers`` (how many repeated layers the trace ran with) and ``notes``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """Columns over storages (index 0 is a dummy, so that ids are indices) and the signed events in order."""
+
+    bytes: npt.NDArray[np.int64]
+    stream: npt.NDArray[np.int32]
+    category: npt.NDArray[np.int32]
+    operator: npt.NDArray[np.int32]
+    module: npt.NDArray[np.int32]
+    layer: npt.NDArray[np.int32]
+    events: npt.NDArray[np.int32]
+    marks: tuple[tuple[int, str, int], ...]
+    strings: tuple[str, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+def parse(document: dict[str, Any]) -> EventLog:
+    """The log of a decoded document.
+
+    Raises:
+        ValueError: not of this format.
+    """
+    if document.get("format") != FORMAT:
+        raise ValueError(f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}")
+    rows = np.asarray([[0, 0, 0, 0, 0, -1], *document["storages"]], dtype=np.int64).reshape(-1, 6)
+    narrow = [rows[:, column].astype(np.int32) for column in range(1, 6)]
+    events = np.asarray(document["events"], dtype=np.int32)
+    marks = tuple((int(at), str(phase), int(step)) for at, phase, step in document["marks"])
+    return EventLog(rows[:, 0], *narrow, events, marks, tuple(document["strings"]), document.get("meta", {}))
+
+
+def load(path: Path) -> EventLog:
+    """The log in a file."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return parse(json.load(lines))

@@ -1,0 +1,155 @@
+"""What a memory estimate is asked about: a model and how it is trained. One description for all tiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "nf4")
+OPTIMIZERS = (
+    "adamw",
+    "adamw-fused",
+    "adamw-loop",
+    "adamw-8bit",
+    "adamw-paged",
+    "adamw-paged-8bit",
+    "adafactor",
+    "lion",
+    "lion-8bit",
+    "sgd",
+    "sgd-momentum",
+    "muon",
+    "came",
+    "none",
+)
+"""``adamw`` is torch's default on CUDA (foreach); ``none`` trains nothing."""
+SHARDINGS = ("none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
+ATTENTIONS = ("eager", "sdpa", "flash")
+CHECKPOINTINGS = ("none", "selective", "full")
+LOSSES = ("plain", "fused", "chunked")
+"""``fused``: logits are never whole in memory (Liger, cut cross-entropy); ``chunked``: the loss goes piece by piece."""
+RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "plain")
+"""Whose habits a run has where the options leave them open: dtype of the gradients, master weights, buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The architecture, in the terms of a Hugging Face configuration. Counts, no units; 0 where there is none."""
+
+    name: str
+    family: str = "llama"
+    hidden: int = 0
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    vocab: int = 0
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    max_position: int = 0
+    experts: int = 0
+    shared_experts: int = 0
+    top_k: int = 0
+    moe_ffn: int = 0
+    shared_ffn: int = 0
+    first_dense_layers: int = 0
+    moe_every: int = 1
+    mla_q_rank: int = 0
+    mla_kv_rank: int = 0
+    mla_nope_dim: int = 0
+    mla_rope_dim: int = 0
+    mla_v_dim: int = 0
+    vision_layers: int = 0
+    vision_hidden: int = 0
+    vision_heads: int = 0
+    vision_ffn: int = 0
+    vision_patch: int = 0
+    vision_params: int = 0
+    projector_params: int = 0
+    params: int = 0
+    """Total as counted on the meta device or by its makers; 0: to be computed from the shape."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A LoRA adapter (Hu et al. 2021); ``targets`` as in peft, ``all-linear`` for every linear layer but the head."""
+
+    rank: int = 16
+    targets: tuple[str, ...] = ("q_proj", "v_proj")
+    dtype: str = "fp32"
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Degrees of parallelism; their product without ``ep`` is the world. ``dp`` counts all data-parallel ranks."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    sharding: str = "none"
+    replicas: int = 1
+    """HSDP: groups of ranks that hold a whole copy."""
+    offload: str = "none"
+    """``none``, ``optimizer`` (its states and the update on the host) or ``all`` (parameters too)."""
+    reshard_after_forward: bool = True
+    pipeline_stage: int = 0
+    """Which stage is asked about; 0 holds the most micro-batches in flight."""
+
+    @property
+    def world(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A model and how it is trained, on one GPU of the run."""
+
+    model: ModelShape
+    seq: int = 2048
+    micro_batch: int = 1
+    accumulation: int = 1
+    dtype: str = "bf16"
+    """Of the computation."""
+    weights: str = ""
+    """Of the stored weights; empty: the same as ``dtype``. ``fp32`` with a ``dtype`` of bf16 is autocast (AMP)."""
+    quantized: str = ""
+    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` (double quantised); empty: not quantised."""
+    grad_dtype: str = ""
+    """Of the gradients that are kept; empty: as the weights."""
+    master_weights: bool = False
+    """An fp32 copy in the optimizer (Megatron, DeepSpeed and apex with bf16 or fp16 weights)."""
+    optimizer: str = "adamw"
+    attention: str = "sdpa"
+    checkpointing: str = "none"
+    loss: str = "plain"
+    lora: Lora | None = None
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained: ``vision``, ``projector``, ``language``, ``embeddings``."""
+    images: int = 0
+    image_size: int = 336
+    roles: tuple[str, ...] = ()
+    """RLHF: which models live on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
+    clip_grad: bool = True
+    compile: bool = False
+    parallel: Parallel = field(default_factory=Parallel)
+    recipe: str = "transformers"
+    allocator: str = ""
+    """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
+
+    def but(self, **changes: Any) -> Setup:
+        """The same with some fields changed; those of ``parallel`` may be given by their own names."""
+        inner = {key: changes.pop(key) for key in list(changes) if key in Parallel.__dataclass_fields__}
+        parallel = replace(changes.pop("parallel", self.parallel), **inner)
+        return replace(self, parallel=parallel, **changes)
+
+    @property
+    def tokens(self) -> int:
+        """Of one micro-batch, before context parallelism splits it."""
+        return self.seq * self.micro_batch
