@@ -6,7 +6,7 @@ A gzipped JSON file, since the tracing interpreter may have nothing but torch:
 "events": [...], "marks": [[position, phase, step], ...]}``
 
 Storage ``i`` (counted from 1) is allocated by the event ``i`` and freed by ``-i``. ``category``, ``operator`` and
-``module`` are indices into ``strings``; ``layer`` is the index of the repeated layer that the storage belongs to, or -1.
+``module`` are indices into ``strings``; ``layer`` is the index of the repeated layer that a storage belongs to, or -1.
 ``marks`` say at which position of ``events`` a phase of a step begins: ``init``, ``forward``, ``loss``, ``backward``,
 ``clip``, ``optimizer``, ``zero_grad``. ``meta`` holds ``versions``, ``setup``, ``layers`` (how many repeated layers the
 trace ran with) and ``notes``.
