@@ -53,6 +53,8 @@ class Clean:
     name: str
     script: str
     environment: dict[str, object] = field(default_factory=dict)
+    suite: bool = True
+    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
 
     @property
     def label(self) -> str:

@@ -8,12 +8,18 @@ CASES = (
     Case("CE03", "float16 with a GradScaler on a CPU", COMPUTE, {"FAULT": "fp16_scaler", "STEPS": 60}),
     Case("CE07", "gradients of gradients at each step", COMPUTE, {"FAULT": "double_backward"}),
     Case("CE10", "a batch of another size each time", COMPUTE, {"FAULT": "shapes"}, severity=("info",)),
-    Case("CE11", "a forward that gets slower half way", COMPUTE, {"FAULT": "slower"}, title=r"since step (9\d|10\d)$"),
+    Case(
+        "CE11",
+        "a forward that gets slower half way",
+        COMPUTE,
+        {"FAULT": "slower", "STEPS": 400},
+        title=r"since step (19\d|20\d)$",
+    ),
 )
 
 CLEAN = (
-    Clean("a small training", COMPUTE),
-    Clean("bfloat16 with a GradScaler that is off", COMPUTE, {"FAULT": "clean_bf16"}),
+    Clean("a small training", COMPUTE, suite=False),
+    Clean("bfloat16 with a GradScaler that is off", COMPUTE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("batches of three sizes", COMPUTE, {"FAULT": "clean_buckets"}),
     Clean("a batch that grows on purpose", COMPUTE, {"FAULT": "clean_larger_batch"}),
 )

@@ -56,4 +56,7 @@ CASES = (
     ),
 )
 
-CLEAN = (Clean("a short run that ends well", ENDS), Clean("one worker that keeps up", ENDS, {"FAULT": "clean_workers"}))
+CLEAN = (
+    Clean("a short run that ends well", ENDS, suite=False),
+    Clean("one worker that keeps up", ENDS, {"FAULT": "clean_workers"}),
+)

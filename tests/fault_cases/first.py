@@ -75,9 +75,9 @@ CLEAN = (
     Clean("one evaluation", ONE, {"FAULT": "clean_rare_eval"}),
     Clean("one checkpoint", ONE, {"FAULT": "clean_one_checkpoint"}),
     Clean("gradient accumulation", ONE, {"FAULT": "clean_accumulation"}),
-    Clean("autocast", ONE, {"FAULT": "clean_autocast"}),
+    Clean("autocast", ONE, {"FAULT": "clean_autocast"}, suite=False),
     Clean("a loop without DataLoader", ONE, {"FAULT": "clean_get_batch"}),
     Clean("steps of a millisecond", ONE, {"FAULT": "clean_tiny", "WIDTH": 16, "BATCH": 8, "STEPS": 1500}),
     Clean("two ranks", RANKS, {"WORLD": 2}),
-    Clean("three ranks", RANKS, {"WORLD": 3, "STEPS": 80}),
+    Clean("three ranks", RANKS, {"WORLD": 3, "STEPS": 80}, suite=False),
 )

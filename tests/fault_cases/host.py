@@ -23,7 +23,7 @@ CASES = (
 )
 
 CLEAN = (
-    Clean("a small training on host code", HOST),
-    Clean("a compiled model", HOST, {"FAULT": "clean_compile"}),
+    Clean("a small training on host code", HOST, suite=False),
+    Clean("a compiled model", HOST, {"FAULT": "clean_compile"}, suite=False),
     Clean("a fused optimizer of many tensors", HOST, {"FAULT": "clean_fused", "STEPS": 120}),
 )

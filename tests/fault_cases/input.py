@@ -40,12 +40,12 @@ _FRAMEWORKS = (
     ("lightning", "Lightning"),
 )
 CLEAN = (
-    Clean("a loader with one worker", INPUT),
+    Clean("a loader with one worker", INPUT, suite=False),
     Clean("texts of equal length", TOKENS),
     Clean("two ranks with their own shards", RANKS),
-    Clean("a loop that only computes", RESOURCES),
+    Clean("a loop that only computes", RESOURCES, suite=False),
     *(
-        Clean(f"{name}, {workers} workers, {threads} threads", "input_frameworks.py", environment)
+        Clean(f"{name}, {workers} workers, {threads} threads", "input_frameworks.py", environment, workers > 0)
         for kind, name in _FRAMEWORKS
         for workers, threads in ((0, 2), (1, 1))
         for environment in ({"KIND": kind, "WORKERS": workers, "OMP_NUM_THREADS": threads},)

@@ -23,7 +23,7 @@ CASES = (
 )
 
 CLEAN = (
-    Clean("two ranks with a small model", COMM),
+    Clean("two ranks with a small model", COMM, suite=False),
     Clean("accumulation with no_sync", COMM, {"FAULT": "clean_no_sync"}),
     Clean("experts in balance", COMM, {"FAULT": "clean_experts"}),
 )
