@@ -6,6 +6,7 @@ import difflib
 
 from gputop_analysis.catalogue import entry
 from gputop_analysis.findings import CATALOGUE
+from gputop_analysis.lint import in_source
 from gputop_analysis.model import Finding, Proof
 from gputop_analysis.notes import NOTES
 from gputop_analysis.report.build import Report
@@ -89,6 +90,8 @@ def finding_text(report: Report, one: Finding, width: int) -> str:
     if won := recoverable(one):
         lines += wrapped("wins back", won, width, indent=2)
     lines += wrapped("fix", one.fix, width, indent=2)
+    if said := in_source(one.site, report.view.record.manifest.cwd):
+        lines += wrapped("in source", said, width, indent=2)
     lines += _small_print(one.id, width)
     for other in report.explained:
         if other.id in one.absorbed and other.absorbed_by == one.id:
@@ -142,7 +145,9 @@ def explain_data(report: Report, name: str) -> dict[str, object]:
     from gputop_analysis.report.data import finding_data, finite
 
     if name.upper() in CATALOGUE:
-        raised = [finding_data(one) for one in raised_as(report, name.upper())]
+        root = report.view.record.manifest.cwd
+        found = raised_as(report, name.upper())
+        raised = [{**finding_data(one), "in_source": in_source(one.site, root) or None} for one in found]
         return finite({"findings": raised, "catalogue": entry(CATALOGUE[name.upper()])})
     return finite({"figures": [asdict(one) for one in figures_named(report, name)]})
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from gputop_analysis.lint import all_rules, fixed, lint, rules_at
+from gputop_analysis.lint import all_rules, fixed, in_source, lint, rules_at
 
 LOADER = "from torch.utils.data import DataLoader\nfrom sets import Rows\n"
 TRAIN = """
@@ -347,3 +347,12 @@ def test_a_remark_says_where_and_what(tmp_path):
         and rules_at("train.py:2 main", tmp_path) == []
     )
     assert rules_at(None, tmp_path) == rules_at("gone.py:3 x", tmp_path) == rules_at("<string>:1", tmp_path) == []
+
+
+def test_a_finding_points_at_what_the_source_says_there(tmp_path):
+    rows = "from torch.utils.data import DataLoader, Dataset\nclass Rows(Dataset):\n    pass\n"
+    text = rows + "for batch in DataLoader(Rows(), batch_size=8):\n    pass\n"
+    (tmp_path / "train.py").write_text(text)
+    said = in_source("train.py:4", str(tmp_path))
+    assert said.startswith("loader-workers, ") and "gputop lint --diff train.py" in said
+    assert in_source("train.py:1", str(tmp_path)) == in_source(None, str(tmp_path)) == ""

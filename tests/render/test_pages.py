@@ -69,6 +69,12 @@ def test_the_table_of_ranks_puts_the_culprit_first_and_what_is_not_known_last(re
 def test_evidence_works_without_a_proof_and_without_pictures():
     lines = "\n".join(texts(evidence.draw(Evidence(a_finding(proof=None)), 78, 18)))
     assert "DataLoader(num_workers=2" in lines and "threshold" not in lines and "computed from" not in lines
+    assert "lint:" not in lines
+
+
+def test_evidence_says_what_lint_sees_at_the_line():
+    lines = "\n".join(texts(evidence.draw(Evidence(a_finding(), in_source="loader-workers, no workers"), 78, 24)))
+    assert "lint: loader-workers, no workers" in lines
 
 
 def test_the_gauge_marks_value_and_threshold_in_their_order():

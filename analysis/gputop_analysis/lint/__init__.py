@@ -1,7 +1,8 @@
 """Reads training scripts for what will cost time or memory, before they run. Nothing is executed: only ``ast``.
 
 ``lint_file(path) -> list[Remark]``; ``fixed(path, data)`` makes the mechanical edits, ``diff`` shows them as a patch;
-``rules_at(site, root)`` finds what the source says at the line that a live finding names.
+``rules_at(site, root)`` finds what the source says at the line that a live finding names, and
+``in_source`` says it in a sentence.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "all_rules",
     "diff",
     "fixed",
+    "in_source",
     "lint",
     "lint_file",
     "rules_at",
@@ -83,6 +85,14 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
         return []
     line = int(match.group(2))
     return [one for one in remarks if one.line <= line <= one.end_line]
+
+
+def in_source(site: str | None, root: str) -> str:
+    """The same in one sentence that says how to see the patch; empty where the source says nothing there."""
+    remarks = rules_at(site, Path(root))
+    said = "; ".join(f"{one.rule}, {one.message}" for one in remarks)
+    file = (site or "").rpartition(":")[0]
+    return said + (f" (`gputop lint --diff {file}` shows the patch)" if any(one.fixable for one in remarks) else "")
 
 
 def _remark(source: Source, rule: Rule, hit: Hit) -> Remark:

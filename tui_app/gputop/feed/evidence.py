@@ -31,6 +31,8 @@ class Evidence:
 
     finding: Finding
     plots: tuple[Plot, ...] = ()
+    in_source: str = ""
+    """What `gputop lint` says of the line that the finding names."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,10 @@ class EvidenceLoader:
             return None
         view = RunView(record, None if self.id[:2] in _WHOLE_RUN else window_of(record, snapshot)[0])
         made = [picture(view, found) for picture in pictures(found.id)] if view.ranks else []
-        return Evidence(found, tuple(plot for plot in made if plot is not None))
+        from gputop_analysis.lint import in_source  # parses sources: not before the first frame
+
+        said = in_source(found.site, record.manifest.cwd)
+        return Evidence(found, tuple(plot for plot in made if plot is not None), said)
 
 
 _WHOLE_RUN = ("NU", "ME", "RE")

@@ -26,10 +26,10 @@ def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> lis
         side = width * 56 // 100
         pictures = _pictures(evidence.plots, side, height - len(head) - 1, mono)
         room = width - side - 3
-        words = [*fix(finding, room), [], *statistic(finding, room), [], *inputs(finding, room)]
+        words = [*fix(finding, room, evidence.in_source), [], *statistic(finding, room), [], *inputs(finding, room)]
         return [*head, [], *beside(pictures, side, words, 3)]
     gap: list[Row] = [[]] if height > 24 else []
-    words = [*fix(finding, width), *gap, *statistic(finding, width), *gap, *inputs(finding, width)]
+    words = [*fix(finding, width, evidence.in_source), *gap, *statistic(finding, width), *gap, *inputs(finding, width)]
     room = height - len(head) - len(words) - 2 * len(gap)
     pictures = _pictures(evidence.plots[: 1 if room < 24 else 2], width, max(room, PLOT_LEAST + 1), mono)
     return [*head, *gap, *pictures, *(gap if pictures else []), *words]
@@ -106,12 +106,13 @@ def _amount(value: float, unit: str) -> str:
     return f"{numbers.scalar(value)} {unit}".rstrip()
 
 
-def fix(finding: Finding, width: int) -> list[Row]:
-    """The fix as it is typed, and where."""
+def fix(finding: Finding, width: int, in_source: str = "") -> list[Row]:
+    """The fix as it is typed, where, and what the source says there."""
     rows: list[Row] = [plots.ruled("fix", [("y copies it", "muted")], width)]
     rows += [[(line, "bold good")] for line in wrap(finding.fix, width)]
     if place := where(finding):
         rows += [[("at ", "muted"), (place, "accent")]]
+    rows += [[(line, "text")] for line in wrap(f"lint: {in_source}", width)] if in_source else []
     if finding.absorbed:
         rows += [[("explains ", "muted"), (", ".join(finding.absorbed), "text")]]
     return rows
