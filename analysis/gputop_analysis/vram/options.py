@@ -1,0 +1,196 @@
+"""The options of an estimate by plain names: one table for the command line, the API, CSV columns and the form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gputop_analysis.vram import setup as vocabulary
+from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+
+ROLES = ("critic", "reference", "reward")
+FREEZABLE = ("vision", "projector", "language", "embeddings")
+QUANTIZED = ("", "int8", "nf4")
+OFFLOADS = ("none", "optimizer", "all")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+_MODULE_DTYPES = ("fp32", "bf16", "fp16")
+
+
+class Option(NamedTuple):
+    """One option, as it is called everywhere; on the command line with dashes."""
+
+    name: str
+    group: str
+    kind: str
+    """``count`` (whole number), ``share`` (0..1), ``choice``, ``words`` (with commas between), ``flag`` or ``text``."""
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    least: int = 1
+
+    @property
+    def label(self) -> str:
+        """As people read it."""
+        return self.name.replace("_", " ")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("seq", "Training", "count", 2048, "tokens of a sequence"),
+    Option("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
+    Option("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
+    Option("dtype", "Training", "choice", "bf16", "type of the computation", vocabulary.DTYPES),
+    Option(
+        "weights",
+        "Training",
+        "choice",
+        "",
+        "type of the stored weights; fp32 with bf16 is AMP",
+        ("", *_MODULE_DTYPES),
+    ),
+    Option("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
+    Option("images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0),
+    Option("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
+    Option("checkpointing", "Memory", "choice", "none", "activation checkpointing", vocabulary.CHECKPOINTINGS),
+    Option("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
+    Option("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
+    Option("lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0),
+    Option("lora_targets", "Memory", "words", ("q_proj", "v_proj"), "adapted layers as in peft, or all-linear"),
+    Option("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
+    Option("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
+    Option("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
+    Option("grad_dtype", "Memory", "choice", "", "type of the kept gradients; as the weights", ("", *_MODULE_DTYPES)),
+    Option("master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"),
+    Option("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
+    Option("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
+    Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
+    Option("compile", "Memory", "flag", False, "torch.compile"),
+    Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
+    Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
+    Option("sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", vocabulary.SHARDINGS),
+    Option("dp", "Parallel", "count", 1, "data-parallel ranks"),
+    Option("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
+    Option("tp", "Parallel", "count", 1, "tensor-parallel ranks"),
+    Option("pp", "Parallel", "count", 1, "pipeline stages"),
+    Option("vpp", "Parallel", "count", 1, "model chunks of a stage (interleaved schedule)"),
+    Option("cp", "Parallel", "count", 1, "context-parallel ranks"),
+    Option("ep", "Parallel", "count", 1, "expert-parallel ranks"),
+    Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
+    Option("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
+    Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
+)
+OPTION: dict[str, Option] = {option.name: option for option in OPTIONS}
+_PARALLEL = frozenset(Parallel.__dataclass_fields__)
+_LORA = {"lora_rank": "rank", "lora_targets": "targets", "lora_dtype": "dtype", "lora_dropout": "dropout"}
+
+
+def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = None) -> Setup:
+    """The setup that plain values describe.
+
+    Args:
+        model: what is trained.
+        values: by the names of ``OPTIONS``, as text or as they are; what is missing stays as in ``base``.
+        base: where to start; the defaults without.
+
+    Raises:
+        ValueError: no such option, or a value that it does not take.
+    """
+    chosen = values_of(base) if base is not None else {option.name: option.default for option in OPTIONS}
+    chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
+    if chosen["lora_rank"] == 0 and chosen["quant"]:
+        raise ValueError(f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16")
+    if chosen["sharding"] == "none" and chosen["dp"] > 1:
+        chosen["sharding"] = "ddp"
+    lora = Lora(**{field: chosen[name] for name, field in _LORA.items()}) if chosen["lora_rank"] else None
+    inner = Parallel(**{name: chosen[name] for name in chosen if name in _PARALLEL})
+    outer = {name: chosen[name] for name in chosen if name not in _PARALLEL and name not in _LORA}
+    return Setup(model, quantized=outer.pop("quant"), lora=lora, parallel=inner, **outer)
+
+
+def values_of(setup: Setup) -> dict[str, Any]:
+    """The plain values of a setup: the inverse of ``setup_of``."""
+    found: dict[str, Any] = {}
+    for option in OPTIONS:
+        if option.name in _LORA:
+            found[option.name] = getattr(setup.lora, _LORA[option.name]) if setup.lora else option.default
+        elif option.name in _PARALLEL:
+            found[option.name] = getattr(setup.parallel, option.name)
+        else:
+            found[option.name] = getattr(setup, "quantized" if option.name == "quant" else option.name)
+    return found
+
+
+def changed(setup: Setup) -> dict[str, Any]:
+    """The values that differ from the defaults."""
+    return {name: value for name, value in values_of(setup).items() if value != OPTION[name].default}
+
+
+def parse(name: str, value: Any) -> Any:
+    """A value as its option keeps it.
+
+    Raises:
+        ValueError: no such option, or a value that it does not take; the message says which it takes.
+    """
+    option = OPTION.get(name)
+    if option is None:
+        raise ValueError(f"no option {name!r}: there are {', '.join(OPTION)}")
+    text = value.strip() if isinstance(value, str) else value
+    if option.kind == "count":
+        return _count(option, text)
+    if option.kind == "share":
+        return _share(option, text)
+    if option.kind == "flag":
+        return _flag(option, text)
+    if option.kind == "words":
+        return _words(option, text)
+    return _choice(option, str(text or ""))
+
+
+def plain_name(name: str) -> str:
+    """``--micro-batch`` and ``Micro batch`` are ``micro_batch``."""
+    return name.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
+
+
+def _count(option: Option, value: Any) -> int:
+    try:
+        number = int(str(value).replace("_", "").replace(",", ""))
+    except ValueError:
+        number = option.least - 1
+    if number < option.least:
+        raise ValueError(f"{option.name} takes a whole number from {option.least} on, not {value!r}")
+    return number
+
+
+def _share(option: Option, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1:
+        raise ValueError(f"{option.name} takes a number from 0 to 1, not {value!r}")
+    return number
+
+
+def _flag(option: Option, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value if value is not None else "").lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(f"{option.name} takes yes or no, not {value!r}")
+    return word in _TRUE
+
+
+def _words(option: Option, value: Any) -> tuple[str, ...]:
+    given: Iterable[Any] = value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
+    words = tuple(word for one in given if (word := str(one).strip()))
+    for word in words:
+        if option.choices and word not in option.choices:
+            raise ValueError(f"{option.name} takes {', '.join(option.choices)}, not {word!r}")
+    return words
+
+
+def _choice(option: Option, value: str) -> str:
+    word = "" if value == "none" and "" in option.choices else value
+    if option.choices and word not in option.choices:
+        named = ", ".join(one or "none" for one in option.choices)
+        raise ValueError(f"{option.name} takes {named}, not {value!r}")
+    return word
