@@ -48,6 +48,10 @@ class ModelShape:
     gated_mlp: bool = True
     tied_embeddings: bool = False
     max_position: int = 0
+    token_types: int = 0
+    """Rows of BERT's segment embedding."""
+    attention_bias: bool | None = None
+    """Of queries, keys and values; None: as the family has it."""
     experts: int = 0
     shared_experts: int = 0
     top_k: int = 0
