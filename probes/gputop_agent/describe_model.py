@@ -35,7 +35,9 @@ _CONFIG = {
     "tied_embeddings": ("tie_word_embeddings",),
     "attention": ("_attn_implementation_internal", "_attn_implementation"),
     "model_type": ("model_type",),
+    "name": ("_name_or_path",),
 }
+_CONFIG_WITHIN = 8  # modules, the outermost first, in which a configuration is looked for (peft wraps two deep)
 
 
 def describe_model(roots, budget_ns=BUDGET_NS):
@@ -49,8 +51,35 @@ def describe_model(roots, budget_ns=BUDGET_NS):
     found = totals.result()
     found["class"] = type(main).__name__
     found["roots"] = [type(root).__name__ for root in roots[:_MAX_ROOTS]]
-    found["config"] = describe_config(getattr(main, "__dict__", {}).get("config"))
+    found["config"] = _config_within(main)
+    if totals.adapted:
+        found["lora"] = describe_lora(main)
     return found
+
+
+def describe_lora(root):
+    """``{"rank", "targets", "dtype", "dropout"}`` of peft's adapters below a module; None where none can be read."""
+    ranks, targets, dtypes, dropouts = set(), set(), set(), set()
+    for module in modules_of(root):
+        for name, child in _children(module).items():
+            adapters = _children(child).get("lora_A")
+            if adapters is None:
+                continue
+            targets.add(name)
+            ranks.update(rank for rank in (child.__dict__.get("r") or {}).values() if isinstance(rank, int))
+            for adapter in _children(adapters).values():
+                found = [one for one in _parameters(adapter).values() if one is not None]
+                dtypes.update(str(one.dtype).replace("torch.", "") for one in found)
+            for dropout in _children(_children(child).get("lora_dropout")).values():
+                dropouts.add(float(dropout.__dict__.get("p") or 0.0))
+    if not ranks:
+        return None
+    return {
+        "rank": max(ranks),
+        "targets": sorted(targets),
+        "dtype": min(dtypes, default=None),
+        "dropout": max(dropouts, default=0.0),
+    }
 
 
 def unwrap(module):
@@ -116,6 +145,24 @@ def describe_config(config):
     return found or None
 
 
+def _config_within(root):
+    """The first configuration among the outermost modules."""
+    for _, module in zip(range(_CONFIG_WITHIN), _outermost(root)):
+        found = describe_config(getattr(module, "__dict__", {}).get("config"))
+        if found:
+            return found
+    return None
+
+
+def _outermost(root):
+    """Modules breadth first."""
+    level = [root]
+    while level:
+        for module in level:
+            yield module
+        level = [child for module in level for child in _children(module).values() if child is not None]
+
+
 def _children(module):
     found = getattr(module, "__dict__", {}).get("_modules")
     return found if isinstance(found, dict) else {}
@@ -137,6 +184,7 @@ class _Totals:
         self._sharded = False
         self._checkpointing = False
         self._truncated = False
+        self.adapted = False
 
     def add(self, root):
         for module in modules_of(root):
@@ -168,6 +216,8 @@ class _Totals:
         fields = module.__dict__
         if fields.get("gradient_checkpointing") is True or kind == "CheckpointWrapper":
             self._checkpointing = True
+        if "lora_A" in _children(module):
+            self.adapted = True
         for parameter in _parameters(module).values():
             if parameter is not None and id(parameter) not in self._seen:
                 self._seen.add(id(parameter))
