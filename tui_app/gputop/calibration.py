@@ -1,0 +1,70 @@
+"""What runs and probes measured against what was estimated: one JSON line per model and kind of setup, newest last.
+
+Kept in ``$XDG_STATE_HOME/gputop/calibration.jsonl``. A run replaces the line of its model and kind, under a lock and by
+renaming, so that runs that end at the same time lose nothing and a reader never sees half a file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+KEPT = 500
+"""Lines at most; the oldest go first."""
+
+Record = dict[str, Any]
+
+
+def path() -> Path:
+    """``$XDG_STATE_HOME/gputop/calibration.jsonl``, below ``~/.local/state`` where that is not set."""
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "gputop" / "calibration.jsonl"
+
+
+def recall(model: str | None = None) -> list[Record]:
+    """What is known, of one model or of all, oldest first; nothing where nothing can be read. Never raises."""
+    try:
+        lines = path().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    records = [record for line in lines if (record := _parse(line)) is not None]
+    return [record for record in records if model is None or record["model"] == model]
+
+
+def remember(record: Record) -> None:
+    """Keep a record, in place of an older one of its model and kind.
+
+    Args:
+        record: ``model``, ``kind`` and ``ratio`` (measured over estimated) at least.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file.with_suffix(".lock")):
+        key = record["model"], record["kind"]
+        kept = [one for one in recall() if (one["model"], one["kind"]) != key]
+        fresh = file.with_suffix(f".{os.getpid()}.new")
+        fresh.write_text("".join(json.dumps(one) + "\n" for one in [*kept, record][-KEPT:]), encoding="utf-8")
+        fresh.replace(file)
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        found = json.loads(line)
+        return found if found["model"] and found["kind"] and float(found["ratio"]) > 0 else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    with file.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
