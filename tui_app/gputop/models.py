@@ -1,4 +1,4 @@
-"""From what the user calls a model to its architecture: a path, a name of the catalog, or the local Hugging Face cache."""
+"""What the user calls a model, as its architecture: a path, a name of the catalog, or the local Hugging Face cache."""
 
 from __future__ import annotations
 
