@@ -52,7 +52,7 @@ def find_gpu(name: str) -> Gpu | None:
 
     Never by a part of the name: an L40 is no L4 and an A1000 no A100, a MIG slice is no whole GPU.
     """
-    return _gpus().get(_plain(name))
+    return _gpus().get(plain(name))
 
 
 def precision(hello: dict[str, Any]) -> str:
@@ -77,13 +77,14 @@ def _gpus() -> dict[str, Gpu]:
         peaks = {kind: 1e12 * float(row[column]) for kind, column in _COLUMNS.items() if row[column]}
         gpu = Gpu(row["name"], peaks, row["source"])
         for name in (row["name"], *row["aliases"].split(",")):
-            found.setdefault(_plain(name), gpu)
+            found.setdefault(plain(name), gpu)
     by_name = {gpu.name: gpu for gpu in found.values()}
     found.pop("", None)
     return found | {driver: by_name[name] for driver, name in DRIVER_NAMES.items()}
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name without its maker, in lower case, for comparing."""
     name = " ".join(name.lower().split())
     while shorter := _MAKERS.sub("", name):
         if shorter == name:

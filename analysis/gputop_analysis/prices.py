@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from gputop_analysis.data import table
+from gputop_analysis.catalog.prices import offers
 from gputop_analysis.peaks import find_gpu
 from gputop_probes.record.reader import RunRecord
 
@@ -43,15 +42,14 @@ def run_usd_per_hour(record: RunRecord) -> float | None:
 
 @cache
 def _prices() -> dict[str, Price]:
-    offers: dict[str, list[float]] = {}
-    for row in table("prices.csv"):
-        gpu = next((found for name in _spellings(row["gpu"]) if (found := find_gpu(name))), None)
-        if gpu is not None:
-            offers.setdefault(gpu.name, []).append(float(row["on_demand_usd_per_hr"]) / int(row["gpu_count"]))
+    found: dict[str, list[float]] = {}
+    for offer in offers():
+        if offer.on_demand_usd_per_hour is not None and not offer.marketplace:
+            found.setdefault(offer.gpu, []).append(offer.on_demand_usd_per_hour)
     return {
-        name: Price(name, median(found), min(found), max(found), len(found), _source(name, found))
-        for name, found in offers.items()
-        if len(found) >= ENOUGH_PRICES
+        name: Price(name, median(prices), min(prices), max(prices), len(prices), _source(name, prices))
+        for name, prices in found.items()
+        if len(prices) >= ENOUGH_PRICES
     }
 
 
@@ -61,9 +59,3 @@ def _source(name: str, found: list[float]) -> str:
         f"{min(found):.2f} to {max(found):.2f} dollars an hour, collected in 2025 and 2026"
     )
 
-
-def _spellings(name: str) -> tuple[str, ...]:
-    """``A100 (80 GB)`` as ``A100-80GB``, then without its memory, then with spaces for hyphens."""
-    sized = re.sub(r" \((\d+) ?GB\)", r"-\1GB", name)
-    bare = re.sub(r" \(.*\)", "", name)
-    return name, sized, bare, bare.replace("-", " ")

@@ -1,4 +1,4 @@
-"""Packaged tables, read once. ``gpus.csv``: dense peaks; ``prices.csv``: what an hour of a GPU costs."""
+"""Packaged tables, read once: ``gpus.csv``, ``models.csv`` and ``prices.csv``. The catalog gives them as objects."""
 
 from __future__ import annotations
 

@@ -1,0 +1,146 @@
+"""What the families of transformers do differently where a configuration's dimensions do not say it.
+
+Read from the modules ``transformers/models/FAMILY/modeling_FAMILY.py`` of Hugging Face Transformers 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Biases, norms, position tables and the names of the linear layers of one family."""
+
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """One name: a fused projection."""
+    out: str = "o_proj"
+    gate: tuple[str, ...] = ("gate_proj", "up_proj")
+    """Of a gated MLP; one name: a fused projection."""
+    up: str = "up_proj"
+    """Of an MLP that is not gated."""
+    down: str = "down_proj"
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    norm: str = "rms"
+    """``rms``: a weight; ``layer``: a weight and a bias; ``layer-weight``: without bias; ``none``: no parameters."""
+    norms_per_layer: int = 2
+    qk_norm: str = ""
+    """``head``: one weight of a head's width for queries and one for keys; ``all``: over all heads."""
+    embedding_norm: bool = False
+    final_norm: bool = True
+    learned_positions: bool = False
+    position_offset: int = 0
+    """Rows of the position table beyond the longest sequence."""
+    sinks: bool = False
+    """A learned attention sink for each head."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_gate: bool = False
+    always_shared: bool = False
+    """One shared expert as wide as a routed one, whatever the configuration counts."""
+    scaled_embedding: bool = False
+    """The embedding is multiplied by a constant, which keeps one more tensor."""
+    encoder: bool = False
+    """Bidirectional, without a language-model head that shifts labels."""
+    encoder_decoder: bool = False
+
+
+_GPT_MLP = {"mlp_bias": True, "norm": "layer", "qkv_bias": True, "out_bias": True}
+_NEOX = Traits(qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", **_GPT_MLP)
+_QWEN2 = Traits(qkv_bias=True)
+_QWEN3 = Traits(qk_norm="head")
+_GEMMA2 = Traits(norms_per_layer=4, scaled_embedding=True)
+_GEMMA3 = Traits(norms_per_layer=4, scaled_embedding=True, qk_norm="head")
+_BERT = Traits(
+    qkv=("query", "key", "value"),
+    out="dense",
+    up="intermediate.dense",
+    down="output.dense",
+    learned_positions=True,
+    embedding_norm=True,
+    final_norm=False,
+    encoder=True,
+    **_GPT_MLP,
+)
+
+FAMILIES: dict[str, Traits] = {
+    "llama": Traits(),
+    "mistral": Traits(),
+    "mistral3": Traits(),
+    "mixtral": Traits(),
+    "ministral": Traits(),
+    "granite": Traits(),
+    "smollm3": Traits(),
+    "llava": Traits(),
+    "llava_next": Traits(),
+    "pixtral": Traits(),
+    "idefics2": Traits(),
+    "idefics3": Traits(),
+    "smolvlm": Traits(),
+    "mllama": Traits(),
+    "deepseek_v2": Traits(),
+    "deepseek_v3": Traits(),
+    "kimi_k2": Traits(),
+    "llama4": Traits(always_shared=True),
+    "llama4_text": Traits(always_shared=True),
+    "qwen2": _QWEN2,
+    "qwen2_moe": Traits(qkv_bias=True, shared_gate=True),
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "internvl": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "gemma": Traits(scaled_embedding=True),
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
+    "gemma3_text": _GEMMA3,
+    "phi": Traits(
+        out="dense",
+        up="fc1",
+        down="fc2",
+        norms_per_layer=1,
+        head_bias=True,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm="layer",
+    ),
+    "phi3": Traits(qkv=("qkv_proj",), gate=("gate_up_proj",)),
+    "gpt2": Traits(qkv=("c_attn",), out="c_proj", up="c_fc", down="c_proj", learned_positions=True, **_GPT_MLP),
+    "gpt_neox": _NEOX,
+    "bloom": Traits(
+        qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", embedding_norm=True, **_GPT_MLP
+    ),
+    "falcon": Traits(qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", norm="layer"),
+    "mpt": Traits(qkv=("Wqkv",), out="out_proj", norm="layer-weight"),
+    "opt": Traits(out="out_proj", up="fc1", down="fc2", learned_positions=True, position_offset=2, **_GPT_MLP),
+    "gpt_oss": Traits(qkv_bias=True, out_bias=True, sinks=True, router_bias=True, expert_bias=True),
+    "olmo": Traits(norm="none"),
+    "olmo2": Traits(qk_norm="all"),
+    "olmo3": Traits(qk_norm="all"),
+    "olmoe": Traits(qk_norm="all"),
+    "glm4": Traits(qkv_bias=True, gate=("gate_up_proj",), norms_per_layer=4),
+    "glm4_moe": Traits(qkv_bias=True),
+    "bert": _BERT,
+    "roberta": _BERT,
+    "t5": Traits(qkv=("q", "k", "v"), out="o", gate=("wi_0", "wi_1"), up="wi", down="wo", encoder_decoder=True),
+    "vit": Traits(
+        qkv=("query", "key", "value"),
+        out="dense",
+        up="intermediate.dense",
+        down="output.dense",
+        encoder=True,
+        **_GPT_MLP,
+    ),
+    "clip": Traits(out="out_proj", up="fc1", down="fc2", learned_positions=True, encoder=True, **_GPT_MLP),
+}
+
+
+def traits(family: str) -> Traits:
+    """Of a family; those of ``llama`` for one that is not in the table."""
+    return FAMILIES.get(family, FAMILIES["llama"])

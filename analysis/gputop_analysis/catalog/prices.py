@@ -1,0 +1,64 @@
+"""Published rents of GPUs. They age, those of marketplaces within days: every offer says when it was seen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from gputop_analysis.data import table
+from gputop_analysis.peaks import find_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One published price; dollars per hour for one GPU, None where it is not offered."""
+
+    gpu: str
+    """By its name in the catalog."""
+    provider: str
+    instance: str
+    gpus: int
+    """In one instance."""
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    marketplace: bool
+    as_of: str
+    source: str
+
+
+@cache
+def offers() -> tuple[Offer, ...]:
+    """All offers of GPUs that the catalog knows."""
+    found = []
+    for row in table("prices.csv"):
+        gpu = next((known for name in _spellings(row["gpu"]) if (known := find_gpu(name))), None)
+        if gpu is not None:
+            found.append(_offer(gpu.name, row))
+    return tuple(found)
+
+
+def _offer(gpu: str, row: dict[str, str]) -> Offer:
+    count = int(row["gpu_count"])
+
+    def per_gpu(column: str) -> float | None:
+        return float(row[column]) / count if row[column] else None
+
+    return Offer(
+        gpu=gpu,
+        provider=row["provider"],
+        instance=row["instance"],
+        gpus=count,
+        on_demand_usd_per_hour=per_gpu("on_demand_usd_per_hr"),
+        spot_usd_per_hour=per_gpu("spot_usd_per_hr"),
+        marketplace="marketplace" in row["as_of"],
+        as_of=row["as_of"],
+        source=row["source"],
+    )
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """``A100 (80 GB)`` as ``A100-80GB``, then without its memory, then with spaces for hyphens."""
+    sized = re.sub(r" \((\d+) ?GB\)", r"-\1GB", name)
+    bare = re.sub(r" \(.*\)", "", name)
+    return name, sized, bare, bare.replace("-", " ")
