@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from . import guard, transport
+from . import guard, out_of_memory, transport
 from .guard import HIDDEN_FILE
 from .state import S
 
@@ -69,6 +69,7 @@ def report(error, traceback):
     if error is None:
         return
     frames, phase = _frames(traceback), _phase(traceback)
+    more = out_of_memory.describe(traceback) if out_of_memory.is_one(error) else {}
     forget_our_frames(error, set())
     if isinstance(error, _IGNORED):
         return
@@ -80,6 +81,7 @@ def report(error, traceback):
         phase=phase,
         step=S.step,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
+        **more,
     )
     _send_collectives()
 

@@ -69,6 +69,13 @@ def send_if_due(now_s):
     )
 
 
+def counters():
+    """``{"allocated_bytes", "reserved_bytes", "peak_allocated_bytes"}`` now; None off CUDA."""
+    if _cuda_stats is None:
+        return None
+    return dict(zip(("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"), _counters()))
+
+
 def note():
     """Remember the allocated bytes at this point of the step, if they are the highest so far."""
     global _noted
