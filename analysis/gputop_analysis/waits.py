@@ -121,11 +121,12 @@ def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
     times = np.array([[arrivals[rank][key] for rank in common.ranks] for key in keys], np.float64)
     waited = times.max(axis=1, keepdims=True) - times
     ends = view.per_rank[common.ranks[0]].rows["t_end_ns"]
-    step_of = np.searchsorted(ends, times[:, 0])
-    sums = [waited[step_of == step].sum(axis=0) for step in np.unique(step_of)[1:-1]]
-    if len(sums) < 10:
+    _, step_of, counts = np.unique(np.searchsorted(ends, times[:, 0]), return_inverse=True, return_counts=True)
+    sums = np.stack([np.bincount(step_of, weights=column) for column in waited.T], axis=1)
+    whole = counts >= np.median(counts)  # a dump of the newest collectives begins and ends within a step
+    if np.count_nonzero(whole) < 10:
         return None
-    return Waits(np.stack(sums) / 1e6, common.ranks, ARRIVALS)
+    return Waits(sums[whole] / 1e6, common.ranks, ARRIVALS)
 
 
 def _arrivals(view: RunView, rank: int) -> dict[tuple[str, int], int]:

@@ -8,8 +8,11 @@ from typing import Any
 
 from gputop_probes.recorder.ranks import RankTable
 
-_LOOK_S = 10.0
-_SHARDED_PERIOD_S = 60.0
+_FIRST_S = 4.0
+_FIRST_ASKS = 4
+"""So many come in quick succession: one holds 200 collectives, a dozen steps of a sharded model, and a dozen steps in a
+row are too few to tell a slow rank from a slow moment."""
+_LATER_S = 60.0
 _STEPS_BEFORE_ASKING = 20
 
 
@@ -19,18 +22,19 @@ class SkewWatch:
     def __init__(self, ranks: RankTable, send: Callable[[dict[str, Any]], int]):
         self._ranks = ranks
         self._send = send
-        self._next = time.monotonic() + _LOOK_S
+        self._asked = 0
+        self._next = time.monotonic() + _FIRST_S
 
     def check(self) -> None:
-        """Send ``flight_recorder`` if it is due: first after ten seconds, then once a minute."""
+        """Send ``flight_recorder`` if it is due: four times in the first seconds of training, then once a minute."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + _LOOK_S
         ranks = self._ranks.connected()
         if len(ranks) < 2 or any(rank.comm_records for rank in ranks):
             return
         if min(rank.steps_seen for rank in ranks) < _STEPS_BEFORE_ASKING:
             return
         self._send({"cmd": "flight_recorder"})
-        self._next = now + _SHARDED_PERIOD_S
+        self._asked += 1
+        self._next = now + (_FIRST_S if self._asked < _FIRST_ASKS else _LATER_S)
