@@ -1,0 +1,57 @@
+"""Buffers that data-parallel training needs besides the states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.parts import Part
+from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
+
+DEEPSPEED_BUCKET = 5e8
+"""``reduce_bucket_size`` and ``allgather_bucket_size`` of DeepSpeed, in elements."""
+
+
+def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default) and of ZeRO 1 and 2."""
+    sharding = d.setup.parallel.sharding
+    trained = [part for part in found if part.trained]
+    if sharding == "ddp" and not kept.flat_gradients:
+        return sum((part.count * gradient_bytes(d, part, kept) for part in trained), np.float64(0))
+    if d.recipe == "deepspeed" and sharding in ("zero1", "zero2"):
+        most = sum((part.count for part in trained), np.float64(0))
+        return np.minimum(most, DEEPSPEED_BUCKET) * 2 * kept.gradients
+    return np.float64(0)
+
+
+def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+    """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
+    embedding and head, which the outermost unit keeps."""
+    if STAGE[d.setup.parallel.sharding] < 3:
+        return np.float64(0)
+    sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
+    layer = sum(sizes.get(name, 0) for name in ("layers", "norms", "experts", "adapters")) / d.layers
+    return 2 * layer + sizes.get("embeddings", 0) + sizes.get("head", 0)
+
+
+def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+    """Whole gradients of a layer while a fully sharded rank reduces them: one reduced, one computed."""
+    if STAGE[d.setup.parallel.sharding] < 2:
+        return np.float64(0)
+    return (
+        2
+        * sum(
+            part.count * kept.gradients
+            for part in found
+            if part.trained and part.name in ("layers", "norms", "experts")
+        )
+        / d.layers
+    )
+
+
+def _gathered_bytes(d: Dims, part: Part, kept: Habits) -> float:
+    stored = weight_bytes(d, part, kept)
+    return min(stored, d.compute) if part.name != "adapters" else stored

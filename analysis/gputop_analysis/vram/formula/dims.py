@@ -1,0 +1,108 @@
+"""The numbers that a formula computes with: whole numbers of one setup, or arrays of them for many at once.
+
+The kinds of a setup (optimizer, sharding, checkpointing, ...) are those of the setup; whatever is counted may be an
+array, so that a planner evaluates thousands of configurations of the same kind in one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.vram.setup import ModelShape, Setup
+
+Number = Any
+"""An int, a float or a NumPy array; all functions of this package are elementwise in it."""
+
+COUNTS = ("seq", "micro_batch", "accumulation")
+DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "replicas", "pipeline_stage")
+
+BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5}
+"""Of one value; what 8-bit and 4-bit formats keep besides is in ``states``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """A setup with its counts laid open."""
+
+    setup: Setup
+    seq: Number
+    micro_batch: Number
+    accumulation: Number
+    dp: Number
+    tp: Number
+    pp: Number
+    vpp: Number
+    cp: Number
+    ep: Number
+    replicas: Number
+    stage: Number
+
+    @property
+    def model(self) -> ModelShape:
+        return self.setup.model
+
+    @property
+    def recipe(self) -> str:
+        return self.setup.recipe
+
+    @property
+    def tokens(self) -> Number:
+        """Of one micro-batch on this rank."""
+        return self.seq * self.micro_batch / self.cp
+
+    @property
+    def layers(self) -> Number:
+        """On this stage; the first stages hold what does not divide."""
+        return np.ceil(self.model.layers / self.pp)
+
+    @property
+    def shards(self) -> Number:
+        """Ranks that share what the sharding splits: data and context parallel ones, without HSDP's replicas."""
+        return self.dp * self.cp / self.replicas
+
+    @property
+    def expert_shards(self) -> Number:
+        """Of an expert's parameters: those ranks that hold the same experts."""
+        return np.maximum(self.dp * self.cp * self.tp / (self.ep * self.replicas * self.expert_tp), 1)
+
+    @property
+    def expert_tp(self) -> Number:
+        """Tensor parallelism inside an expert; with expert parallelism the experts stay whole."""
+        return np.where(np.asarray(self.ep) > 1, 1, self.tp)
+
+    @property
+    def first(self) -> Number:
+        """1 on the first stage, else 0."""
+        return np.asarray(np.equal(self.stage, 0), dtype=np.int64)
+
+    @property
+    def last(self) -> Number:
+        """1 on the last stage, else 0."""
+        return np.asarray(np.equal(self.stage, self.pp - 1), dtype=np.int64)
+
+    @property
+    def compute(self) -> float:
+        """Bytes of an activation."""
+        return max(BYTES[self.setup.dtype], 2.0)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return self.setup.parallel.sequence_parallel
+
+    @property
+    def outer_tp(self) -> Number:
+        """By how much tensor parallelism splits what lies between its regions (norms, dropout, residuals)."""
+        return self.tp if self.sequence_parallel else 1
+
+
+def dims(setup: Setup, **arrays: Number) -> Dims:
+    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` replaced by what is given."""
+    found = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
+    found |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
+    if arrays:
+        raise TypeError(f"not a count of a setup: {', '.join(sorted(arrays))}")
+    found["stage"] = found.pop("pipeline_stage")
+    return Dims(setup=setup, **found)

@@ -1,0 +1,99 @@
+"""What a rank holds through the whole step: weights, gradients, optimizer states and master weights.
+
+Counting follows ZeRO (Rajbhandari et al. 2020, section 3): with ``p`` bytes of weights, ``g`` of gradients and ``k`` of
+optimizer states a parameter, stage 1 divides ``k``, stage 2 also ``g`` and stage 3 also ``p`` by the data-parallel ranks.
+FSDP's full shard is stage 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
+from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.parts import Part
+
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of 64, fp32 a block of 256."""
+
+STAGE = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
+"""What a sharding divides, as the stage of ZeRO."""
+
+MOMENTS = {
+    "adamw": 2,
+    "adamw-fused": 2,
+    "adamw-loop": 2,
+    "lion": 1,
+    "sgd-momentum": 1,
+    "muon": 1,
+    "came": 1,
+}
+"""Values of the optimizer's state that are as large as the parameter; 0 for the rest (Adafactor keeps rows and columns)."""
+EIGHT_BIT = {"adamw-8bit": 2, "lion-8bit": 1}
+EIGHT_BIT_BYTES = 1 + 4 / 256
+"""bitsandbytes: a byte, and an fp32 constant a block of 256 (Dettmers et al. 2022, section 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes on this rank."""
+
+    weights: Number
+    gradients: Number
+    optimizer: Number
+    master: Number
+
+
+def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
+    """Of the actor and of the models that live beside it."""
+    stage = STAGE[d.setup.parallel.sharding]
+    trained = [part for part in found if part.trained]
+    copies = 1 + ("critic" in d.setup.roles)
+    frozen = sum(role in d.setup.roles for role in ("reference", "reward"))
+    weights = sum(part.count * weight_bytes(d, part, kept) / over(d, part, stage >= 3) for part in found)
+    gradients = sum(part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2) for part in trained)
+    moments = sum(part.count * moment_bytes(d, part, kept) / over(d, part, stage >= 1) for part in trained)
+    master = sum(part.count * kept.master / over(d, part, stage >= 1) for part in trained)
+    offload = d.setup.parallel.offload
+    here = 0 if offload in ("optimizer", "all") else 1
+    return States(
+        weights=np.asarray(weights) * (copies + frozen) * (offload != "all"),
+        gradients=np.asarray(gradients) * copies,
+        optimizer=np.asarray(moments) * copies * here,
+        master=np.asarray(master) * copies * here,
+    )
+
+
+def over(d: Dims, part: Part, sharded: bool) -> Number:
+    """How many ranks share a part."""
+    if not sharded:
+        return 1
+    return d.expert_shards if part.expert else d.shards
+
+
+def weight_bytes(d: Dims, part: Part, kept: Habits) -> float:
+    """Of one parameter of a part as it is stored."""
+    if part.name == "adapters":
+        return BYTES[d.setup.lora.dtype] if d.setup.lora else 0.0
+    if part.linear and d.setup.quantized:
+        return NF4_BYTES if d.setup.quantized == "nf4" else 1.0
+    return kept.weights
+
+
+def gradient_bytes(d: Dims, part: Part, kept: Habits) -> float:
+    """Of one parameter's gradient."""
+    return weight_bytes(d, part, kept) if part.name == "adapters" else kept.gradients
+
+
+def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:
+    """Of one parameter's optimizer states together, as far as torch's allocator counts them (paged ones it does not)."""
+    name = d.setup.optimizer
+    if name in EIGHT_BIT:
+        return EIGHT_BIT[name] * EIGHT_BIT_BYTES
+    each = weight_bytes(d, part, kept) if part.name == "adapters" else kept.states
+    moments = MOMENTS.get(name, 0)
+    if name == "muon" and part.name in ("embeddings", "head", "norms"):
+        moments = 2  # AdamW's share: what is no hidden matrix (Jordan 2024)
+    return moments * each
