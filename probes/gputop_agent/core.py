@@ -1,6 +1,6 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import finder, guard, hello, process, transport
+from . import exceptions, finder, guard, hello, process, transport
 from .hooks import (
     amp,
     autograd,
@@ -13,6 +13,7 @@ from .hooks import (
     forward,
     gc_pauses,
     optimizer,
+    pipelining,
     save,
 )
 from .state import S
@@ -29,6 +30,7 @@ HOOKS = (
     dynamo,
     gc_pauses,
     deepspeed,
+    pipelining,
     empty_cache,
 )
 
@@ -41,3 +43,4 @@ def install(torch, import_finder):
         guard.safely(hook.install, torch)
     transport.on_reconnect = hello.send_again
     guard.safely(process.install)
+    guard.safely(exceptions.install)

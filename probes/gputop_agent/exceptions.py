@@ -5,12 +5,15 @@ import sys
 import threading
 
 from . import guard, out_of_memory, transport
+from .activation import before_training
 from .guard import HIDDEN_FILE
 from .state import S
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
 _OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")
+_TENSOR_FILE = os.path.join("torch", "_tensor.py")
+_MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 #: by the name of what was wrapped; module calls have none, and what is left are collectives
 _PHASE_OF = {
     "forward": "forward",
@@ -68,8 +71,13 @@ def report(error, traceback):
     """Send the event, and take our frames out of the traceback and of those of its causes."""
     if error is None:
         return
+    lacks_memory = out_of_memory.is_one(error)
+    if before_training() and not lacks_memory:
+        return  # of a process that may be anybody's: a launcher, a tokenizer, a worker
     frames, phase = _frames(traceback), _phase(traceback)
-    more = out_of_memory.describe(traceback) if out_of_memory.is_one(error) else {}
+    if lacks_memory:
+        out_of_memory.introduce()
+    more = out_of_memory.describe(traceback) if lacks_memory else {}
     forget_our_frames(error, set())
     if isinstance(error, _IGNORED):
         return
@@ -136,6 +144,10 @@ def _phase(traceback):
             phase = _PHASE_OF.get(traceback.tb_frame.f_locals.get("where", "forward"), "comm")
         elif code.co_name == "wrapper" and code.co_filename.endswith(_OPTIMIZER_FILE):
             phase = "optimizer"
+        elif code.co_name == "backward" and code.co_filename.endswith(_TENSOR_FILE):
+            phase = "backward"
+        elif phase == "other" and code.co_filename.endswith(_MODULE_FILE):
+            phase = "forward"
         traceback = traceback.tb_next
     return phase
 

@@ -3,7 +3,9 @@
 Called once, when such an error ends the process: its frames and all that they hold are still alive. Runs no user code.
 """
 
-from . import describe_model, memory
+from time import monotonic_ns
+
+from . import activation, describe_model, guard, memory, roots, steps
 from .state import S
 
 _CALLS = ("_call_impl", "_wrapped_call_impl", "_slow_forward")
@@ -16,6 +18,15 @@ def is_one(error):
     return type(error).__name__ == "OutOfMemoryError" or (
         isinstance(error, RuntimeError) and any(word in str(error)[:400].lower() for word in _WORDS)
     )
+
+
+def introduce():
+    """A process whose first step had no room has not said who it is: find what it trains, and say hello."""
+    if activation.before_training():
+        activation.start(monotonic_ns(), by_backward=False)
+        guard.safely(roots.discover)
+    if not S.hello_sent:
+        guard.safely(steps.say_hello)
 
 
 def describe(traceback):

@@ -84,7 +84,7 @@ def close(now_ns, upto=None):
             F.cpu_upto_ns = thread_time_ns()
         if alone or now_ns - F.began_ns >= FOLD_NS:
             if not step and not S.hello_sent:
-                _say_hello()
+                say_hello()
             _emit()
     C.begin_step()
     if not step:
@@ -157,7 +157,8 @@ def book_agent_time(function, *args):
         C.flags |= wire.F_AGENT
 
 
-def _say_hello():
+def say_hello():
+    """Reach the recorder and say what this process is. On the training thread."""
     transport.connect()
     before = clock.book()
     guard.safely(hello.on_first_step)
