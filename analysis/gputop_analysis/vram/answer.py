@@ -41,3 +41,9 @@ class Peak:
     """Where the numbers come from: versions, papers and equations, profile."""
     notes: tuple[str, ...] = ()
     """What was assumed or left out, each in a sentence."""
+    fragmentation: int = 0
+    """Reserved and not allocated when the reserved peak was reached."""
+    retries: int = 0
+    """How often everything cached was given back because the GPU was full; only with a capacity."""
+    oom: str = ""
+    """The operation that ran out of memory, as ``phase: module: operator``; only with a capacity."""

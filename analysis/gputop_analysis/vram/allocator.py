@@ -1,0 +1,253 @@
+"""The CUDA caching allocator as PyTorch has it, on sizes alone: what it reserves for a sequence of requests.
+
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``, ``get_free_block``, ``alloc_block``, ``free_block``,
+``release_cached_blocks``, ``try_allocate_expandable_block``). What it cannot know: the addresses that ``cudaMalloc`` gives,
+taken to rise from segment to segment, which decides between free blocks of the same size only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gputop_analysis.vram.blocks import ADDRESS, SHIFT, FreeBlocks
+from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
+from gputop_analysis.vram.expandable import grow, unmap_free
+
+UNIT = 512
+SMALL = (1 << 20) // UNIT
+"""Requests up to this come from the small pool; a large block is split if more than this would be left."""
+SMALL_SEGMENT = (2 << 20) // UNIT
+ROUND_LARGE = (2 << 20) // UNIT
+MIN_LARGE = (10 << 20) // UNIT
+"""Requests from here on get a segment of their own size, rounded up to ``ROUND_LARGE``."""
+NEVER = 1 << 60
+_ARENA = 1 << 36
+
+
+class OutOfMemoryError(Exception):
+    """No segment could be had, also after the cached ones were given back."""
+
+
+class Block(NamedTuple):
+    """An allocated block; ``at`` and ``size`` in units of 512 bytes."""
+
+    pool: FreeBlocks
+    at: int
+    size: int
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Bytes, as ``torch.cuda.memory_stats()`` names them."""
+
+    allocated: int
+    requested: int
+    reserved: int
+    inactive_split: int
+    """Free, but part of a segment that is in use, so that it cannot be given back: fragmentation."""
+    peak_allocated: int
+    peak_reserved: int
+    allocated_at_peak_reserved: int
+    segments: int
+    retries: int
+    """How often everything cached was given back because the GPU was full."""
+    ooms: int
+
+
+class Allocator:
+    """One GPU's allocator.
+
+    Args:
+        conf: options, see ``conf.parse``.
+        capacity: bytes that segments may take in all; None: no limit.
+    """
+
+    def __init__(self, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> None:
+        self.conf = conf
+        fraction = conf.memory_fraction or 1.0
+        self.capacity = NEVER if capacity is None else int(capacity * fraction) // UNIT
+        self.pools: dict[tuple[int, bool], FreeBlocks] = {}
+        self.allocated = self.requested = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = self.allocated_at_peak_reserved = 0
+        self.retries = self.ooms = 0
+        self._plain = conf.roundup_power2_divisions == DEFAULT.roundup_power2_divisions
+        self._oversize = NEVER if conf.max_split_size is None else conf.max_split_size // UNIT
+        self._large_least = 1 if conf.expandable_segments else SMALL + 1
+        self._large_segment = conf.large_segment // UNIT
+        self._collects = conf.memory_fraction is not None and conf.garbage_collection_threshold > 0
+        self._searches = 0
+        self._freed_at: dict[int, int] = {}
+        self._next = 0
+
+    def malloc(self, nbytes: int, stream: int = 0) -> Block:
+        """A block of at least ``nbytes``.
+
+        Raises:
+            OutOfMemoryError: not within the capacity.
+        """
+        size = ((nbytes + 511) >> 9 or 1) if self._plain else self.conf.round_size(nbytes) >> 9
+        small = size <= SMALL
+        pool = self.pools.get((stream, small)) or self._pool(stream, small)
+        at = self._best_fit(pool, size)
+        if at is None:
+            at = self._new(pool, size, small)
+        whole = pool.sizes[at]
+        least = 1 if small else self._large_least if size < self._oversize else NEVER
+        taken = pool.cut(at, whole, size, least)
+        self.allocated += taken
+        self.requested += nbytes
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+        return Block(pool, at, taken, nbytes)
+
+    def free(self, block: Block) -> None:
+        """Give a block back to the cache."""
+        self.allocated -= block.size
+        self.requested -= block.requested
+        at, _ = block.pool.release(block.at, block.size)
+        if self._collects:
+            self._freed_at[at] = self._searches
+
+    def empty_cache(self) -> None:
+        """Give every segment that is wholly free back to the driver, as ``torch.cuda.empty_cache()`` does."""
+        for pool in self.pools.values():
+            for at in pool.whole():
+                self._release(pool, at)
+            if self.conf.expandable_segments:
+                self.reserved -= unmap_free(pool)
+
+    @property
+    def stats(self) -> Stats:
+        """All counters now."""
+        free = sum(sum(pool.sizes.values()) - sum(map(pool.segments.__getitem__, pool.whole())) for pool in self._all())
+        return Stats(
+            self.allocated * UNIT,
+            self.requested,
+            self.reserved * UNIT,
+            0 if self.conf.expandable_segments else free * UNIT,
+            self.peak_allocated * UNIT,
+            self.peak_reserved * UNIT,
+            self.allocated_at_peak_reserved * UNIT,
+            sum(len(pool.segments) for pool in self._all()),
+            self.retries,
+            self.ooms,
+        )
+
+    def _all(self) -> list[FreeBlocks]:
+        return list(self.pools.values())
+
+    def _pool(self, stream: int, small: bool) -> FreeBlocks:
+        pool = self.pools[stream, small] = FreeBlocks(SMALL_SEGMENT if small else self._large_segment, self._next)
+        if self.conf.expandable_segments:
+            pool.unmapped[self._next] = _ARENA
+            self._next += 2 * _ARENA
+        return pool
+
+    def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
+        """Where the smallest free block that fits lies; an oversize one only serves requests nearly as large."""
+        self._searches += 1
+        keys = pool.keys
+        index = bisect_left(keys, size << SHIFT)
+        if index == len(keys):
+            return None
+        key = keys[index]
+        found, at = key >> SHIFT, key & ADDRESS
+        if pool.unmapped and at + found in pool.unmapped:
+            at = _not_at_the_edge(pool, index)
+        if size < self._oversize <= found:
+            return None
+        if size >= self._oversize and found >= size + self.conf.max_non_split_rounding // UNIT:
+            return None
+        return at
+
+    def _new(self, pool: FreeBlocks, size: int, small: bool) -> int:
+        """A new segment, after giving back what is cached where the GPU is full."""
+        if self._collects:
+            self._collect()
+        at = self._segment(pool, size, small)
+        if at is None and self._release_oversize(pool, size):
+            at = self._segment(pool, size, small)
+        if at is None:
+            self.empty_cache()
+            self.retries += 1
+            at = self._segment(pool, size, small)
+        if at is None:
+            self.ooms += 1
+            raise OutOfMemoryError
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved, self.allocated_at_peak_reserved = self.reserved, self.allocated + size
+        return at
+
+    def _segment(self, pool: FreeBlocks, size: int, small: bool) -> int | None:
+        if self.conf.expandable_segments:
+            at, mapped = grow(pool, size, self.capacity - self.reserved)
+            self.reserved += mapped
+            return at
+        whole = (
+            SMALL_SEGMENT
+            if small
+            else self._large_segment
+            if size < MIN_LARGE
+            else -(-size // ROUND_LARGE) * ROUND_LARGE
+        )
+        if self.reserved + whole > self.capacity:
+            return None
+        at = self._next
+        self._next += whole + 1
+        self.reserved += whole
+        pool.segments[at] = whole
+        pool.add(at, whole)
+        return at
+
+    def _release(self, pool: FreeBlocks, at: int) -> int:
+        size = pool.drop(at)
+        del pool.segments[at]
+        self.reserved -= size
+        return size
+
+    def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
+        """Give back oversize blocks of this pool, the smallest that is enough or from the largest down."""
+        if self._oversize == NEVER:
+            return False
+        wanted = max(size, self._oversize)
+        index = bisect_left(pool.keys, wanted << SHIFT)
+        if index < len(pool.keys):
+            self._release(pool, pool.keys[index] & ADDRESS)
+            return True
+        released = 0
+        while released < wanted and pool.keys and pool.keys[-1] >> SHIFT >= self._oversize:
+            released += self._release(pool, pool.keys[-1] & ADDRESS)
+        return released >= wanted
+
+    def _collect(self) -> None:
+        """Free cached large segments that were not used for longer than the mean, until enough is free."""
+        excess = self.reserved - int(self.conf.garbage_collection_threshold * self.capacity)
+        while excess > 0:
+            ages = {
+                (pool, at): self._searches - self._freed_at.get(at, 0)
+                for (_, small), pool in self.pools.items()
+                if not small
+                for at in pool.whole()
+            }
+            if not ages:
+                return
+            mean = sum(ages.values()) / len(ages)
+            for (pool, at), age in ages.items():
+                if age >= mean:
+                    excess -= self._release(pool, at)
+
+
+def _not_at_the_edge(pool: FreeBlocks, index: int) -> int:
+    """Best fit among expandable blocks, one that can still grow counting with all that it could grow to."""
+
+    def reach(key: int) -> int:
+        size, at = key >> SHIFT, key & ADDRESS
+        return size + pool.unmapped.get(at + size, 0)
+
+    keys = pool.keys
+    while index + 1 < len(keys) and reach(keys[index + 1]) < reach(keys[index]):
+        index += 1
+    return keys[index] & ADDRESS

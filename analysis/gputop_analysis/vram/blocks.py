@@ -1,0 +1,82 @@
+"""The free blocks of one pool of the caching allocator: best fit, splitting, coalescing.
+
+Addresses and sizes count units of 512 bytes, the allocator's grain. A pool belongs to one stream and holds either the
+small or the large blocks, since no block ever moves between them. Only free blocks are kept: they alone are searched and
+merged. Two segments never touch, so that blocks merge within a segment only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+SHIFT = 44
+ADDRESS = (1 << SHIFT) - 1
+
+
+class FreeBlocks:
+    """Free blocks by (size, address), by their start, and by their end."""
+
+    __slots__ = ("base", "ends", "keys", "page", "segments", "sizes", "unmapped")
+
+    def __init__(self, page: int, base: int = 0) -> None:
+        self.page = page
+        """Expandable segments: how much memory is mapped at a time."""
+        self.base = base
+        """Expandable segments: where the range of addresses begins, from which pages are counted."""
+        self.keys: list[int] = []
+        """``size << SHIFT | address``, sorted: the first key of at least a size is the best fit, lowest address first."""
+        self.sizes: dict[int, int] = {}
+        """Size by address."""
+        self.ends: dict[int, int] = {}
+        """Address by the address after the block."""
+        self.segments: dict[int, int] = {}
+        """Native segments: size by address."""
+        self.unmapped: dict[int, int] = {}
+        """Expandable segments: size of the holes without memory, by address."""
+
+    def add(self, at: int, size: int) -> None:
+        """A free block that touches no other one."""
+        self.sizes[at] = size
+        self.ends[at + size] = at
+        insort(self.keys, size << SHIFT | at)
+
+    def drop(self, at: int) -> int:
+        """Take a free block out; its size."""
+        size = self.sizes.pop(at)
+        del self.ends[at + size]
+        keys = self.keys
+        del keys[bisect_left(keys, size << SHIFT | at)]
+        return size
+
+    def release(self, at: int, size: int) -> tuple[int, int]:
+        """Give a block back, merged with its free neighbours; where the free block is now and its size."""
+        sizes, ends, keys = self.sizes, self.ends, self.keys
+        end = at + size
+        if end in sizes:
+            size += self.drop(end)
+        if at in ends:
+            before = ends[at]
+            size += self.drop(before)
+            at = before
+        sizes[at] = size
+        ends[at + size] = at
+        insort(keys, size << SHIFT | at)
+        return at, size
+
+    def cut(self, at: int, size: int, wanted: int, least: int) -> int:
+        """Take a block of the free one at ``at``, which is split if ``least`` or more would be left; the size taken."""
+        left = size - wanted
+        if left < least:
+            self.drop(at)
+            return size
+        del self.sizes[at]
+        del self.keys[bisect_left(self.keys, size << SHIFT | at)]
+        rest = at + wanted
+        self.sizes[rest] = left
+        self.ends[at + size] = rest
+        insort(self.keys, left << SHIFT | rest)
+        return wanted
+
+    def whole(self) -> list[int]:
+        """Addresses of the segments that are free from end to end."""
+        return [at for at, size in self.segments.items() if self.sizes.get(at) == size]

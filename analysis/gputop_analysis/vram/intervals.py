@@ -1,0 +1,44 @@
+"""How far an estimate may be off: from the errors that each tier made on published measurements.
+
+``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals``: ``{tier: {kind: [lo_pct, hi_pct, n]}}``
+with the 5th and 95th percentile of (measured - estimated) / estimated and the number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+
+from gputop_analysis import data
+from gputop_analysis.vram.setup import Setup
+
+ENOUGH = 5
+"""Rows below which a kind says too little, and all kinds together speak for it."""
+UNKNOWN = (-30.0, 30.0)
+"""Where a tier was never compared: what other estimators are off by."""
+
+
+def kind(setup: Setup) -> str:
+    """The kind of case: what is trained, and on how many GPUs."""
+    trained = "qlora" if setup.quantized else "lora" if setup.lora else "full"
+    parallel = setup.parallel
+    if parallel.tp * parallel.pp * parallel.cp * parallel.ep > 1:
+        return f"{trained} model-parallel"
+    return f"{trained} sharded" if parallel.dp > 1 and parallel.sharding not in ("none", "ddp") else trained
+
+
+def interval(setup: Setup, tier: str) -> tuple[float, float]:
+    """(low, high) in percent of the estimate, between which nine of ten measurements lay."""
+    rows = _table().get(tier, {})
+    for name in (kind(setup), "all"):
+        low, high, count = rows.get(name, (0.0, 0.0, 0))
+        if count >= ENOUGH:
+            return float(low), float(high)
+    return UNKNOWN
+
+
+@cache
+def _table() -> dict[str, dict[str, tuple[float, float, int]]]:
+    packaged = files(data).joinpath("vram_intervals.json")
+    return json.loads(packaged.read_text("utf-8")) if packaged.is_file() else {}

@@ -1,0 +1,113 @@
+"""From the memory events of a step to what it needs: every storage through the caching allocator, then sums by NumPy.
+
+A block may be larger than its request (what would be left over is not split off), and PyTorch counts the whole block as
+allocated. So the sizes that the allocator gave out are summed, not those that were asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_analysis.vram.allocator import UNIT, Allocator, OutOfMemoryError, Stats
+from gputop_analysis.vram.answer import CATEGORIES, Peak
+from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
+from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A log after the allocator."""
+
+    taken: npt.NDArray[np.int64]
+    """Bytes of the block that each storage got; index 0 is a dummy."""
+    events: npt.NDArray[np.int32]
+    """Those that were played: all, or up to the one that ran out of memory."""
+    stats: Stats
+    oom: int
+    """The storage for which there was no memory; 0: none."""
+
+    @property
+    def allocated(self) -> npt.NDArray[np.int64]:
+        """Bytes allocated after each event."""
+        return np.cumsum(self.taken[np.abs(self.events)] * np.sign(self.events))
+
+
+def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
+    """Play a log; ``capacity`` is what segments may take, in bytes."""
+    allocator = Allocator(conf, capacity)
+    sizes, streams = log.bytes.tolist(), log.stream.tolist()
+    blocks: list = [None] * len(sizes)
+    malloc, free, at = allocator.malloc, allocator.free, 0
+    try:
+        for at, event in enumerate(log.events.tolist()):
+            if event > 0:
+                blocks[event] = malloc(sizes[event], streams[event])
+            else:
+                free(blocks[-event])
+    except OutOfMemoryError:
+        return Replayed(_taken(blocks), log.events[:at], allocator.stats, int(log.events[at]))
+    return Replayed(_taken(blocks), log.events, allocator.stats, 0)
+
+
+def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Peak:
+    """What a log needs.
+
+    Args:
+        log: events of one or more steps, with all layers (see ``deepen``).
+        tier: what made the log.
+        conf: options of the allocator.
+        capacity: bytes that segments may take; None: as many as they want.
+
+    Raises:
+        ValueError: the log allocates nothing.
+    """
+    played = replay(log, conf, capacity)
+    allocated = played.allocated
+    if not len(allocated):
+        raise ValueError("the trace holds no memory events")
+    top = int(allocated.argmax())
+    return Peak(
+        tier=tier,
+        allocated=int(allocated[top]),
+        reserved=played.stats.peak_reserved,
+        breakdown=_breakdown(log, played, top),
+        operation=operation(log, top),
+        phases=by_phase(log, allocated),
+        timeline=last_step(log, allocated),
+        layers=by_layer(log, played.taken),
+        sources=_sources(log),
+        notes=tuple(str(note) for note in log.meta.get("notes", ())),
+        fragmentation=played.stats.peak_reserved - played.stats.allocated_at_peak_reserved,
+        retries=played.stats.retries,
+        oom=operation(log, len(played.events)) if played.oom else "",
+    )
+
+
+def operation(log: EventLog, at: int) -> str:
+    """The operation of an event, as ``phase: module: operator``, without those that are not known."""
+    storage = abs(int(log.events[at]))
+    phase = next((name for start, name, _ in reversed(log.marks) if start <= at), "")
+    parts = (phase, log.strings[log.module[storage]], log.strings[log.operator[storage]])
+    return ": ".join(part for part in parts if part)
+
+
+def _taken(blocks: list) -> npt.NDArray[np.int64]:
+    return UNIT * np.array([block.size if block else 0 for block in blocks], dtype=np.int64)
+
+
+def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
+    """Bytes by category of the storages that live after the event ``top``."""
+    live = np.zeros(len(log.bytes), dtype=np.int64)
+    np.add.at(live, np.abs(played.events[: top + 1]), np.sign(played.events[: top + 1]))
+    held = np.bincount(log.category, weights=live * played.taken, minlength=len(log.strings))
+    sums = {log.strings[index]: int(held[index]) for index in np.flatnonzero(held)}
+    return {name: sums[name] for name in CATEGORIES if name in sums} | sums
+
+
+def _sources(log: EventLog) -> tuple[str, ...]:
+    versions = log.meta.get("versions") or {}
+    return ("traced with " + ", ".join(f"{name} {version}" for name, version in versions.items()),) if versions else ()
