@@ -1,0 +1,19 @@
+"""``python -m gputop_agent.trace``, or this file by its path from an interpreter without gputop."""
+
+import importlib.util
+import os
+import sys
+
+if not __package__:
+    _folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != os.path.join(_folder, "trace")]
+    _spec = importlib.util.spec_from_file_location(
+        "gputop_agent", os.path.join(_folder, "__init__.py"), submodule_search_locations=[_folder]
+    )
+    sys.modules["gputop_agent"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["gputop_agent"])
+
+if __name__ == "__main__":
+    from gputop_agent.trace.main import main
+
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The model that a setup asks for: built on the meta device, then given fake storages on the device of the trace."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional
+
+import torch
+from torch import nn
+
+from .configs import config_from_dict, config_from_shape, load_config
+
+Setup = Dict[str, Any]
+"""A ``gputop_analysis.vram.setup.Setup`` as JSON."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""Of the weights; training in fp8 keeps them in bf16 (Transformer Engine, torchao) and casts for the matmuls."""
+
+
+def compute_dtype(setup: Setup) -> torch.dtype:
+    return DTYPES.get(setup.get("dtype") or "bf16", torch.bfloat16)
+
+
+def weights_dtype(setup: Setup) -> torch.dtype:
+    return DTYPES.get(setup.get("weights") or setup.get("dtype") or "bf16", torch.bfloat16)
+
+
+def config_of(setup: Setup, source: Optional[str]) -> Any:
+    """The configuration: of ``source`` where one is given, else of the setup's own shape."""
+    if source:
+        return load_config(source)
+    shape = setup["model"]
+    return config_from_dict(shape["config"]) if shape.get("config") else config_from_shape(shape)
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that describes the language model."""
+    nested = getattr(config, "text_config", None)
+    return nested if nested is not None else config
+
+
+def set_depth(config: Any, layers: int) -> None:
+    """Cut a configuration to its first ``layers`` repeated layers."""
+    part = text_config(config)
+    names = getattr(part, "attribute_map", {})
+    setattr(part, names.get("num_hidden_layers", "num_hidden_layers"), layers)
+    for name in ("layer_types", "mlp_layer_types"):
+        if isinstance(getattr(part, name, None), list):
+            setattr(part, name, getattr(part, name)[:layers])
+
+
+def depth_of(config: Any) -> int:
+    return int(getattr(text_config(config), "num_hidden_layers", 0))
+
+
+def uniform(config: Any) -> bool:
+    """Whether all repeated layers are alike, so that a few stand for all."""
+    part = text_config(config)
+    kinds = getattr(part, "layer_types", None) or []
+    dense = getattr(part, "first_k_dense_replace", 0) or 0
+    sparse = [getattr(part, name, 1) or 1 for name in ("decoder_sparse_step", "interleave_moe_layer_step")]
+    windows = getattr(part, "max_window_layers", None) if getattr(part, "use_sliding_window", False) else None
+    two_stacks = bool(getattr(config, "is_encoder_decoder", False)) or config.model_type == "clip"
+    return len(set(kinds)) <= 1 and not dense and max(sparse) == 1 and windows is None and not two_stacks
+
+
+def build(config: Any, dtype: torch.dtype, attention: str) -> nn.Module:
+    """The model for training of a configuration, on the meta device."""
+    from .heads import auto_class
+
+    with quiet(), torch.device("meta"):
+        try:
+            model = auto_class(config).from_config(config, attn_implementation=attention, torch_dtype=dtype)
+        except (ValueError, ImportError):
+            if attention == "eager":
+                raise
+            model = auto_class(config).from_config(config, attn_implementation="eager", torch_dtype=dtype)
+    model.train()
+    return model
+
+
+def materialize(model: nn.Module) -> nn.Module:
+    """Replace parameters and buffers on the meta device by fake ones of the present mode; ties stay ties."""
+    made: Dict[int, torch.Tensor] = {}
+    kept: List[torch.Tensor] = []
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.device.type == "meta":
+                if id(parameter) not in made:
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                    kept.append(parameter)
+                module._parameters[name] = made[id(parameter)]  # type: ignore[assignment]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.device.type == "meta":
+                if id(buffer) not in made:
+                    made[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
+                    kept.append(buffer)
+                module._buffers[name] = made[id(buffer)]
+    return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings and progress of the libraries: the trace's own output is data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

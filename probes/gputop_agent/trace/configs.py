@@ -1,0 +1,144 @@
+"""A Hugging Face configuration for what is asked: from a file, a name in the local cache, or the shape of a model."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Tuple
+
+_FIELDS = {
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_dim": ("head_dim", "d_kv"),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
+    "vocab": ("vocab_size",),
+    "max_position": ("max_position_embeddings", "n_positions", "max_seq_len"),
+    "token_types": ("type_vocab_size",),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "shared_experts": ("n_shared_experts",),
+    "top_k": ("num_experts_per_tok",),
+    "moe_ffn": ("moe_intermediate_size",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "first_dense_layers": ("first_k_dense_replace",),
+    "mla_q_rank": ("q_lora_rank",),
+    "mla_kv_rank": ("kv_lora_rank",),
+    "mla_nope_dim": ("qk_nope_head_dim",),
+    "mla_rope_dim": ("qk_rope_head_dim",),
+    "mla_v_dim": ("v_head_dim",),
+}
+"""What a shape calls it, and what configurations call it; the first name that a configuration knows is taken."""
+_ALIASES = {"kimi_k2": "deepseek_v3", "smolvlm": "idefics3", "pixtral": "llava"}
+_ALWAYS = {"use_cache": False}
+
+
+class UnknownModel(ValueError):
+    """No configuration can be had for what is asked; the message says why."""
+
+
+def load_config(source: str) -> Any:
+    """The configuration in a directory, a ``config.json`` or the local cache of Hugging Face, which is not left.
+
+    Raises:
+        UnknownModel: there is none.
+    """
+    from transformers import AutoConfig
+
+    if os.path.isfile(source):
+        with open(source, encoding="utf-8") as text:
+            return config_from_dict(json.load(text))
+    try:
+        return AutoConfig.from_pretrained(source, local_files_only=True)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnknownModel("no configuration of %s in the local cache: %s" % (source, first)) from error
+
+
+def config_from_dict(values: Dict[str, Any]) -> Any:
+    """The configuration that a decoded ``config.json`` describes.
+
+    Raises:
+        UnknownModel: this transformers does not know its ``model_type``.
+    """
+    from transformers import AutoConfig
+
+    values = dict(values)
+    kind = str(values.pop("model_type", "llama"))
+    values.pop("quantization_config", None)
+    try:
+        return AutoConfig.for_model(_ALIASES.get(kind, kind), **values)
+    except ValueError as error:
+        raise UnknownModel("this transformers has no model type %s" % kind) from error
+
+
+def config_from_shape(shape: Dict[str, Any]) -> Any:
+    """The configuration of a model that is known by its dimensions.
+
+    Raises:
+        UnknownModel: this transformers does not know the family.
+    """
+    kind = shape.get("family") or "llama"
+    known = config_from_dict({"model_type": kind})
+    values: Dict[str, Any] = {"model_type": kind, "tie_word_embeddings": bool(shape.get("tied_embeddings"))}
+    text = getattr(known, "text_config", None)
+    fields = fields_of(shape, text if text is not None else known)
+    if text is None:
+        values.update(fields)
+    else:
+        values["text_config"] = dict(fields, model_type=text.model_type)
+    vision = getattr(known, "vision_config", None)
+    if vision is not None and shape.get("vision_layers"):
+        from .vision import vision_fields
+
+        values["vision_config"] = vision_fields(shape, vision)
+    return config_from_dict(values)
+
+
+def fields_of(shape: Dict[str, Any], known: Any) -> Dict[str, Any]:
+    """The dimensions of ``shape`` by the names that a configuration like ``known`` takes."""
+    fields = {}
+    for ours, theirs in _FIELDS.items():
+        name = next((name for name in theirs if _takes(known, name)), None)
+        if name is not None and shape.get(ours):
+            fields[name] = shape[ours]
+    _mend(fields, shape, known)
+    return fields
+
+
+def _takes(known: Any, name: str) -> bool:
+    return name in known.to_dict() or name in getattr(known, "attribute_map", {})
+
+
+def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
+    """What a family says in its own way."""
+    kind = known.model_type
+    rewrite = {
+        "mixtral": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
+        "gpt_oss": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
+        "olmoe": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
+        "falcon": {"multi_query": shape.get("kv_heads") == 1, "new_decoder_architecture": 1 < shape.get("kv_heads", 0)},
+        "opt": {"word_embed_proj_dim": shape.get("hidden")},
+        "t5": {
+            "num_decoder_layers": shape.get("layers"),
+            "feed_forward_proj": "gated-gelu" if shape.get("gated_mlp") else "relu",
+        },
+        "gpt_bigcode": {"multi_query": shape.get("kv_heads") == 1},
+        "deepseek_v2": {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},
+        "deepseek_v3": {"n_group": 1, "topk_group": 1},
+        "llama4_text": {
+            "intermediate_size": shape.get("moe_ffn"),
+            "intermediate_size_mlp": shape.get("ffn"),
+            "interleave_moe_layer_step": shape.get("moe_every"),
+        },
+        "qwen3_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
+        "qwen2_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
+    }.get(kind, {})
+    fields.update({name: value for name, value in rewrite.items() if value is not None})
+    if kind == "deepseek_v2" and not shape.get("mla_q_rank"):
+        fields["q_lora_rank"] = None
+    if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
+        fields["attention_bias"] = shape["attention_bias"]
+    if kind in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
+        fields["sliding_window"] = None
+    fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

@@ -1,0 +1,67 @@
+"""Which class of transformers trains a configuration, and what a batch for it holds."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import torch
+
+_TASKS = (
+    ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
+    ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
+    ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM"),
+    ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
+)
+_IMAGE_TEXT = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText")
+_ENCODERS = ("bert", "roberta", "distilbert", "camembert", "xlm-roberta", "electra", "deberta", "deberta-v2", "albert")
+_IMAGES_ONLY = ("vit", "deit", "beit", "swin", "convnext", "resnet", "dinov2", "siglip_vision_model")
+
+
+def task(config: Any) -> str:
+    """``masked``, ``image``, ``contrastive``, ``seq2seq``, ``image_text`` or ``causal``."""
+    kind = config.model_type
+    if kind in ("clip", "siglip"):
+        return "contrastive"
+    if kind in _ENCODERS:
+        return "masked"
+    if kind in _IMAGES_ONLY:
+        return "image"
+    if getattr(config, "vision_config", None) is not None:
+        return "image_text"
+    return "seq2seq" if getattr(config, "is_encoder_decoder", False) else "causal"
+
+
+def auto_class(config: Any) -> Any:
+    """The auto class of transformers that builds a configuration with the head that it is trained with."""
+    import transformers
+
+    names = {
+        "masked": "AutoModelForMaskedLM",
+        "image": "AutoModelForImageClassification",
+        "contrastive": "AutoModel",
+        "seq2seq": "AutoModelForSeq2SeqLM",
+        "image_text": "AutoModelForImageTextToText",
+        "causal": "AutoModelForCausalLM",
+    }
+    return getattr(transformers, names[task(config)])
+
+
+def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
+    """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
+    rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048)
+    kind = task(config)
+    if kind == "image":
+        return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}
+    if kind == "contrastive":
+        length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
+        return {"input_ids": _ids(rows, length), "pixel_values": _pixels(config.vision_config, rows)}
+    return {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
+
+
+def _ids(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.long)
+
+
+def _pixels(config: Any, rows: int) -> torch.Tensor:
+    size = int(getattr(config, "image_size", 224))
+    return torch.empty((rows, int(getattr(config, "num_channels", 3)), size, size))

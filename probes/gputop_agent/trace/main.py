@@ -1,0 +1,39 @@
+"""The command of a trace: ``--setup FILE --out FILE`` for a model; what happens is told on stderr, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import List, Optional
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Trace what the arguments ask for; the exit code."""
+    options = parser().parse_args(arguments)
+    began = time.perf_counter()
+    say("importing torch and transformers")
+    from . import models
+
+    with open(options.setup, encoding="utf-8") as text:
+        setup = json.load(text)
+    say("tracing %s" % setup["model"].get("name", "the model"))
+    tracker = models.trace(setup, options.config, options.full)
+    tracker.meta["trace_s"] = round(time.perf_counter() - began, 2)
+    tracker.log.save(options.out, tracker.meta)
+    say("%d storages in %.1f s" % (len(tracker.log.storages), tracker.meta["trace_s"]))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="gputop_agent.trace", description=__doc__)
+    result.add_argument("--setup", required=True, help="JSON of a setup")
+    result.add_argument("--out", required=True, help="the gzipped event log to write")
+    result.add_argument("--config", help="a Hugging Face config: a file, a directory or a name in the local cache")
+    result.add_argument("--full", action="store_true", help="trace all layers instead of a few that stand for all")
+    return result
+
+
+def say(text: str) -> None:
+    print("trace: " + text, file=sys.stderr, flush=True)
