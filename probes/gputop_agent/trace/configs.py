@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 _FIELDS = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
