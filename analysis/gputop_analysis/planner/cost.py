@@ -1,0 +1,200 @@
+"""Seconds of one optimizer step for every configuration, in parts that add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gputop_analysis.catalog.params import moe_layers
+from gputop_analysis.planner import collectives, communication, layers, pipeline, weights
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Floats, Layouts
+from gputop_analysis.planner.layers import Piece
+
+OVERLAP_SLOWDOWN = 0.13
+"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron's measurement, calib/bandwidth_galvatron.csv)."""
+OPTIMIZER_BYTES = {"sgd": 14.0, "sgd-momentum": 22.0, "adafactor": 16.0, "lion": 22.0, "adamw-8bit": 18.0, "none": 0.0}
+ADAM_BYTES = 34.0
+"""Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32 gradient read for the norm
+and the update (8), the half-precision weight written (2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a step by part, each of the slowest stage; arrays over the configurations."""
+
+    compute: Floats
+    tensor_parallel: Floats
+    context_parallel: Floats
+    expert_parallel: Floats
+    pipeline: Floats
+    bubble: Floats
+    data_parallel: Floats
+    optimizer: Floats
+    launch: Floats
+    """Time in which the GPU waits for the CPU to issue kernels."""
+
+    @property
+    def seconds(self) -> Floats:
+        """Of the whole step."""
+        return sum((getattr(self, f.name) for f in fields(self)), np.zeros_like(self.compute))
+
+    def row(self, i: int) -> dict[str, float]:
+        """One configuration's parts as plain values."""
+        return {f"{f.name}_s": float(getattr(self, f.name)[i]) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One layer and one micro-batch, forward and backward with what is recomputed, by part."""
+
+    compute: Floats
+    tensor_parallel: Floats
+    context_parallel: Floats
+    expert_parallel: Floats
+    launch: Floats
+    forward: Floats
+    """Seconds of the forward alone, all parts."""
+
+    @property
+    def seconds(self) -> Floats:
+        return self.compute + self.tensor_parallel + self.context_parallel + self.expert_parallel + self.launch
+
+
+def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -> Cost:
+    """Predict every configuration at once."""
+    layer, layer_weight = _mean_layer(job, cluster, layouts)
+    end = layers.head(job, cluster.device, layouts)
+    end_s = end.forward + end.backward
+    end_launch = np.maximum(end.host_forward + end.host_backward - end_s, 0)
+    count, has_head = pipeline.slowest_stage(
+        job.model.layers, layouts.pp, (end_s + end_launch) / layer.seconds, job.habits.balanced_stages
+    )
+    micro = layouts.micro_batches(job.global_batch)
+    accumulate = _accumulation(job, cluster, layouts, count)
+    hop = communication.pipeline(job, cluster, layouts)
+    slowest = count * layer.seconds + has_head * (end_s + end_launch) + accumulate
+    exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, np.maximum(hop - slowest / layouts.vpp / 3, 0.2 * hop), hop)
+    everyone = job.model.layers * layer.seconds + end_s + end_launch + layouts.pp * accumulate
+    bubble = pipeline.bubble_seconds(layouts.pp, layouts.vpp, everyone, slowest, count * layer_weight, schedule)
+    bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
+    data, update = _data_parallel(job, cluster, layouts, count, layer, micro)
+    return Cost(
+        compute=micro * (count * layer.compute + has_head * end_s + accumulate),
+        tensor_parallel=micro * count * layer.tensor_parallel,
+        context_parallel=micro * count * layer.context_parallel,
+        expert_parallel=micro * count * layer.expert_parallel,
+        pipeline=micro * exposed_hop,
+        bubble=bubble,
+        data_parallel=data,
+        optimizer=update,
+        launch=micro * (count * layer.launch + has_head * end_launch),
+    )
+
+
+def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[_Pass, Floats]:
+    """The mean of dense layers and layers with experts, and its weight-gradient seconds."""
+    moes = moe_layers(job.model)
+    found: list[tuple[float, _Pass, Floats]] = []
+    for moe, number in ((False, job.model.layers - moes), (True, moes)):
+        if number:
+            piece = layers.layer(job, cluster.device, layouts, moe)
+            found.append((number / job.model.layers, _pass(job, cluster, layouts, piece, moe), piece.weight_gradient))
+    if len(found) == 1:
+        return found[0][1], found[0][2]
+    mean = {f.name: sum(share * getattr(one, f.name) for share, one, _ in found) for f in fields(_Pass)}
+    return _Pass(**mean), sum(share * weight for share, _, weight in found) + 0.0
+
+
+def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool) -> _Pass:
+    tp_f, tp_b = communication.tensor_parallel(job, cluster, layouts)
+    if job.habits.overlap_tensor_parallel:
+        tp_f, tp_b = _behind(tp_f, piece.forward, layouts.tp), _behind(tp_b, piece.backward, layouts.tp)
+    cp_f, cp_b = communication.context_parallel(job, cluster, layouts)
+    cp_f, cp_b = np.maximum(cp_f - piece.attention_core, 0), np.maximum(cp_b - 2.5 * piece.attention_core, 0)
+    ep_f, ep_b = communication.expert_parallel(job, cluster, layouts) if moe else (0.0 * cp_f, 0.0 * cp_f)
+    full, selective = layouts.recompute == 2, layouts.recompute == 1
+    forward = piece.forward + tp_f + cp_f + ep_f
+    again = np.where(full, piece.forward, np.where(selective, piece.attention_core, 0.0))
+    backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
+    host_backward = piece.host_backward + full * piece.host_forward
+    launch_forward = np.maximum(piece.host_forward - forward, 0)
+    return _Pass(
+        compute=piece.forward + piece.backward + again,
+        tensor_parallel=(1 + full) * tp_f + tp_b,
+        context_parallel=(1 + full) * cp_f + cp_b,
+        expert_parallel=(1 + full) * ep_f + ep_b,
+        launch=launch_forward + np.maximum(host_backward - backward, 0),
+        forward=forward + launch_forward,
+    )
+
+
+def _behind(communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
+    """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs beside products."""
+    hidden = np.minimum(communication_s * (1 - 1 / ranks), compute_s * 0.7)
+    return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
+
+
+def _accumulation(job: Job, cluster: Cluster, layouts: Layouts, count: Floats) -> Floats:
+    """Adding a micro-batch's gradients to those held, where the product's epilogue does not: none is counted with it."""
+    if job.habits.fused_elementwise:
+        return 0.0 * count
+    held = weights.held(job.model, layouts, count)
+    moved = 6.0 * (held.dense + held.experts) * job.trainable_share
+    return moved / (cluster.device.bytes_per_s * cluster.device.memory_share)
+
+
+def _data_parallel(
+    job: Job, cluster: Cluster, layouts: Layouts, count: Floats, layer: _Pass, micro: Floats
+) -> tuple[Floats, Floats]:
+    """Exposed gradient and parameter traffic, and the update."""
+    held = weights.held(job.model, layouts, count)
+    share = job.trainable_share
+    stride = layouts.tp
+    every = collectives.group(cluster, layouts.dp * layouts.cp, stride)
+    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp // layouts.ep, 1), stride * layouts.ep)
+    grads = job.habits.gradient_bytes * share
+    reduce = collectives.all_reduce(cluster, every, grads * held.dense)
+    reduce = reduce + np.where(
+        held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0
+    )
+    scatter = collectives.all_gather(cluster, every, grads * held.dense)
+    scatter = scatter + np.where(held.experts > 0, collectives.all_gather(cluster, expert, grads * held.experts), 0.0)
+    gather = collectives.all_gather(cluster, every, 2.0 * held.dense * share)
+    gather = gather + np.where(
+        held.experts > 0, collectives.all_gather(cluster, expert, 2.0 * held.experts * share), 0.0
+    )
+    backward = count * (layer.seconds - layer.forward)
+    forward = count * layer.forward
+    once = np.where(
+        layouts.zero == 0,
+        _exposed(reduce, backward, job),
+        _exposed(scatter, backward, job) + _exposed(gather, forward, job),
+    )
+    sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
+    local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.dp * layouts.cp, 1)
+    rate = cluster.device.bytes_per_s * cluster.device.memory_share
+    update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
+    return np.where(layouts.zero == 3, sharded, once), update
+
+
+def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
+    if not job.habits.overlap_gradients:
+        return communication_s
+    hidden = np.minimum(communication_s, 0.9 * window)
+    return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
+
+
+def _fully_sharded(
+    job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held, layer: _Pass, passes: Floats
+) -> Floats:
+    """ZeRO-3 and FSDP: each layer gathered before its forward and its backward, gradients scattered after it, beside
+    the neighbour's compute (Zhao et al. 2023, arXiv:2304.11277, section 3.3)."""
+    every = collectives.group(cluster, layouts.dp * layouts.cp, layouts.tp)
+    gather = collectives.all_gather(cluster, every, 2.0 * held.layer)
+    scatter = collectives.all_gather(cluster, every, 2.0 * held.layer * job.trainable_share)
+    backward = layer.seconds - layer.forward
+    hidden = np.minimum(gather, layer.forward) + np.minimum(gather + scatter, backward)
+    return passes * (2 * gather + scatter - hidden + OVERLAP_SLOWDOWN * hidden)

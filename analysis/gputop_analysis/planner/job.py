@@ -1,0 +1,51 @@
+"""What is trained, apart from how it is split: the model, its data, and the habits of the framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gputop_analysis.vram.setup import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a training framework does that costs time, whatever the split."""
+
+    host_us_per_kernel: float = 30.0
+    """CPU time to issue one kernel from eager Python."""
+    flash_attention: bool = True
+    overlap_gradients: bool = True
+    """Gradient reduction runs behind the last micro-batch's backward."""
+    overlap_tensor_parallel: bool = False
+    balanced_stages: bool = False
+    """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
+    gradient_bytes: int = 4
+    fused_elementwise: bool = True
+    """Bias, dropout, activation and residual in single kernels."""
+    fused_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training step: ``global_batch`` sequences of ``seq`` tokens."""
+
+    model: ModelShape
+    seq: int
+    global_batch: int
+    dtype: str = "bf16"
+    optimizer: str = "adamw"
+    trainable_share: float = 1.0
+    """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no optimizer."""
+    expert_imbalance: float = 1.1
+    """Tokens of the busiest expert rank over the mean; 1 with a capacity factor that pads."""
+    habits: Habits = Habits()
+
+    @property
+    def tokens(self) -> int:
+        return self.seq * self.global_batch
+
+    def but(self, **changes: Any) -> Job:
+        """The same with some fields changed; those of ``habits`` may be given by their own names."""
+        inner = {key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__}
+        return replace(self, habits=replace(self.habits, **inner), **changes)

@@ -1,0 +1,137 @@
+"""Seconds of one transformer layer and of the head, for one micro-batch on one rank, communication apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.planner import gemm
+from gputop_analysis.planner.hardware import Device
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Floats, Layouts
+from gputop_analysis.planner.products import Product, attention_dims, products
+
+FORWARD_KERNELS = 24
+"""Of a dense layer in eager mode with the usual fusions: 4 products, attention, 2 norms, rotary, residuals, casts."""
+COLLECTIVE_KERNELS = 4
+"""More of them in a forward under tensor parallelism: the collectives and the copies before them."""
+MOE_KERNELS = 30
+"""More of them in a layer with experts: router, permutation, dispatch, combine."""
+UNFUSED_KERNELS = 12
+"""More of them without fused bias, dropout and activation."""
+BACKWARD_FLASH = 2.5
+"""Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """GPU seconds of one layer (or of the head) for one micro-batch, and the CPU's to issue it."""
+
+    forward: Floats
+    backward: Floats
+    weight_gradient: Floats
+    """The part of ``backward`` that nothing waits for: what a zero-bubble schedule moves."""
+    attention_core: Floats
+    """The part of ``forward`` that selective recomputation repeats."""
+    host_forward: Floats
+    host_backward: Floats
+
+
+def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
+    """A dense layer, or one with experts."""
+    tokens = layouts.micro_batch * job.seq / layouts.cp
+    forward = data = weight = 0.0 * tokens
+    for product in products(job.model, moe):
+        f, d, w = _product(job, device, layouts, product, tokens)
+        forward, data, weight = forward + f, data + d, weight + w
+    core, core_backward = attention(job, device, layouts, tokens)
+    moved = _elementwise_bytes(job, layouts, tokens, moe) / (device.bytes_per_s * device.memory_share)
+    host = _host_seconds(job, layouts, moe)
+    trained = job.trainable_share if job.trainable_share < 1 else 1.0
+    return Piece(
+        forward=forward + core + moved,
+        backward=data + trained * weight + core_backward + 1.5 * moved,
+        weight_gradient=trained * weight,
+        attention_core=core,
+        host_forward=host,
+        host_backward=2 * host,
+    )
+
+
+def head(job: Job, device: Device, layouts: Layouts) -> Piece:
+    """Embedding, last norm, logits and the loss."""
+    tokens = layouts.micro_batch * job.seq / layouts.cp
+    vocabulary = Product(job.model.hidden, job.model.vocab, "outputs", "head")
+    forward, data, weight = _product(job, device, layouts, vocabulary, tokens)
+    rate = device.bytes_per_s * device.memory_share
+    logits = tokens * job.model.vocab / layouts.tp
+    loss = logits * (6 if job.habits.fused_loss else 16) / rate
+    loss_backward = logits * (2 if job.habits.fused_loss else 10) / rate
+    embedding = 8 * tokens * job.model.hidden / rate
+    host = _host_seconds(job, layouts, False)
+    return Piece(
+        forward=forward + loss + embedding,
+        backward=data + job.trainable_share * weight + loss_backward + 2 * embedding,
+        weight_gradient=job.trainable_share * weight,
+        attention_core=0.0 * tokens,
+        host_forward=host,
+        host_backward=host,
+    )
+
+
+def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tuple[Floats, Floats]:
+    """Forward and backward of the attention core: flash (causal half only), or with the scores in memory."""
+    width, value_width = attention_dims(job.model)
+    heads = np.maximum(job.model.heads / layouts.tp, 1.0)
+    dtype = "bf16" if job.dtype == "fp8" else job.dtype
+    peak = device.flops(dtype)
+    products_flops = 2 * tokens * job.seq * heads * (width + value_width)
+    if job.habits.flash_attention:
+        blocks = heads * tokens / 128 / device.multiprocessors
+        fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
+        seconds = 0.5 * products_flops / (peak * device.flash_share * min(width / 128, 1.0) ** 0.25 * fill)
+        return seconds, BACKWARD_FLASH * 1.1 * seconds
+    scores = tokens * job.seq * heads
+    rate = device.bytes_per_s * device.memory_share
+    forward = np.maximum(products_flops / (peak * device.share(dtype)), 4 * scores / rate) + 9 * scores / rate
+    backward = np.maximum(2 * products_flops / (peak * device.share(dtype)), 8 * scores / rate) + 11 * scores / rate
+    return forward, backward
+
+
+def _product(
+    job: Job, device: Device, layouts: Layouts, product: Product, tokens: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Forward, gradient of the input, gradient of the weight."""
+    inputs, outputs = product.per_rank(layouts.tp)
+    rows, batch = tokens, 1.0 + 0 * tokens
+    if product.part == "experts":
+        batch = np.maximum(product.copies / layouts.ep, 1.0)
+        rows = np.maximum(tokens * job.model.top_k * job.expert_imbalance / batch, 1.0)
+    forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch)
+    data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
+    accumulated = 2.0 * job.habits.gradient_bytes
+    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, accumulated)
+    return forward, data, weight
+
+
+def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
+    """Memory traffic of a layer's forward besides its products: norms, residuals, rotary, activation.
+
+    Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two and writes one and a mask (7).
+    """
+    model = job.model
+    extra = 1.0 if job.habits.fused_elementwise else 2.0
+    rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+    whole = (8 + 14 * extra) * rows * model.hidden
+    width, _ = attention_dims(model)
+    rotary = 8 * extra * tokens * model.heads * width / layouts.tp
+    ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn if moe else model.ffn
+    activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
+    permutation = 8.0 * model.top_k * tokens * model.hidden if moe else 0.0
+    return whole + rotary + activation + permutation
+
+
+def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:
+    kernels = FORWARD_KERNELS + MOE_KERNELS * moe + UNFUSED_KERNELS * (not job.habits.fused_elementwise)
+    return (kernels + COLLECTIVE_KERNELS * (layouts.tp > 1)) * job.habits.host_us_per_kernel / 1e6

@@ -1,0 +1,62 @@
+"""Ways to split one training over GPUs, as arrays: position i of every field is one configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+RECOMPUTE = ("none", "selective", "full")
+"""Selective: the attention core alone (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """N configurations. Degrees and sizes are counts of at least 1; the world is tp x pp x cp x dp."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    cp: Ints
+    ep: Ints
+    dp: Ints
+    micro_batch: Ints
+    zero: Ints
+    """0: all-reduce of gradients; 1, 2: optimizer states (and gradients) sharded; 3: parameters too (FSDP)."""
+    recompute: Ints
+    """Index into ``RECOMPUTE``."""
+    sequence_parallel: Bools
+
+    @classmethod
+    def of(cls, **values: Any) -> Layouts:
+        """Lists or numbers by field name; what is left out is 1 (0 for zero, recompute and sequence_parallel)."""
+        off = {"zero", "recompute", "sequence_parallel"}
+        filled = [values.get(f.name, 0 if f.name in off else 1) for f in fields(cls)]
+        kinds = [bool if f.name == "sequence_parallel" else np.int64 for f in fields(cls)]
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, k)) for v, k in zip(filled, kinds, strict=True)))
+        return cls(*arrays)
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, index: Any) -> Layouts:
+        """Those at ``index`` (integers or a mask)."""
+        return Layouts(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def row(self, i: int) -> dict[str, int | bool]:
+        """One configuration as plain values."""
+        return {f.name: getattr(self, f.name)[i].item() for f in fields(self)}
+
+    @property
+    def world(self) -> Ints:
+        return self.tp * self.pp * self.cp * self.dp
+
+    def micro_batches(self, global_batch: int) -> Floats:
+        """How many micro-batches a replica runs for one optimizer step."""
+        return np.maximum(global_batch / (self.micro_batch * self.dp), 1.0)

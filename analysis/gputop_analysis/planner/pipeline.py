@@ -1,0 +1,42 @@
+"""How long a pipeline runs, and how much of it a stage waits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.planner.layout import Floats, Ints
+
+SCHEDULES = ("1f1b", "zero-bubble")
+
+
+def bubble_seconds(
+    pp: Ints, vpp: Ints, everyone: Floats, slowest: Floats, weight_gradient: Floats, schedule: str = "1f1b"
+) -> Floats:
+    """Seconds of a step in which the slowest stage waits for others.
+
+    ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest stage's share of it;
+    ``weight_gradient``: the part of ``slowest`` that nothing waits for.
+    1F1B: a micro-batch once through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight gradients,
+    (p - 1)(tF + tB - tW) (Qi et al. 2023, arXiv:2401.10241, table 2).
+    """
+    others = np.maximum(everyone - slowest, 0.0)
+    if schedule == "zero-bubble":
+        return np.maximum(others - (pp - 1) * weight_gradient, 0.0)
+    return others / vpp
+
+
+def slowest_stage(layers: int, pp: Ints, head_in_layers: Floats, balanced: bool) -> tuple[Floats, Floats]:
+    """Layers of the slowest stage, and whether (1 or 0) it has the head, which costs ``head_in_layers`` layers.
+
+    With equal stages the last has the head on top; where a framework balances, it has fewer layers instead.
+    """
+    if not balanced:
+        most, least = np.ceil(layers / pp), np.floor(layers / pp)
+        last = np.where(most > least, least, most)
+        with_head = (pp == 1) | (last + head_in_layers >= most)
+        return np.where(with_head, last, most), with_head * 1.0
+    most = np.minimum(np.ceil((layers + np.floor(head_in_layers)) / pp), layers)
+    last = np.maximum(layers - (pp - 1) * most, 0)
+    with_head = (pp == 1) | (last + head_in_layers >= most)
+    return np.where(with_head, last, most), with_head * 1.0

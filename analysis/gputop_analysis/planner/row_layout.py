@@ -1,0 +1,82 @@
+"""The configurations that a benchmark row can mean: one where it says all, several where it leaves something open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Layouts
+
+Row = Mapping[str, str]
+Choice = dict[str, int | bool]
+_RECOMPUTE = {"none": 0, "no": 0, "off": 0, "selective": 1, "attn": 1, "full": 2, "block": 2, "uniform": 2}
+
+
+def layouts_of(row: Row, job: Job, cluster: Cluster) -> Layouts:
+    """Those whose world is the cluster; none if the row's degrees contradict its GPUs."""
+    found = list(_choices(row, job, cluster))
+    if not found:
+        return Layouts.of(tp=[])
+    return Layouts.of(**{key: [choice[key] for choice in found] for key in found[0]})
+
+
+def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
+    sp = _sequence_parallel(row)
+    for tp, pp, cp in product(
+        _open(row, "tp", _powers(8)), _open(row, "pp", _divisors(job.model.layers)), _open(row, "cp", [1])
+    ):
+        if cluster.gpus % (tp * pp * cp):
+            continue
+        dp = cluster.gpus // (tp * pp * cp)
+        for vpp, micro, recompute in product(
+            _open(row, "vpp", _divisors(max(job.model.layers // pp, 1)) if pp > 1 else [1]),
+            _open(row, "micro_batch", _powers(max(job.global_batch // dp, 1))),
+            _recompute(row),
+        ):
+            yield {
+                "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": _int(row, "ep") or 1, "micro_batch": micro,
+                "zero": _zero(row), "recompute": recompute, "sequence_parallel": sp and tp > 1,
+            }  # fmt: skip
+
+
+def _open(row: Row, key: str, otherwise: list[int]) -> list[int]:
+    value = _int(row, key)
+    return [value] if value else otherwise
+
+
+def _recompute(row: Row) -> list[int]:
+    text = (row.get("act_ckpt") or "").lower()
+    for word, index in _RECOMPUTE.items():
+        if text.startswith(word):
+            return [index]
+    return [0, 1, 2]
+
+
+def _sequence_parallel(row: Row) -> bool:
+    text = f"{row.get('act_ckpt', '')} {row.get('notes', '')}".lower()
+    if "+sp" in text or "sp on" in text or "sequence parallel on" in text:
+        return True
+    framework = (row.get("framework") or "").lower()
+    return any(name in framework for name in ("nemo", "core", "nanotron", "torchtitan"))
+
+
+def _zero(row: Row) -> int:
+    text = (row.get("zero") or "").strip()
+    return int(float(text)) if text.replace(".", "").isdigit() else 0
+
+
+def _int(row: Row, key: str) -> int:
+    try:
+        return int(float(row.get(key) or 0))
+    except ValueError:
+        return 0
+
+
+def _powers(most: int) -> list[int]:
+    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+
+
+def _divisors(number: int) -> list[int]:
+    return [i for i in range(1, number + 1) if number % i == 0]

@@ -1,0 +1,120 @@
+"""The model of a benchmark row from its columns, and the habits of the framework it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+
+from gputop_analysis.catalog import model as known_model
+from gputop_analysis.catalog.params import params
+from gputop_analysis.peaks import find_gpu
+from gputop_analysis.planner.job import Habits
+from gputop_analysis.vram.setup import ModelShape
+
+Row = Mapping[str, str]
+_MLA = re.compile(r"MLA (\d+)/(\d+)/(\d+)/(\d+)/(\d+)")
+
+
+def shape_of(row: Row) -> ModelShape:
+    """From the columns; what they leave out from the catalog's model of that name, and last from the parameter count.
+
+    Raises LookupError if neither says enough.
+    """
+    known = _by_name(row.get("model", ""))
+    if not _int(row, "hidden") and known is None:
+        raise LookupError("neither the model's dimensions nor a name that the catalog knows")
+    if not _int(row, "hidden") and known is not None:
+        return replace(known, layers=_int(row, "layers") or known.layers)
+    hidden = _int(row, "hidden")
+    shape = ModelShape(
+        name=row.get("model", ""),
+        hidden=hidden,
+        layers=_int(row, "layers"),
+        heads=_int(row, "heads") or max(hidden // 128, 1),
+        kv_heads=_int(row, "kv_heads") or _int(row, "heads") or max(hidden // 128, 1),
+        ffn=_int(row, "ffn") or 4 * hidden,
+        vocab=_int(row, "vocab") or 50257,
+        **_experts(row, known),
+    )
+    shape = _like_params(shape, float(row.get("params") or 0), row)
+    if not shape.layers:
+        raise LookupError("no number of layers")
+    return shape
+
+
+def habits_of(row: Row, dtype: str) -> Habits:
+    """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash attention and reduced
+    gradients after the backward; nanotron balances stages and fuses little; FSDP and Megatron-Core overlap."""
+    framework, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
+    gpu = find_gpu(row.get("gpu_model", ""))
+    old = bool(gpu and gpu.name.startswith(("V100", "P100", "A100"))) or row.get("gpu_model", "").startswith("A100")
+    megatron = "megatron" in framework or "deepspeed" in framework
+    early = megatron and old and "nemo" not in framework and "core" not in framework
+    fused_loss = "ce fusion" in notes or "fused ce" in notes or "liger" in notes
+    if "nanotron" in framework:
+        return Habits(overlap_gradients=False, balanced_stages=True, fused_elementwise=False)
+    if early:
+        return Habits(flash_attention=False, overlap_gradients=False)
+    return Habits(
+        overlap_gradients="overlaps disabled" not in notes,
+        overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
+        fused_loss=fused_loss,
+    )
+
+
+def _by_name(name: str) -> ModelShape | None:
+    for tried in (name, re.sub(r"\s*\(.*?\)", "", name), re.sub(r"^[a-z]+-", "", name.lower())):
+        try:
+            return known_model(tried)
+        except LookupError:
+            continue
+    return None
+
+
+def _experts(row: Row, known: ModelShape | None) -> dict[str, int]:
+    """Of a mixture of experts; widths stand in the notes or are those of the catalog's model."""
+    if not _int(row, "n_experts"):
+        return {}
+    notes = row.get("notes", "")
+    found = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
+    base = known or ModelShape(name="")
+    found["moe_ffn"] = _in_notes(notes, r"moe_ffn (\d+)") or _int(row, "moe_ffn") or base.moe_ffn or _int(row, "ffn")
+    found["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
+    found["shared_experts"] = 0 if found["shared_ffn"] else base.shared_experts
+    found["first_dense_layers"] = _in_notes(notes, r"(\d+) dense") or base.first_dense_layers
+    if latent := _MLA.search(notes):
+        names = ("mla_q_rank", "mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")
+        return found | dict(zip(names, map(int, latent.groups()), strict=True))
+    return found | {key: getattr(base, key) for key in ModelShape.__dataclass_fields__ if key.startswith("mla_")}
+
+
+def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
+    """Gated or not, tied or not: as the published parameter count has it; layers too where they are missing."""
+    gated = (True,) if "llama" in shape.name.lower() else (True, False)
+    if shape.ffn == 4 * shape.hidden and "llama" not in shape.name.lower():
+        gated = (False,)
+    variants = [replace(shape, gated_mlp=g, tied_embeddings=t) for g, t in product(gated, (True, False))]
+    if not count:
+        return variants[0]
+    if not shape.layers:
+        variants = [replace(one, layers=_layers_for(one, count)) for one in variants]
+    return min(variants, key=lambda one: abs(sum(params(one).values()) - count))
+
+
+def _layers_for(shape: ModelShape, count: float) -> int:
+    one, two = (sum(params(replace(shape, layers=n)).values()) for n in (1, 2))
+    return max(round((count - one) / (two - one)) + 1, 1)
+
+
+def _in_notes(notes: str, pattern: str) -> int:
+    found = re.search(pattern, notes)
+    return int(found[1]) if found else 0
+
+
+def _int(row: Row, key: str) -> int:
+    try:
+        return int(float(row.get(key) or 0))
+    except ValueError:
+        return 0

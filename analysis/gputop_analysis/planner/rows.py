@@ -1,0 +1,117 @@
+"""A row of published throughput (the columns of a benchmark CSV) as a question to the planner and its true answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputop_analysis.planner.hardware import Cluster, cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.row_layout import layouts_of
+from gputop_analysis.planner.row_model import habits_of, shape_of
+
+Row = Mapping[str, str]
+GIB = 2**30
+
+
+class Unreadable(ValueError):
+    """The row cannot be predicted; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: what was run, as far as it says, and what was measured (0 where nothing was)."""
+
+    row: Row
+    job: Job
+    cluster: Cluster
+    layouts: Layouts
+    """Several where the row leaves something open: the planner takes the fastest that fits, as tuners do."""
+    step_s: float
+    peak_gib: float
+    ran: bool
+    """False: it ran out of memory (or crashed)."""
+
+    @property
+    def cell(self) -> tuple[str, ...]:
+        """Rows of a cell compete: the same model on as many of the same GPUs with the same batch."""
+        keys = ("model", "gpus", "global_batch", "seq", "gpu_model", "dtype")
+        return tuple(self.row.get(key, "") for key in keys)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        return self.job.tokens / self.step_s / self.cluster.gpus if self.step_s else 0.0
+
+
+def read(row: Row) -> Case:
+    """Raises Unreadable with the reason."""
+    if "INCONSISTENT" in row.get("notes", "").upper():
+        raise Unreadable("its source contradicts itself")
+    ran = (row.get("status") or "ok").strip().lower() in ("ok", "success", "completed", "")
+    job, place = job_of(row), cluster_of(row)
+    step = step_seconds(row, job, place.gpus)
+    if ran and not step and not number(row, "peak_mem_gib"):
+        raise Unreadable("neither step time nor tokens/s (FLOP conventions differ by source)")
+    layouts = layouts_of(row, job, place)
+    if not len(layouts):
+        raise Unreadable("tp x pp x cp x dp is not the number of GPUs")
+    return Case(row, job, place, layouts, step, number(row, "peak_mem_gib"), ran)
+
+
+def job_of(row: Row) -> Job:
+    seq, batch = int(number(row, "seq")), int(number(row, "global_batch"))
+    if not seq:
+        raise Unreadable("no sequence length")
+    if not batch:
+        raise Unreadable("no global batch")
+    try:
+        shape = shape_of(row)
+    except (LookupError, ValueError) as error:
+        raise Unreadable(str(error)) from error
+    text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower()
+    dtype = "fp8" if "8" in text else "fp16" if "fp16" in text or "float16" in text.replace("bfloat16", "") else "bf16"
+    notes = row.get("notes", "").lower()
+    return Job(
+        model=shape,
+        seq=seq,
+        global_batch=batch,
+        dtype=dtype,
+        trainable_share=0.01 if "lora" in (row.get("task") or "").lower() else 1.0,
+        expert_imbalance=1.0 if "capacity" in notes or "balanced" in notes else 1.1,
+        habits=habits_of(row, dtype),
+    )
+
+
+def cluster_of(row: Row) -> Cluster:
+    gpus = int(number(row, "gpus"))
+    if not gpus:
+        raise Unreadable("no number of GPUs")
+    link = f"{row.get('interconnect', '')} {row.get('notes', '')}" if row.get("interconnect") else ""
+    try:
+        return cluster(row.get("gpu_model", ""), gpus, int(number(row, "gpus_per_node")), _between_nodes(link))
+    except LookupError as error:
+        raise Unreadable(str(error)) from error
+
+
+def step_seconds(row: Row, job: Job, gpus: int) -> float:
+    """As measured, or from tokens/s; 0 where neither is said."""
+    if step := number(row, "step_time_s"):
+        return step
+    rate = number(row, "tokens_per_s_per_gpu")
+    return job.tokens / rate / gpus if rate else 0.0
+
+
+def number(row: Row, key: str) -> float:
+    """0 where the field is empty or no number."""
+    try:
+        return float((row.get(key) or "").replace(",", ""))
+    except ValueError:
+        return 0.0
+
+
+def _between_nodes(text: str) -> str:
+    """The part of an interconnect's description that is about the network."""
+    parts = [part for part in re.split(r"[;,]", text) if not re.search(r"nvlink|nvswitch|intra", part.lower())]
+    return " ".join(parts)
