@@ -1,8 +1,8 @@
 """The CUDA caching allocator as PyTorch has it, on sizes alone: what it reserves for a sequence of requests.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``, ``get_free_block``, ``alloc_block``, ``free_block``,
-``release_cached_blocks``, ``try_allocate_expandable_block``). What it cannot know: the addresses that ``cudaMalloc`` gives,
-taken to rise from segment to segment, which decides between free blocks of the same size only.
+The rules are those of PyTorch's ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``, ``get_free_block``, ``alloc_block``,
+``free_block``, ``release_cached_blocks``, ``try_allocate_expandable_block``). What it cannot know: the addresses that
+``cudaMalloc`` gives, taken to rise from segment to segment; they decide between free blocks of the same size only.
 """
 
 from __future__ import annotations
@@ -186,13 +186,7 @@ class Allocator:
             at, mapped = grow(pool, size, self.capacity - self.reserved)
             self.reserved += mapped
             return at
-        whole = (
-            SMALL_SEGMENT
-            if small
-            else self._large_segment
-            if size < MIN_LARGE
-            else -(-size // ROUND_LARGE) * ROUND_LARGE
-        )
+        whole = self._segment_size(size, small)
         if self.reserved + whole > self.capacity:
             return None
         at = self._next
@@ -201,6 +195,11 @@ class Allocator:
         pool.segments[at] = whole
         pool.add(at, whole)
         return at
+
+    def _segment_size(self, size: int, small: bool) -> int:
+        if small:
+            return SMALL_SEGMENT
+        return self._large_segment if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
 
     def _release(self, pool: FreeBlocks, at: int) -> int:
         size = pool.drop(at)

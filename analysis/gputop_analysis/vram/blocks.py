@@ -1,8 +1,8 @@
 """The free blocks of one pool of the caching allocator: best fit, splitting, coalescing.
 
 Addresses and sizes count units of 512 bytes, the allocator's grain. A pool belongs to one stream and holds either the
-small or the large blocks, since no block ever moves between them. Only free blocks are kept: they alone are searched and
-merged. Two segments never touch, so that blocks merge within a segment only.
+small or the large blocks, since no block ever moves between them. Only free blocks are kept: they alone are searched
+and merged. Two segments never touch, so that blocks merge within a segment only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FreeBlocks:
         self.base = base
         """Expandable segments: where the range of addresses begins, from which pages are counted."""
         self.keys: list[int] = []
-        """``size << SHIFT | address``, sorted: the first key of at least a size is the best fit, lowest address first."""
+        """``size << SHIFT | address``, sorted: the first of at least a size is the best fit, lowest address first."""
         self.sizes: dict[int, int] = {}
         """Size by address."""
         self.ends: dict[int, int] = {}

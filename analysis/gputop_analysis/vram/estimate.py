@@ -31,6 +31,8 @@ class Estimate:
     """The GPU that ``max_micro_batch`` is for: the one asked about, or the smallest that fits."""
     max_micro_batch: int | None = None
     """The largest micro-batch that fits on ``gpu``; None: not asked for."""
+    runs_in_capacity: bool | None = None
+    """Whether it runs on the GPU whose capacity was given; None: none was."""
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -59,8 +61,9 @@ class Estimate:
             "cuda_context_gib": gib(self.context),
             "nccl_gib": gib(self.nccl),
             "phases_gib": {name: gib(size) for name, size in peak.phases.items()},
-            "timeline_gib": [[share, gib(size)] for share, size in peak.timeline],
+            "timeline_gib": [[share, round(gib(size), 6)] for share, size in peak.timeline],
             "layers_gib": {name: gib(size) for name, size in peak.layers},
+            "fits_capacity": self.runs_in_capacity,
             "oom_operation": peak.oom or None,
             "alloc_retries": peak.retries,
             "notes": [*peak.notes, *self.notes],
@@ -69,15 +72,15 @@ class Estimate:
 
 
 def gib(size: float) -> float:
-    """Bytes in GiB, to the byte for all sizes of a GPU."""
-    return round(size / GIB, 9)
+    """Bytes in GiB, not rounded: a power of two divides exactly, so that parts still add up to the byte."""
+    return size / GIB
 
 
 def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Estimate:
     """An estimate that starts from what was measured of this model.
 
-    The latest record of the same model and kind of setup, by the same tier, scales the allocated and the reserved peak. The
-    breakdown gets the difference as ``measured_difference``, so that it still adds up.
+    The latest record of the same model and kind of setup, by the same tier, scales the allocated and the reserved peak.
+    The breakdown gets the difference as ``measured_difference``, so that it still adds up.
 
     Args:
         estimate: by a tier alone.

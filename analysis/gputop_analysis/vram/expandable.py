@@ -1,7 +1,7 @@
 """Expandable segments: one range of addresses a pool, to which memory is mapped page by page.
 
 After ``find_expandable_block``, ``map_block`` and ``unmap_block`` of ``c10/cuda/CUDACachingAllocator.cpp``. Sizes and
-addresses count units of 512 bytes. The range is taken as endless, where PyTorch opens a second one after 9/8 of the GPU.
+addresses count units of 512 bytes. The range is taken as endless; PyTorch opens a second one after 9/8 of the GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far an estimate may be off: from the errors that each tier made on published measurements.
 
-``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals``: ``{tier: {kind: [lo_pct, hi_pct, n]}}``
-with the 5th and 95th percentile of (measured - estimated) / estimated and the number of rows.
+``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier: {kind: [lo_pct, hi_pct,
+n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated, and the number of rows.
 """
 
 from __future__ import annotations

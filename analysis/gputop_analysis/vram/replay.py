@@ -41,15 +41,16 @@ def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = 
     allocator = Allocator(conf, capacity)
     sizes, streams = log.bytes.tolist(), log.stream.tolist()
     blocks: list = [None] * len(sizes)
-    malloc, free, at = allocator.malloc, allocator.free, 0
+    malloc, free, played, event = allocator.malloc, allocator.free, 0, 0
     try:
-        for at, event in enumerate(log.events.tolist()):
+        for event in log.events.tolist():
             if event > 0:
                 blocks[event] = malloc(sizes[event], streams[event])
             else:
                 free(blocks[-event])
+            played += 1
     except OutOfMemoryError:
-        return Replayed(_taken(blocks), log.events[:at], allocator.stats, int(log.events[at]))
+        return Replayed(_taken(blocks), log.events[:played], allocator.stats, event)
     return Replayed(_taken(blocks), log.events, allocator.stats, 0)
 
 

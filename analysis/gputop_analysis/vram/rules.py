@@ -57,7 +57,7 @@ def _division(setup: Setup) -> Iterator[str]:
     if model.ffn and model.ffn % tp:
         yield f"tensor parallelism {tp} must divide the feed-forward size {model.ffn}"
     if cp > 1 and setup.seq % (2 * cp):
-        yield f"context parallelism {cp} cuts a sequence into {2 * cp} equal parts: seq {setup.seq} is no multiple of that"
+        yield f"context parallelism {cp} cuts a sequence into {2 * cp} equal parts: seq {setup.seq} does not divide so"
     if parallel.sequence_parallel and tp == 1:
         yield "sequence parallelism needs tensor parallelism above 1"
     if parallel.sequence_parallel and setup.seq // cp % tp:

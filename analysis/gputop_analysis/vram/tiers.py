@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from gputop_analysis import catalog
 from gputop_analysis.vram import conf, overhead
@@ -39,7 +40,7 @@ def estimate(
 
     Args:
         setup: the model and how it is trained.
-        tier: ``trace``, ``profile`` or ``formula``; None: a trace where ``log`` is given, else the first that covers it.
+        tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the first that covers it.
         capacity: bytes of the GPU that it is to run on; the replay then tells retries and where memory runs out.
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
@@ -53,13 +54,14 @@ def estimate(
     if tier not in (None, *TIERS):
         raise ValueError(f"no tier '{tier}': choose from {', '.join(TIERS)}")
     check(setup)
-    room = None if capacity is None else max(capacity - overhead.CONTEXT - overhead.nccl(setup), 0)
     if log is not None and tier in (None, "trace"):
-        found = replayed(log, "trace", conf.parse(setup.allocator), room)
-        runs_in = _by_replay(log, setup)
+        found, runs_in = replayed(log, "trace", conf.parse(setup.allocator)), _by_replay(log, setup)
     else:
         found, runs_in = solve(setup, tier), None
     need = Need(found.allocated, found.reserved, runs_in)
+    room = None if capacity is None else max(capacity - overhead.CONTEXT - overhead.nccl(setup), 0)
+    if log is not None and room is not None and room < found.reserved:
+        found = _crowded(log, setup, found, room)
     answer = Estimate(
         setup=setup,
         peak=found,
@@ -67,6 +69,7 @@ def estimate(
         nccl=overhead.nccl(setup),
         interval_pct=interval(setup, found.tier),
         fits=fits(setup, need),
+        runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return _advised(answer, need, gpu) if advice else answer
@@ -79,9 +82,7 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
         NotCoveredError: the tier asked for does not cover it.
     """
     if tier == "trace":
-        raise NotCoveredError(
-            "a trace needs the user's Python with torch; the profile or formula tier can answer without"
-        )
+        raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
     found = None if tier == "formula" else _profile(setup)
     if found is not None:
         return found
@@ -106,11 +107,8 @@ def max_micro_batch(setup: Setup, fitting: Callable[[Setup], bool]) -> int:
 
 
 def _profile(setup: Setup) -> Peak | None:
-    try:
-        from gputop_analysis.vram import profiles
-    except ImportError:
-        return None
-    return profiles.peak(setup)
+    known = import_module("gputop_analysis.vram.profiles")
+    return known.peak(setup) if hasattr(known, "peak") else None
 
 
 def _by_replay(log: EventLog, setup: Setup) -> Callable[[int], bool]:
@@ -118,8 +116,14 @@ def _by_replay(log: EventLog, setup: Setup) -> Callable[[int], bool]:
     return lambda capacity: not replayed(log, "trace", options, capacity).oom
 
 
+def _crowded(log: EventLog, setup: Setup, free: Peak, room: int) -> Peak:
+    """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs out of memory."""
+    tight = replayed(log, "trace", conf.parse(setup.allocator), room)
+    return replace(free, oom=tight.oom, retries=tight.retries) if tight.oom else tight
+
+
 def _advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
-    """With levers and the largest micro-batch; after a trace both come from a tier that needs none, scaled to the trace."""
+    """With levers and the largest micro-batch; after a trace both come from a tier without one, scaled to it."""
     setup, traced = answer.setup, answer.peak.tier == "trace"
     tier = None if traced else answer.peak.tier
     scale = answer.peak.reserved / solve(setup).reserved if traced else 1.0

@@ -23,9 +23,7 @@ def by_phase(log: EventLog, allocated: _Bytes) -> dict[str, int]:
 def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]:
     """(share of the last step's events, allocated bytes), each point the highest of its part of the step."""
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
-    own = [
-        (start, end) for start, end, phase, number in spans(log, len(allocated)) if number == step and phase != "init"
-    ]
+    own = [span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step]
     values = allocated[own[0][0] : own[-1][1]] if own else allocated
     edges = np.unique(np.linspace(0, len(values), POINTS + 1).astype(np.int64)[:-1])
     highest = np.maximum.reduceat(values, edges)
