@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
+COLLECTIVES = "time in collectives"
+"""Source that does not tell waiting for the network from waiting for another rank."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _from_comm_phase(common: Aligned) -> Waits | None:
     ms = common.per_step_ms("comm_ns")
     if not (ms.mean(axis=0) > 0.05).any():
         return None
-    return Waits(ms, common.ranks, "time in collectives")
+    return Waits(ms, common.ranks, COLLECTIVES)
 
 
 def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:

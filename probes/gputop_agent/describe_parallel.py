@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from . import comm, describe_model
+from .state import S
 
 
 def describe_parallel(roots, ddp_roots):
@@ -26,6 +27,8 @@ def describe_parallel(roots, ddp_roots):
         mesh = _mesh(root)
         if mesh:
             found["mesh"] = mesh
+    if S.pipeline:
+        found["pipeline"] = S.pipeline
     return found
 
 

@@ -44,6 +44,7 @@ class State:
         self.roots: Any = []  # weakrefs to the hooked outermost modules
         self.optimizers: Any = {}  # id -> weakref
         self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
+        self.pipeline: Any = None  # what ``hooks.pipelining`` saw of the schedule
         self.want_batch = False  # set: keep the next batch in last_batch
         self.last_batch: Any = None
         self.cuda = False  # CUDA has been initialised by the script

@@ -19,11 +19,21 @@ CASES = (
         until="flight_recorder",
         exit_code=130,
     ),
+    Case(
+        "CR13",
+        "stages of unequal time",
+        "pipeline.py",
+        {"FAULT": "uneven"},
+        rank=None,
+        title="pipeline stages idle",
+        absorbed=("CR02",),
+    ),
     Case("CR14", "one expert gets most tokens", COMM, {"FAULT": "experts"}, rank=None, title="expert 0"),
 )
 
 CLEAN = (
     Clean("two ranks with a small model", COMM, suite=False),
     Clean("accumulation with no_sync", COMM, {"FAULT": "clean_no_sync"}),
+    Clean("two pipeline stages in balance", "pipeline.py"),
     Clean("experts in balance", COMM, {"FAULT": "clean_experts"}),
 )

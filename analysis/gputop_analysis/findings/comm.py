@@ -9,10 +9,11 @@ import numpy as np
 from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
+from gputop_analysis.findings.stages import pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.view import RunView
-from gputop_analysis.waits import ARRIVALS, waits
+from gputop_analysis.waits import ARRIVALS, COLLECTIVES, waits
 
 Event = dict[str, Any]
 
@@ -36,6 +37,8 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     waited, common = waits(view), view.common
     if waited is None or common is None or waited.source == ARRIVALS:
         return None
+    if waited.source == COLLECTIVES and pipeline_ranks(view):
+        return None  # stages wait for each other's work, not for the network: see CR13
     wall_ms = float(common.per_step_ms("wall_ns").mean())
     least = waited.ms.min(axis=1)
     if not (least.mean() > EXPOSED * wall_ms and least.mean() > MIN_EFFECT_MS):

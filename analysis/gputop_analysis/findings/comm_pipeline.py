@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.findings.shares import ENOUGH_STEPS, run_queue
+from gputop_analysis.findings.stages import chunks_of, micro_batches, pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.pipeline import expected_bubble, measured_bubble, micro_batches_for
 from gputop_analysis.view import Array, RunView
 
 EXCESS = 0.05
-PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
 UNEVEN = 0.5
 """Coefficient of variation of tokens per expert from which routing is uneven."""
 SETTLED = 50
@@ -33,12 +33,13 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
     name="pipeline bubble",
     family="ranks",
     cause="comm",
-    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1)",
+    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1), the wait for a core taken off",
     fix="more micro-batches, stages of equal time, an interleaved schedule",
+    explains=("CR01", "CR02", "CR05", "CR06"),
 )
 def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     """Stages wait for each other beyond what the schedule makes them."""
-    stages = _stages(view)
+    stages = pipeline_ranks(view)
     if stages is None:
         return None
     steady = [one.rows[one.steady] for one in view.per_rank.values()]
@@ -47,47 +48,48 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     wall = np.array([rows["wall_ns"].sum(dtype=np.float64) for rows in steady])
     waited = np.array([rows["comm_ns"].sum(dtype=np.float64) for rows in steady])
     updates = float(np.mean([rows["n_steps"].sum() for rows in steady]))
-    micro = round(max(float(rows["micro_batches"].sum()) for rows in steady) / updates)
+    counted = round(max(float(rows["micro_batches"].sum()) for rows in steady) / updates)
+    micro, chunks = micro_batches(view) or counted, chunks_of(view)
     if micro < 1 or not waited.any():
         return None
-    expected, measured = expected_bubble(stages, micro), measured_bubble(wall - waited, wall)
-    excess = measured - expected
+    expected, measured = expected_bubble(stages, micro, chunks), measured_bubble(wall - waited, wall)
+    queues = [one.share.value for rank in view.ranks if (one := run_queue(view, rank))]
+    queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
+    excess = measured - expected - queued
     if not excess > EXCESS:
         return None
     ms = float(wall.mean()) / updates / 1e6
+    won_ms = ms * (1 - (1 - measured) / (1 - expected - queued))
     slowest = int(np.argmin(waited))
     return spec.make(
         "medium",
         f"pipeline stages idle {100 * measured:.0f} % of the step, {100 * expected:.0f} % would do",
-        f"{stages} stages, {micro} micro-batches a step: expected (p - 1) / (m + p - 1) = {100 * expected:.1f} %,"
+        f"{stages} stages, {micro} micro-batches a step: expected {_formula(chunks)} = {100 * expected:.1f} %,"
         f" measured {100 * measured:.1f} % of {ms:.1f} ms; rank {view.ranks[slowest]} idles least",
         f"move layers away from the stage of rank {view.ranks[slowest]}; "
-        f"{micro_batches_for(stages, max(expected / 2, 0.01))} micro-batches would halve the unavoidable part",
+        f"{micro_batches_for(stages, max(expected / 2, 0.01), chunks)} micro-batches would halve the unavoidable part",
         confidence=0.7,
-        recoverable_ms_per_step=excess * ms,
+        recoverable_ms_per_step=won_ms,
         proof=Proof(
-            "idle share of all stages - (p - 1) / (m + p - 1)",
+            f"idle share of all stages - {_formula(chunks)} - share of the wait for a core",
             100 * excess,
             100 * EXCESS,
             "%",
-            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = excess x step time",
+            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = step time x (1 - (1 - idle share) /"
+            " (1 - expected - queued)): the same work with no more than the expected idle time",
             (
-                Input("stages", stages, "", "hello.parallel.mesh"),
-                Input("micro-batches", micro, "per step", "steps.micro_batches"),
+                Input("stages", stages, "", "hello.parallel.pipeline or .mesh"),
+                Input("parts on a stage", chunks, "", "hello.parallel.pipeline.here"),
+                Input("micro-batches", micro, "per step", "hello.parallel.pipeline, else steps.micro_batches"),
                 Input("idle", 100 * measured, "%", "steps.comm_ns / steps.wall_ns, steady steps of all ranks"),
+                Input("queued", 100 * queued, "%", "process.run_wait_ns_total, the rank that waits most for a core"),
             ),
         ),
     )
 
 
-def _stages(view: RunView) -> int | None:
-    """Size of the device mesh's pipeline axis; None without one."""
-    for hello in view.hellos.values():
-        mesh = (hello.get("parallel") or {}).get("mesh") or {}
-        for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
-            if str(name).lower() in PIPELINE_AXES and size > 1:
-                return int(size)
-    return None
+def _formula(chunks: int) -> str:
+    return "(p - 1) / (m + p - 1)" if chunks == 1 else f"(p - 1) / ({chunks} m + p - 1)"
 
 
 @finding(

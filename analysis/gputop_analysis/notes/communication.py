@@ -22,7 +22,7 @@ NOTES = {
     ),
     "CR06": Note(
         "the smallest communication wait over the ranks, less what overlaps",
-        "one rank; a straggler, whose cost is counted there",
+        "one rank; a straggler, whose cost is counted there; a pipeline, where waiting is the bubble (CR13)",
         "waiting for a slow rank: the minimum over ranks leaves that out",
         CPU,
     ),
@@ -56,9 +56,10 @@ NOTES = {
         CPU,
     ),
     "CR13": Note(
-        "idle time of each pipeline stage against (p - 1) / (m + p - 1)",
-        "no pipeline seen; micro-batches not known",
+        "torch's pipeline schedule, else the mesh's axis; time in its waits against (p - 1) / (m + p - 1)",
+        "no pipeline seen; micro-batches not known; waits that the host does not see (on a GPU)",
         "interleaved schedules, whose bubble is smaller",
+        CPU,
     ),
     "CR14": Note(
         "tokens per expert as logged with gputop.log",

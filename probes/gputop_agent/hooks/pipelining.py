@@ -1,0 +1,51 @@
+"""torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits for its neighbours."""
+
+from gputop_agent import clock, finder, guard
+from gputop_agent.state import COMM, S
+
+
+def install(torch):
+    """Wrap the schedules when they are imported."""
+    finder.after_import("torch.distributed.pipelining.schedules", _wrap)
+
+
+def _wrap(module):
+    guard.patch(module, "_wait_batch_p2p", guard.around(module._wait_batch_p2p, before_wait, after_wait))
+    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
+        schedule = getattr(module, name)
+        guard.patch(schedule, "step", guard.around(schedule.step, before_step, after_step))
+
+
+def before_wait(args, kwargs):
+    """Begin the phase; on a GPU the host goes on at once and next to nothing is booked."""
+    depth = len(clock.stack)
+    clock.enter(COMM)
+    return depth
+
+
+def after_wait(token, args, result):
+    """End the phase."""
+    clock.unwind(token)
+
+
+def before_step(args, kwargs):
+    """Note the schedule once: the hello tells it."""
+    if S.pipeline is None:
+        S.pipeline = describe(args[0])
+
+
+def after_step(token, args, result):
+    """Nothing to do: ``before_step`` gives no token."""
+
+
+def describe(schedule):
+    """Stages of the whole pipeline, those of this rank, and micro-batches a step."""
+    several = getattr(schedule, "_stages", None)
+    stages = list(several) if several is not None else [schedule._stage]
+    return {
+        "schedule": type(schedule).__name__,
+        "ranks": int(stages[0].group_size),
+        "stages": int(stages[0].num_stages),
+        "here": [int(stage.stage_index) for stage in stages],
+        "micro_batches": int(schedule._n_microbatches),
+    }
