@@ -140,6 +140,13 @@ class Setup:
     image_size: int = 336
     roles: tuple[str, ...] = ()
     """RLHF: which models live on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
+    kernels: bool = False
+    """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole logits (Liger without its
+    linear loss, Unsloth, foak)."""
+    optimizer_in_backward: bool = False
+    """Each parameter is updated as soon as its gradient is there, which is then freed."""
+    offload_activations: bool = False
+    """What the forward pass keeps waits on the host."""
     clip_grad: bool = True
     compile: bool = False
     parallel: Parallel = field(default_factory=Parallel)
