@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from gputop_analysis.data import table
-from gputop_analysis.planner.hardware import Cluster, hop_seconds, scales_as_measured
+from gputop_analysis.planner.hardware import Cluster, hop_seconds
 from gputop_analysis.planner.layout import Floats
 
 LAUNCH_S = 12e-6
 """Of one collective's kernel, without the hops."""
 LINK_HOP_S = 6e-6
 """One hop over NVLink: A100's all-reduce of 8 ranks takes 79 us = launch + 14 hops of about 5 us (calib table)."""
+
+MESSAGE_BYTES = 256e6
+"""What one collective carries where a program reduces more: the size that calib/collectives.csv was measured with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Group:
     nodes: Floats
     bytes_per_s: Floats
     """Of the slowest part of a ring, per rank, one way, with the other groups of the node active."""
+    gather_bytes_per_s: float
+    """Inside a node, of collectives that the switch cannot reduce."""
     hop_s: Floats
 
 
@@ -50,6 +53,7 @@ def group(cluster: Cluster, size: Any, stride: Any) -> Group:
         in_node,
         nodes,
         np.where(nodes > 1, across, inside),
+        cluster.gather_bytes_per_s,
         np.where(nodes > 1, hop_seconds(cluster.network), LINK_HOP_S),
     )
 
@@ -64,17 +68,24 @@ def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
 
 
 def all_reduce(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds to sum ``message`` bytes on every rank; a ring inside a node, a tree between nodes for the latency."""
-    hops = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S + 2 * np.log2(group.nodes) * group.hop_s
+    """Seconds to sum ``message`` bytes on every rank."""
+    hops = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S + _between_nodes(group, message)
     moved = 2 * message * (group.size - 1) / group.size
-    return _when_many(group, LAUNCH_S + hops + moved / _rate(cluster, group, "all_reduce"))
+    return _when_many(group, LAUNCH_S + hops + moved / group.bytes_per_s)
 
 
 def all_gather(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has ``message`` bytes of which it held 1/size; a ring. Reduce-scatter takes as long."""
-    hops = (group.size - group.nodes) * LINK_HOP_S + np.where(group.nodes > 1, group.size * group.hop_s, 0)
+    """Seconds until every rank has ``message`` bytes of which it held 1/size. Reduce-scatter takes as long."""
+    hops = (group.in_node - 1) * LINK_HOP_S + _between_nodes(group, message)
     moved = message * (group.size - 1) / group.size
-    return _when_many(group, LAUNCH_S + hops + moved / _rate(cluster, group, "all_gather"))
+    rate = np.where(group.nodes > 1, group.bytes_per_s, group.gather_bytes_per_s)
+    return _when_many(group, LAUNCH_S + hops + moved / rate)
+
+
+def _between_nodes(group: Group, message: Floats) -> Floats:
+    """A ring over nodes pays the latency of a hop for each rank, and again for every ``MESSAGE_BYTES``."""
+    messages = np.maximum(message / MESSAGE_BYTES, 1.0)
+    return np.where(group.nodes > 1, group.size * group.hop_s * messages, 0.0)
 
 
 def all_to_all(cluster: Cluster, group: Group, message: Floats) -> Floats:
@@ -95,27 +106,3 @@ def send(cluster: Cluster, stride: Any, message: Floats) -> Floats:
 
 def _when_many(group: Group, seconds: Floats) -> Floats:
     return np.where(group.size > 1, seconds, 0.0)
-
-
-def _rate(cluster: Cluster, group: Group, kind: str) -> Floats:
-    if not scales_as_measured(cluster.network):
-        return group.bytes_per_s
-    nodes, share = _measured_share(kind)
-    return group.bytes_per_s * np.where(group.nodes > 1, np.interp(np.log2(group.nodes), nodes, share), 1.0)
-
-
-@cache
-def _measured_share(kind: str) -> tuple[Floats, Floats]:
-    """log2(nodes) and the bandwidth there over that of two nodes' all-reduce (Ultra-Scale Playbook, 256 MB)."""
-    rows = [
-        (float(row["nodes"]), float(row["bandwidth_GBps"]))
-        for row in table("calib/collectives.csv")
-        if row["gpu"] == "H100-SXM" and row["op"] == kind and float(row["nodes"]) > 1
-    ]
-    best = max(
-        float(row["bandwidth_GBps"])
-        for row in table("calib/collectives.csv")
-        if row["gpu"] == "H100-SXM" and row["op"] == "all_reduce" and row["nodes"] == "2"
-    )
-    found = np.array(rows)
-    return np.log2(found[:, 0]), found[:, 1] / best

@@ -14,8 +14,6 @@ _NIC_GBPS = {"Volta": 100, "Ampere": 200, "Hopper": 400, "Blackwell": 400, "Blac
 """Network of the vendor's own eight-GPU server, Gbit/s per GPU: DGX-1 (4 x 100 for 8), DGX A100, H100, B200, B300."""
 _PCIE_BYTES_PER_S = {"3.0": 12e9, "4.0": 21e9, "5.0": 42e9, "6.0": 80e9}
 """Achieved by NCCL through the host, one direction; 4.0 as measured in calib/collectives.csv."""
-_SWITCH_SHARE = 0.76
-"""Bus bandwidth of large collectives over the link's one-way rate: 227 of 300 on A100, 668 of 900 on B200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,9 @@ class Device:
     """Inner size at which the prologue of a tile costs as much as its main loop."""
     flash_share: float
     memory_share: float
+    all_reduce_share: float
+    """Bus bandwidth of large collectives over the link's one-way rate."""
+    all_gather_share: float
 
     def flops(self, dtype: str) -> float:
         """Peak of matrix products; a type the chip does not have runs in the next wider one."""
@@ -56,6 +57,8 @@ class Cluster:
     gpus_per_node: int = GPUS_PER_NODE
     link_bytes_per_s: float = 227e9
     """Per GPU inside the node (or the NVLink domain)."""
+    gather_bytes_per_s: float = 227e9
+    """The same for all-gather and reduce-scatter, which a switch does not shorten."""
     switched: bool = True
     node_bytes_per_s: float = 100e9
     """All NICs of a node together."""
@@ -87,11 +90,13 @@ def cluster(gpu: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps
     kind = network_kind(network)
     share = float(_network(kind)["bandwidth_share"])
     link = _link(row)
+    through_host = _PCIE_BYTES_PER_S.get((row.get("pcie") or "")[:3], 12e9)
     return Cluster(
         device=chip,
         gpus=gpus,
         gpus_per_node=per_node,
-        link_bytes_per_s=link * _SWITCH_SHARE if link else _PCIE_BYTES_PER_S.get((row.get("pcie") or "")[:3], 12e9),
+        link_bytes_per_s=link * chip.all_reduce_share if link else through_host,
+        gather_bytes_per_s=link * chip.all_gather_share if link else through_host,
         switched=bool(link) and chip.architecture not in ("Pascal", "Volta") and "bridge" not in row["interconnect"],
         node_bytes_per_s=gbps / 8 * 1e9 * share,
         network=kind,
@@ -120,11 +125,6 @@ def network_gbps(text: str) -> float:
 def hop_seconds(network: str) -> float:
     """Latency of one hop of a ring between nodes."""
     return float(_network(network)["hop_us"]) / 1e6
-
-
-def scales_as_measured(network: str) -> bool:
-    """Whether bandwidth falls with the nodes as in the Playbook's measurements."""
-    return _network(network)["scaling"] == "measured"
 
 
 def _network(kind: str) -> dict[str, str]:
@@ -166,4 +166,6 @@ def _device(row: dict[str, str]) -> Device:
         k_half=float(family["k_half"]),
         flash_share=float(family["flash_share"]),
         memory_share=float(family["memory_share"]),
+        all_reduce_share=float(family["all_reduce_share"]),
+        all_gather_share=float(family["all_gather_share"]),
     )

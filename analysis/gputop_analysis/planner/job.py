@@ -14,7 +14,8 @@ class Habits:
 
     host_us_per_kernel: float = 30.0
     """CPU time to issue one kernel from eager Python."""
-    flash_attention: bool = True
+    attention: str = "flash"
+    """``eager``: scores in memory; ``flash-1``: the kernels before FlashAttention-2 (2023), about half as fast."""
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False

@@ -23,6 +23,11 @@ UNFUSED_KERNELS = 12
 BACKWARD_FLASH = 2.5
 """Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
+FLASH_1 = 0.55
+"""Speed of FlashAttention-1 over FlashAttention-2 (arXiv:2307.08691, figures 4 to 7: 1.7 to 3 times)."""
+FP8_CAST_BYTES = 4.0
+"""For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -66,8 +71,9 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     forward, data, weight = _product(job, device, layouts, vocabulary, tokens)
     rate = device.bytes_per_s * device.memory_share
     logits = tokens * job.model.vocab / layouts.tp
-    loss = logits * (6 if job.habits.fused_loss else 16) / rate
-    loss_backward = logits * (2 if job.habits.fused_loss else 10) / rate
+    extra = 1.0 if job.habits.fused_elementwise else 2.0
+    loss = logits * (6 if job.habits.fused_loss else 16 * extra) / rate
+    loss_backward = logits * (2 if job.habits.fused_loss else 10 * extra) / rate
     embedding = 8 * tokens * job.model.hidden / rate
     host = _host_seconds(job, layouts, False)
     return Piece(
@@ -87,10 +93,11 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
     dtype = "bf16" if job.dtype == "fp8" else job.dtype
     peak = device.flops(dtype)
     products_flops = 2 * tokens * job.seq * heads * (width + value_width)
-    if job.habits.flash_attention:
+    if job.habits.attention != "eager":
         blocks = heads * tokens / 128 / device.multiprocessors
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
-        seconds = 0.5 * products_flops / (peak * device.flash_share * min(width / 128, 1.0) ** 0.25 * fill)
+        share = device.flash_share * min(width / 128, 1.0) ** 0.25 * fill
+        seconds = 0.5 * products_flops / (peak * share * (FLASH_1 if job.habits.attention == "flash-1" else 1.0))
         return seconds, BACKWARD_FLASH * 1.1 * seconds
     scores = tokens * job.seq * heads
     rate = device.bytes_per_s * device.memory_share
@@ -108,10 +115,11 @@ def _product(
     if product.part == "experts":
         batch = np.maximum(product.copies / layouts.ep, 1.0)
         rows = np.maximum(tokens * job.model.top_k * job.expert_imbalance / batch, 1.0)
-    forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch)
+    casts = FP8_CAST_BYTES * (job.dtype == "fp8") / (device.bytes_per_s * device.memory_share)
+    forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch) + casts * batch * rows * inputs
     data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
     accumulated = 2.0 * job.habits.gradient_bytes
-    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, accumulated)
+    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, accumulated) + casts * batch * rows * outputs
     return forward, data, weight
 
 

@@ -56,7 +56,9 @@ def habits_of(row: Row, dtype: str) -> Habits:
     if "nanotron" in framework:
         return Habits(overlap_gradients=False, balanced_stages=True, fused_elementwise=False)
     if early:
-        return Habits(flash_attention=False, overlap_gradients=False)
+        return Habits(attention="eager", overlap_gradients=False)
+    if "foundry" in framework or "composer" in framework:
+        return Habits(attention="flash-1", fused_elementwise=False)
     return Habits(
         overlap_gradients="overlaps disabled" not in notes,
         overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
