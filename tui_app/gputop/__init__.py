@@ -7,6 +7,8 @@ want to tell more than can be seen from outside there are three functions; outsi
         ...
     gputop.log(reward=reward)
     gputop.step()                        # this step ends here
+
+``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; it is loaded when it is first used.
 """
 
 import sys as _sys
@@ -85,6 +87,14 @@ class phase:
         timed.__dict__.update(getattr(function, "__dict__", {}))
         timed.__dict__["__wrapped__"] = function
         return timed
+
+
+def __getattr__(name):
+    if name == "estimate":
+        from gputop.api import estimate
+
+        return estimate
+    raise AttributeError("module 'gputop' has no attribute %r" % name)
 
 
 def _is_coroutine(function):

@@ -67,6 +67,22 @@ BUDGET: dict[str, BudgetStyle] = {
 }
 """Lines of the budget that are a phase keep the phase's hue."""
 
+MEMORY: dict[str, BudgetStyle] = {
+    "weights": BudgetStyle("allocated", "w"),
+    "gradients": BudgetStyle("backward", "g"),
+    "optimizer": BudgetStyle("optimizer", "o"),
+    "master_weights": BudgetStyle("master", "m"),
+    "activations": BudgetStyle("activations", "a"),
+    "logits_loss": BudgetStyle("logits", "l"),
+    "communication": BudgetStyle("comm", "c"),
+    "temporaries": BudgetStyle("other", "t"),
+    "measured_difference": BudgetStyle("accent", "d"),
+    "cached": BudgetStyle("reserved", "r"),
+    "context": BudgetStyle("foreign", "x"),
+}
+"""What GPU memory is held for; gradients, optimizer and communication keep the hue of their phase. ``cached`` is reserved
+by the allocator and not in use, ``context`` is the CUDA context with NCCL."""
+
 SEVERITY: dict[str, Mark] = {
     "critical": Mark("✖", "critical", "critical"),
     "high": Mark("▲", "high", "high"),

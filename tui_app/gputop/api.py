@@ -1,0 +1,98 @@
+"""``gputop.estimate(...)``: how much GPU memory a training needs, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import ModelShape, Setup
+
+
+def estimate(
+    model: Any,
+    *,
+    tier: str | None = None,
+    gpu: str = "",
+    python: str | None = None,
+    calibrate: bool = True,
+    **options: Any,
+) -> Estimate:
+    """How much memory one GPU needs to train a model.
+
+    Args:
+        model: a name or path (see ``gputop.models.resolve``), a Hugging Face ``config`` or ``nn.Module`` that has one,
+            a ``ModelShape``, or a ``Setup``, from which ``options`` then differ.
+        tier: ``trace`` (runs the real modules on fake tensors in ``python``), ``profile`` or ``formula``; None: the
+            first of the last two that covers it.
+        gpu: the GPU that the largest micro-batch is asked for, as ``"H100"``; the smallest that fits without.
+        python: the interpreter that traces; this one by default.
+        calibrate: whether to start from what runs of this model measured on this machine.
+        **options: as on the command line, with underscores: ``seq=4096, lora_rank=16, sharding="fsdp2", dp=8``.
+
+    Returns:
+        The estimate; sizes are bytes, ``to_json()`` has them in GiB.
+
+    Raises:
+        LookupError: no such model or GPU; the message names the five nearest.
+        ValueError: an option that there is not, or a combination that cannot be trained, with the rule.
+    """
+    from gputop_analysis.vram.options import setup_of
+    from gputop_analysis.vram.setup import Setup
+
+    base = model if isinstance(model, Setup) else None
+    setup = setup_of(base.model if base else shape_of(model), options, base)
+    return answer(setup, tier, gpu, python, calibrate)
+
+
+def answer(
+    setup: Setup,
+    tier: str | None = None,
+    gpu: str = "",
+    python: str | None = None,
+    calibrate: bool = True,
+    advice: bool = True,
+) -> Estimate:
+    """The estimate of a setup, calibrated by what was measured here."""
+    from gputop.calibration import recall
+    from gputop_analysis import catalog
+    from gputop_analysis.vram.estimate import calibrated
+    from gputop_analysis.vram.rules import check
+    from gputop_analysis.vram.tiers import estimate
+
+    check(setup)
+    log = None
+    if tier == "trace":
+        from gputop.tracing import trace
+
+        log = trace(setup, python)
+    capacity = catalog.gpu(gpu).usable_bytes if gpu else None
+    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
+    return calibrated(found, recall()) if calibrate else found
+
+
+def shape_of(model: Any) -> ModelShape:
+    """The architecture of what the caller has: a name, a path, a module, a configuration or a shape.
+
+    Raises:
+        LookupError: no model of that name.
+        ValueError: an object that has no configuration.
+    """
+    from gputop_analysis import catalog
+    from gputop_analysis.vram.setup import ModelShape
+
+    if isinstance(model, ModelShape):
+        return model
+    if isinstance(model, (str, Path)):
+        from gputop.models import resolve
+
+        return resolve(str(model))
+    config = getattr(model, "config", model)
+    fields = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"a {type(model).__name__} without a Hugging Face `config`: trace the script that trains it with "
+            "`gputop estimate train.py`, or give module:factory and tier='trace'"
+        )
+    return catalog.shape_from_config(fields)

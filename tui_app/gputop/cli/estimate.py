@@ -1,0 +1,163 @@
+"""``gputop estimate``: how much GPU memory a training needs, before it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import ENVIRONMENT, CliError
+from gputop.cli.estimate_options import add_options, existing_file, given
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import Setup
+
+_USAGE = """gputop estimate --model NAME|PATH [options] [--json]
+       gputop estimate train.py [options] [-- ARGUMENTS OF THE SCRIPT]
+       gputop estimate --run RUN [options]
+       gputop estimate --csv FILE [--json]
+       gputop estimate                       (the estimator screen)"""
+
+
+def execute(words: list[str]) -> int:
+    """Print an estimate, or open the screen where nothing is asked."""
+    mine, arguments = _split(words)
+    options = _parser().parse_args(mine)
+    asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
+    if len(asked) > 1 and asked != ["model", "script"]:
+        raise CliError(f"--{asked[0]} and {asked[1]} are two questions: ask one at a time")
+    if not asked:
+        return _open_screen(options)
+    if options.csv:
+        from gputop.cli.estimate_csv import batch
+
+        return batch(existing_file(options.csv), given(options), options.tier, options.json)
+    if options.script:
+        from gputop.cli.estimate_script import estimate_script
+
+        found = estimate_script(options, arguments)
+    else:
+        found = _answer(_setup(options), options)
+    _print(found, options.json)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
+    parser.add_argument("script", nargs="?", metavar="train.py", help="trace this script; this runs its code")
+    parser.add_argument("--model", metavar="NAME|PATH", help="a name of `gputop models`, a Hugging Face name, a path")
+    parser.add_argument("--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)")
+    parser.add_argument("--csv", metavar="FILE", help="one estimate a row; columns are called as the options")
+    parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier answers")
+    parser.add_argument("--trace", action="store_const", const="trace", dest="tier", help="--tier trace")
+    parser.add_argument("--gpu", metavar="NAME", default="", help="the GPU that it is to run on")
+    parser.add_argument("--python", metavar="PATH", help="the interpreter that traces (this one by default)")
+    parser.add_argument("--no-execute", action="store_true", help="only read the script, run nothing of it")
+    parser.add_argument("--no-calibration", action="store_true", help="leave out what runs here have measured")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_options(parser)
+    return parser
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _setup(options: argparse.Namespace) -> Setup:
+    """What the options describe.
+
+    Raises:
+        CliError: no such model or run, or an option that takes no such value.
+    """
+    from gputop_analysis.vram.options import setup_of
+
+    base = setup_of_run(options.run) if options.run else None
+    try:
+        return setup_of(base.model if base else model_of(options.model), given(options), base)
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def model_of(name: str) -> Any:
+    """The architecture of the model that the user named.
+
+    Raises:
+        CliError: there is none, or its configuration is of no use.
+    """
+    from gputop.models import resolve
+
+    try:
+        return resolve(name)
+    except (LookupError, ValueError) as error:
+        raise CliError(str(error)) from None
+
+
+def setup_of_run(name: str) -> Setup:
+    """How a recorded run trains.
+
+    Raises:
+        CliError: no such run, or one whose model has no configuration.
+    """
+    from gputop.cli.records import open_record
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.from_run import setup_of
+
+    found = setup_of(RunView(open_record(name)))
+    if found is None:
+        raise CliError(f"run {name} does not tell its model's configuration: name it with --model, or trace the script")
+    return found
+
+
+def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
+    from gputop.api import answer
+
+    if options.tier == "trace":
+        print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
+    try:
+        return answer(setup, options.tier, options.gpu, options.python, not options.no_calibration)
+    except (ValueError, LookupError) as error:
+        raise CliError(str(error)) from None
+    except ImportError as error:
+        raise CliError(str(error), ENVIRONMENT) from None
+
+
+def _open_screen(options: argparse.Namespace) -> int:
+    from gputop.cli.terminal import has_terminal
+
+    if not has_terminal():
+        raise CliError("say what to estimate: `gputop estimate --model llama-3-8b`, or `gputop estimate train.py`")
+    from gputop.app.estimator import run_estimator
+
+    run_estimator(_first_setup(options))
+    return 0
+
+
+def _first_setup(options: argparse.Namespace) -> Setup | None:
+    values = given(options)
+    if not values:
+        return None
+    from gputop_analysis.vram.options import setup_of
+
+    try:
+        return setup_of(model_of("llama-3-8b"), values)
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def _print(found: Estimate, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    from gputop.cli.estimate_text import show
+
+    show(found)
+
+
+def is_script(word: str) -> bool:
+    """Whether a word names a Python file."""
+    return Path(word).suffix == ".py"

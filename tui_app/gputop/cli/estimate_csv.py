@@ -1,0 +1,112 @@
+"""``gputop estimate --csv FILE``: one estimate a row, as CSV or as JSON lines; a bad row says why and the next one goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gputop.cli.errors import CliError
+from gputop_analysis.vram.options import OPTION, plain_name
+from gputop_analysis.vram.setup import ModelShape
+
+_SIZES = ("peak_allocated_gib", "peak_reserved_gib", "device_total_gib")
+COLUMNS = (
+    "row",
+    "model",
+    "tier",
+    *_SIZES,
+    "interval_low_pct",
+    "interval_high_pct",
+    "peak_operation",
+    "smallest_gpu",
+    "error",
+)
+_SHAPE = {field.name: field.type for field in fields(ModelShape)}
+
+
+def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool) -> int:
+    """Print the answers; 0 where every row has one, 1 where one has none.
+
+    Args:
+        file: a header and rows. ``model`` is a name or path; without one, columns called as the fields of ``ModelShape``
+            (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells leave them.
+        common: options of every row that does not set them itself.
+        tier: which tier answers; None: the first that covers the row.
+        as_json: one JSON object a line in place of CSV.
+    """
+    writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    if not as_json:
+        writer.writeheader()
+    bad = 0
+    for number, row in enumerate(_rows(file), 1):
+        try:
+            answer = {"row": number, "model": row.get("model", ""), **estimate_row(row, common, tier), "error": ""}
+        except (ValueError, LookupError) as error:
+            bad += 1
+            answer = {"row": number, "model": row.get("model", ""), "error": str(error)}
+        print(json.dumps(answer)) if as_json else writer.writerow(answer)
+    if bad:
+        print(f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def estimate_row(row: Mapping[str, str], common: Mapping[str, Any], tier: str | None) -> dict[str, Any]:
+    """The answer to one row, with the names of ``Estimate.to_json`` and two of this table.
+
+    Raises:
+        ValueError, LookupError: the row cannot be answered; the message says why.
+    """
+    from gputop.api import answer
+    from gputop.models import resolve
+    from gputop_analysis.vram.options import setup_of
+
+    if tier == "trace":
+        raise ValueError("a batch is answered without torch: by the profile or the formula tier")
+    cells = {plain_name(name): value.strip() for name, value in row.items() if name and value and value.strip()}
+    shape = resolve(cells["model"]) if cells.get("model") else _shape(cells)
+    values = {name: value for name, value in cells.items() if name in OPTION}
+    found = answer(setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False).to_json()
+    low, high = found["interval_pct"]
+    smallest = next((fit["gpu"] for fit in found["fits"] if fit["fits"]), "")
+    return {**found, "interval_low_pct": low, "interval_high_pct": high, "smallest_gpu": smallest}
+
+
+def _shape(cells: Mapping[str, str]) -> ModelShape:
+    """The architecture that the columns give.
+
+    Raises:
+        ValueError: they give none, or something that is no number.
+    """
+    given: dict[str, Any] = {}
+    for name, kind in _SHAPE.items():
+        if name not in cells or name in ("name", "source"):
+            continue
+        value = cells[name]
+        if kind == "int" and not value.isdigit():
+            raise ValueError(f"{name} takes a whole number, not {value!r}")
+        given[name] = (
+            int(value) if kind == "int" else value.lower() in ("true", "yes", "1") if kind == "bool" else value
+        )
+    if not given.get("hidden") or not given.get("layers"):
+        raise ValueError("no model: fill in `model`, or hidden, layers, heads, ffn and vocab")
+    given.setdefault("kv_heads", given.get("heads", 0))
+    given.setdefault("head_dim", given["hidden"] // max(given.get("heads", 1), 1))
+    return ModelShape(name=cells.get("name", "custom"), source="the columns of the row", **given)
+
+
+def _rows(file: Path) -> Iterator[dict[str, str]]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            if not reader.fieldnames:
+                raise CliError(
+                    f"{file} is empty: its first line must name the columns, for example model,seq,micro_batch"
+                )
+            yield from reader
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CliError(f"cannot read {file} as CSV: {error}") from None

@@ -1,0 +1,75 @@
+"""The flags of ``gputop estimate`` and ``gputop probe``: the table of options, and what stands in for several."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop_analysis.vram.options import OPTIONS, Option
+
+_TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
+_META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
+
+
+def add_options(parser: Parser) -> None:
+    """Every option of the table, and the short ways to say several at once."""
+    groups = {name: parser.add_argument_group(title) for name, title in _TITLES.items()}
+    for option in OPTIONS:
+        flag = "--" + option.name.replace("_", "-")
+        group = groups[option.group]
+        if option.kind == "flag":
+            action = argparse.BooleanOptionalAction
+            group.add_argument(flag, action=action, default=None, help=_help(option))
+        else:
+            group.add_argument(flag, metavar=_META[option.kind], default=None, help=_help(option))
+    short = parser.add_argument_group("short for several of these")
+    short.add_argument("--zero", choices=("0", "1", "2", "3"), help="DeepSpeed's ZeRO stage: --sharding zeroN")
+    short.add_argument(
+        "--fsdp", nargs="?", const="2", choices=("1", "2"), help="--sharding fsdp2, or fsdp1 with `--fsdp 1`"
+    )
+    short.add_argument("--hsdp", metavar="N", help="--sharding hsdp --replicas N")
+    short.add_argument("--lora", action="store_true", help="--lora-rank 16")
+    short.add_argument("--qlora", action="store_true", help="--lora-rank 16 --quant nf4 --lora-targets all-linear")
+    short.add_argument("--amp", action="store_true", help="--weights fp32, computed in --dtype")
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that the user gave, by plain names; short ones spelled out, what was said at length wins."""
+    values: dict[str, Any] = {}
+    if options.zero is not None:
+        values["sharding"] = "zero" + options.zero if options.zero != "0" else "ddp"
+        values["recipe"] = "deepspeed"
+    if options.fsdp is not None:
+        values["sharding"] = "fsdp" + options.fsdp
+    if options.hsdp is not None:
+        values |= {"sharding": "hsdp", "replicas": options.hsdp}
+    if options.lora or options.qlora:
+        values["lora_rank"] = 16
+    if options.qlora:
+        values |= {"quant": "nf4", "lora_targets": "all-linear"}
+    if options.amp:
+        values["weights"] = "fp32"
+    said = {option.name: getattr(options, option.name) for option in OPTIONS}
+    return values | {name: value for name, value in said.items() if value is not None}
+
+
+def existing_file(text: str) -> Path:
+    """A file that is there.
+
+    Raises:
+        CliError: it is not.
+    """
+    path = Path(text)
+    if not path.is_file():
+        raise CliError(f"no file {text}")
+    return path
+
+
+def _help(option: Option) -> str:
+    if option.choices:
+        return f"{option.help}: {', '.join(one for one in option.choices if one)}"
+    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    return option.help if option.kind == "flag" or default == "" else f"{option.help} (default {default})"
