@@ -10,8 +10,13 @@ from typing import List, Optional
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Trace what the arguments ask for; the exit code."""
-    options = parser().parse_args(arguments)
+    """Trace what the arguments ask for, a setup or a script; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and not given[0].startswith("-"):
+        from . import script
+
+        return script.main(given)
+    options = parser().parse_args(given)
     began = time.perf_counter()
     say("importing torch and transformers")
     from . import models

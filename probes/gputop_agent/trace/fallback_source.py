@@ -1,0 +1,126 @@
+"""What the source of a training script says without being run: which models it names, and how it trains them."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Dict, List
+
+_NUMBERS = {
+    "per_device_train_batch_size": "micro_batch",
+    "train_batch_size": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "batch_size": "micro_batch",
+    "gradient_accumulation_steps": "accumulation",
+    "max_length": "seq",
+    "max_seq_length": "seq",
+    "max_seq_len": "seq",
+    "seq_len": "seq",
+    "block_size": "seq",
+    "r": "lora_rank",
+    "lora_r": "lora_rank",
+}
+_FLAGS = {"bf16": ("dtype", "bf16"), "fp16": ("dtype", "fp16"), "gradient_checkpointing": ("checkpointing", "full")}
+_FLAGS["load_in_4bit"] = ("quantized", "nf4")
+_FLAGS["load_in_8bit"] = ("quantized", "int8")
+_OPTIMIZERS = {
+    "AdamW": "adamw",
+    "Adam": "adamw",
+    "SGD": "sgd",
+    "Adafactor": "adafactor",
+    "Lion": "lion",
+    "AdamW8bit": "adamw-8bit",
+    "PagedAdamW8bit": "adamw-paged-8bit",
+}
+
+
+def read(path: str) -> Dict[str, Any]:
+    """``pretrained`` (names given to ``from_pretrained``, models before others), ``options`` of a setup, ``classes`` of modules.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as source:
+        try:
+            tree = ast.parse(source.read(), path)
+        except SyntaxError as error:
+            return {"pretrained": [], "options": {}, "classes": [], "syntax_error": "line %s: %s" % (error.lineno, error.msg)}
+    constants = _constants(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {
+        "pretrained": _pretrained(calls, constants),
+        "options": _options(calls, constants),
+        "classes": module_classes(tree),
+    }
+
+
+def module_classes(tree: ast.AST) -> List[str]:
+    """Classes of the source that derive from a module of torch or Lightning, directly or through another of them."""
+    found = []  # type: List[str]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {_last_name(base) for base in node.bases}
+            if bases & {"Module", "LightningModule", "PreTrainedModel", *found}:
+                found.append(node.name)
+    return found
+
+
+def _constants(tree: ast.AST) -> Dict[str, Any]:
+    """Names that are given a constant once, and defaults of ``add_argument("--name", default=...)``."""
+    values = {}  # type: Dict[str, Any]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Constant):
+            values[_last_name(node.targets[0])] = node.value.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            values[_last_name(node.target)] = node.value.value
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "add_argument" and node.args:
+            flag, default = node.args[-1], [word.value for word in node.keywords if word.arg == "default"]
+            if isinstance(flag, ast.Constant) and default and isinstance(default[0], ast.Constant):
+                values[str(flag.value).lstrip("-").replace("-", "_")] = default[0].value
+    values.pop("", None)
+    return values
+
+
+def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
+    """Names of models first, then of tokenizers and configurations, each once."""
+    ranked = []  # type: List[Any]
+    for call in calls:
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"):
+            continue
+        given = call.args[:1] + [word.value for word in call.keywords if word.arg == "pretrained_model_name_or_path"]
+        name = _value(given[0], constants) if given else None
+        if isinstance(name, str):
+            owner = _last_name(call.func.value)
+            ranked.append((any(word in owner for word in ("Tokenizer", "Config", "Processor")), name))
+    return list(dict.fromkeys(name for _, name in sorted(ranked, key=lambda pair: pair[0])))
+
+
+def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]:
+    found = {}  # type: Dict[str, Any]
+    for call in calls:
+        name = _last_name(call.func)
+        if name in _OPTIMIZERS:
+            found["optimizer"] = _OPTIMIZERS[name]
+        for word in call.keywords:
+            value = _value(word.value, constants)
+            if word.arg in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
+                if word.arg == "r" and "Lora" not in name and "LoRA" not in name:
+                    continue
+                found[_NUMBERS[word.arg]] = value
+            elif word.arg in _FLAGS and value is True:
+                option, setting = _FLAGS[word.arg]
+                found[option] = setting
+        if name == "gradient_checkpointing_enable":
+            found["checkpointing"] = "full"
+    return found
+
+
+def _value(node: ast.AST, constants: Dict[str, Any]) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    return constants.get(_last_name(node))
+
+
+def _last_name(node: Any) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

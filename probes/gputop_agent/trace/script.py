@@ -1,0 +1,107 @@
+"""The trace of a user's script, in up to three ways: run it, build a model class of it, or read which model it names.
+
+``SCRIPT --out FILE [--world N] [--configs FILE] [--no-execute] -- ARGUMENTS``. Each way runs in a process of its own in an empty
+folder. stdout gets one JSON object: ``how`` (``ran``, ``module``, ``source``, null), ``tried`` (each way with what came of it),
+``traceback`` of the script where it failed, and what the source says (``pretrained``, ``options``). Exit code 0 when there is a log,
+3 when there is none and the source names a model, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, List, Optional
+
+from . import fallback_source
+
+LIMIT_S = 240
+"""For one way; a script that has made a whole step by then is answered from that."""
+_HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+_WAYS = (("ran", "run its code to the second optimizer step"), ("module", "build a model class of it"))
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Trace the script that the arguments name; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, rest = _split(given)
+    options = parser().parse_args(own)
+    if options.way:
+        return _one_way(options, rest)
+    source = fallback_source.read(options.script)
+    if options.no_execute:
+        return _answer({"how": "source", "tried": [], **source}, 0)
+    tried = []  # type: List[Dict[str, str]]
+    trace = None
+    for way, does in _WAYS:
+        _say("trying to %s" % does)
+        outcome = _start(options, rest, way)
+        if outcome.get("done"):
+            tried.append({"way": way, "outcome": "done"})
+            return _answer({"how": way, "tried": tried, "traceback": trace, **source, **outcome}, 0)
+        tried.append({"way": way, "outcome": outcome["error"]})
+        trace = trace or outcome.get("traceback")
+        _say(outcome["error"])
+    named = bool(source["pretrained"])
+    tried.append({"way": "source", "outcome": "names " + ", ".join(source["pretrained"]) if named else "names no model"})
+    return _answer({"how": "source" if named else None, "tried": tried, "traceback": trace, **source}, 3 if named else 1)
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="gputop_agent.trace", description=__doc__)
+    result.add_argument("script")
+    result.add_argument("--out", default="", help="the gzipped event log to write")
+    result.add_argument("--world", type=int, default=0, help="ranks, as torchrun would start them; this is the first")
+    result.add_argument("--configs", default="", help="JSON: Hugging Face configurations by model name")
+    result.add_argument("--no-execute", action="store_true", help="only read the source")
+    result.add_argument("--way", default="", help=argparse.SUPPRESS)
+    result.add_argument("--outcome", default="", help=argparse.SUPPRESS)
+    return result
+
+
+def _split(given: List[str]) -> Any:
+    """Our arguments, and the script's own after ``--``."""
+    if "--" not in given:
+        return given, []
+    at = given.index("--")
+    return given[:at], given[at + 1 :]
+
+
+def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
+    """One way in a process of its own; what it says of itself, or how it ended."""
+    with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
+        outcome = os.path.join(folder, "outcome.json")
+        command = [sys.executable, _HERE, options.script, "--way", way, "--out", os.path.abspath(options.out)]
+        command += ["--outcome", outcome, "--world", str(options.world)]
+        if options.configs:
+            command += ["--configs", os.path.abspath(options.configs)]
+        try:
+            ended = subprocess.run(command + ["--"] + rest, stdout=sys.stderr, timeout=LIMIT_S + 60).returncode
+        except subprocess.TimeoutExpired:
+            return {"error": "made no whole step in %d s" % LIMIT_S}
+        if os.path.exists(outcome):
+            with open(outcome, encoding="utf-8") as text:
+                return dict(json.load(text))
+    return {"error": "its process ended with code %d and no word" % ended}
+
+
+def _one_way(options: Any, rest: List[str]) -> int:
+    from . import script_run
+
+    home = os.path.abspath(options.script)
+    with tempfile.TemporaryDirectory(prefix="gputop-script-") as folder:
+        run = script_run.Run(home, rest, options, folder)
+        run.way(options.way)
+    return 0
+
+
+def _answer(result: Dict[str, Any], code: int) -> int:
+    print(json.dumps(result))
+    return code
+
+
+def _say(text: str) -> None:
+    print("trace: " + text, file=sys.stderr, flush=True)

@@ -1,0 +1,28 @@
+"""``torch.distributed`` for a script of one traced rank: groups that talk to nobody, in a world of the size asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def replace(tracker: Any, note: Any, world: int) -> None:
+    """Replace the start of process groups and the wrappers that need real ones."""
+    if not dist.is_available():
+        return
+    original = dist.init_process_group
+
+    def init(*_arguments: Any, **_options: Any) -> None:
+        if dist.is_initialized():
+            return
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        size = world or int(os.environ.get("WORLD_SIZE", "1") or 1)
+        note("Traced as rank 0 of %d; the other ranks are not run." % size)
+        original("fake", rank=0, world_size=size, store=FakeStore())
+
+    dist.init_process_group = init
+    dist.distributed_c10d.init_process_group = init

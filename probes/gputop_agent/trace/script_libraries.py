@@ -1,0 +1,189 @@
+"""Libraries that a script may use, made to work without data workers, weights to download, or other ranks."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, List
+
+import torch
+
+from .script_fake import Fakes
+
+Note = Callable[[str], Any]
+
+
+class Absent(dict):
+    """Stands for a checkpoint file that is not here; whatever is asked of it is absent too."""
+
+    def __missing__(self, _key: Any) -> Any:
+        return Absent()
+
+    def get(self, _key: Any, default: Any = None) -> Any:
+        return Absent()
+
+
+def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
+    """Replace what of torch reads files and starts processes; the others when the script imports them.
+
+    Args:
+        configs: Hugging Face configurations by model name, for models that are not in the local cache.
+    """
+    _load_data_here()
+    _load_no_weights(fakes, note)
+    _spawn_here()
+    wanted = {
+        "transformers.modeling_utils": lambda module: _from_configuration(module, fakes, note),
+        "transformers.configuration_utils": lambda module: _known_configurations(module, configs),
+        "lightning.pytorch.trainer.trainer": _plain_trainer,
+        "pytorch_lightning.trainer.trainer": _plain_trainer,
+    }
+    sys.meta_path.insert(0, _AfterImport(wanted))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module right after the script imported it."""
+
+    def __init__(self, wanted: Dict[str, Callable[[Any], Any]]) -> None:
+        self.wanted = wanted
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        action = self.wanted.pop(name, None)
+        if action is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def execute(module: Any) -> None:
+            run(module)
+            action(module)
+
+        spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+
+def _load_data_here() -> None:
+    """Batches are made in this process: fake tensors do not travel between processes."""
+    loader = torch.utils.data.DataLoader
+    original = loader.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        arguments = arguments[:5]  # the sixth is num_workers, all after it may be named only
+        options.update(num_workers=0, persistent_workers=False, pin_memory=False)
+        for name in ("prefetch_factor", "timeout", "multiprocessing_context", "pin_memory_device"):
+            options.pop(name, None)
+        original(self, *arguments, **options)
+
+    loader.__init__ = init  # type: ignore[method-assign]
+
+
+def _load_no_weights(fakes: Fakes, note: Note) -> None:
+    load, load_state = torch.load, torch.nn.Module.load_state_dict
+    load_optimizer = torch.optim.Optimizer.load_state_dict
+
+    def loaded(source: Any, *_arguments: Any, **options: Any) -> Any:
+        if isinstance(source, (str, os.PathLike)) and not os.path.exists(source):
+            note("%s is not here: the weights of the model's own initialisation were kept." % os.fspath(source))
+            return Absent()
+        options.pop("map_location", None)
+        with fakes.mode:
+            return load(source, map_location="cpu", **options)
+
+    def state(module: Any, values: Any, *arguments: Any, **options: Any) -> Any:
+        return None if isinstance(values, Absent) else load_state(module, values, *arguments, **options)
+
+    def optimizer_state(optimizer: Any, values: Any) -> Any:
+        return None if isinstance(values, Absent) else load_optimizer(optimizer, values)
+
+    torch.load = loaded
+    torch.nn.Module.load_state_dict = state  # type: ignore[method-assign,assignment]
+    torch.optim.Optimizer.load_state_dict = optimizer_state  # type: ignore[method-assign,assignment]
+
+
+def _spawn_here() -> None:
+    """``spawn`` runs its function here, as the first rank."""
+    import torch.multiprocessing as multiprocessing
+
+    def spawn(function: Any, args: Any = (), nprocs: int = 1, *_rest: Any, **_options: Any) -> None:
+        os.environ.setdefault("WORLD_SIZE", str(nprocs))
+        function(0, *args)
+
+    multiprocessing.spawn = spawn  # type: ignore[assignment]
+
+
+def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
+    """``from_pretrained`` builds the model from its configuration alone."""
+
+    def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        config = options.get("config")
+        if not hasattr(config, "to_dict"):
+            config = cls.config_class.from_pretrained(config or name)
+        dtype = options.get("dtype", options.get("torch_dtype"))
+        if dtype in (None, "auto"):
+            dtype = getattr(config, "dtype", None) if dtype == "auto" else None
+        if isinstance(dtype, str):
+            dtype = getattr(torch, dtype)
+        attention = options.get("attn_implementation")
+        if options.get("quantization_config") is not None:
+            raise NotImplementedError("quantised weights in a script are not traced; give the model by --model instead")
+        more = {} if attention is None else {"attn_implementation": _without_kernels(attention)}
+        model = cls._from_config(config, **more, **({} if dtype is None else {"dtype": dtype}))
+        model.eval()
+        if options.get("device_map") not in (None, "cpu"):
+            model.to("cuda")
+        note("Weights of %s were not loaded: the model was built from its configuration." % name)
+        return model
+
+    module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+
+
+def _without_kernels(attention: str) -> str:
+    """FlashAttention's own package keeps what the flash kernel of SDPA keeps."""
+    return "sdpa" if attention.startswith(("flash", "kernels")) else attention
+
+
+def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
+    """Names that are not in the local cache are looked up among those that gputop brought."""
+    kind = getattr(module, "PreTrainedConfig", None) or module.PretrainedConfig
+    original = kind.get_config_dict.__func__
+
+    def get_config_dict(cls: Any, name: Any, **options: Any) -> Any:
+        try:
+            return original(cls, name, **options)
+        except (OSError, ValueError):
+            if str(name) not in configs:
+                raise
+            return dict(configs[str(name)]), options
+
+    kind.get_config_dict = classmethod(get_config_dict)
+
+
+def _plain_trainer(module: Any) -> None:
+    """Lightning's trainer without its check that runs validation first."""
+    original = module.Trainer.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        options.update(num_sanity_val_steps=0, enable_checkpointing=False, logger=False, enable_progress_bar=False)
+        options["callbacks"] = [
+            callback for callback in _listed(options.get("callbacks")) if "Checkpoint" not in type(callback).__name__
+        ]
+        original(self, *arguments, **options)
+
+    module.Trainer.__init__ = init
+
+
+def _listed(callbacks: Any) -> List[Any]:
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+
+
+def read_configs(path: str) -> Dict[str, Any]:
+    """The configurations of a JSON file, by name; none without a file."""
+    if not path:
+        return {}
+    with open(path, encoding="utf-8") as text:
+        return dict(json.load(text))

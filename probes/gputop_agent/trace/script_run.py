@@ -1,0 +1,130 @@
+"""One way of tracing a script, inside the process that does it: set the stage, run, write the log, leave at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+import warnings
+from typing import Any, Dict, List, NoReturn
+
+from . import script_sandbox
+
+
+class Run:
+    """Runs a script, or a model class of it, on fake tensors."""
+
+    def __init__(self, path: str, arguments: List[str], options: Any, folder: str) -> None:
+        self.path = path
+        self.arguments = arguments
+        self.options = options
+        self.folder = folder
+        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0)
+        self._output = io.StringIO()
+
+    def way(self, name: str) -> NoReturn:
+        """Go one way (``ran`` or ``module``) and leave the process."""
+        script_sandbox.enter(self.folder, self.path)
+        if self.world:
+            script_sandbox.ranks(self.world)
+        warnings.simplefilter("ignore")
+        self._stage()
+        stdout, sys.stdout = sys.stdout, self._output
+        try:
+            with self.devices, self.fakes, self.tracker:
+                self.tracker.mark("init", 0)
+                self._run_script() if name == "ran" else self._run_module()
+            if self.steps.done:
+                self.finish(name)
+            error = "ended before its first optimizer step"
+        except SystemExit as end:
+            error = "ended by itself with exit code %s before its first optimizer step" % (end.code,)
+            if self.steps.done:
+                self.finish(name)
+        except BaseException as problem:  # the script's own error is the answer, whatever it is
+            error = "failed before its first optimizer step: %s" % _one_line(problem)
+            if self.steps.done:
+                self.steps.note("The script failed in its second step: %s" % _one_line(problem))
+                self.finish(name)
+            self._leave({"error": error, "traceback": _own_traceback(problem, self.path)})
+        finally:
+            sys.stdout = stdout
+        self._leave({"error": error})
+
+    def _stage(self) -> None:
+        """All that stands between the script and this machine."""
+        from . import script_cuda, script_device, script_distributed, script_fake, script_libraries, script_steps
+        from . import script_torch, script_tracker
+
+        self.fakes = script_fake.Fakes()
+        self.tracker = script_tracker.ScriptTracker()
+        self.fakes.moved = self.tracker.track
+        self.devices = script_device.Devices(self.fakes)
+        self.steps = script_steps.Steps(self.tracker, self.fakes, lambda: self.finish("ran"))
+        self.steps.deadline = time.monotonic() + 240
+        script_cuda.pretend(max(1, min(self.world, 8)))
+        script_fake.show_devices()
+        script_torch.replace(self.fakes, self.steps.note)
+        script_libraries.replace(self.fakes, self.steps.note, script_libraries.read_configs(self.options.configs))
+        script_distributed.replace(self.tracker, self.steps.note, self.world)
+        self.steps.watch()
+
+    def _run_script(self) -> None:
+        sys.argv = [self.path, *self.arguments]
+        with open(self.path, "rb") as source:
+            code = compile(source.read(), self.path, "exec")
+        import types
+
+        module = types.ModuleType("__main__")
+        module.__file__ = self.path
+        sys.modules["__main__"] = module
+        exec(code, module.__dict__)
+
+    def _run_module(self) -> None:
+        from . import fallback_modules
+
+        sys.argv = [self.path, *self.arguments]
+        fallback_modules.train(self.path, self.steps.note)
+
+    def finish(self, how: str) -> NoReturn:
+        """Write the log and leave; nothing of the script runs any more, not even its ``finally``."""
+        from .models import versions
+
+        self.tracker.meta = {
+            "versions": versions(),
+            "script": self.path,
+            "how": how,
+            "world": self.world or 1,
+            "layers": len(self.tracker.layers),
+            "depth": len(self.tracker.layers),
+            "steps": self.steps.done,
+            "notes": self.steps.notes,
+        }
+        self.tracker.log.save(self.options.out, self.tracker.meta)
+        self._leave({"done": True, "notes": self.steps.notes, "steps": self.steps.done})
+
+    def _leave(self, outcome: Dict[str, Any]) -> NoReturn:
+        with open(self.options.outcome, "w", encoding="utf-8") as text:
+            json.dump(outcome, text)
+        sys.stderr.flush()
+        os.chdir("/")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _one_line(problem: BaseException) -> str:
+    return "%s: %s" % (type(problem).__name__, (str(problem).strip() or "no message").splitlines()[0])
+
+
+def _own_traceback(problem: BaseException, path: str) -> str:
+    """The traceback from the script's first line on: our frames above it are left out."""
+    at = problem.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename != path:
+        at = at.tb_next
+    if at is None:
+        at = problem.__traceback__
+    return "".join(traceback.format_exception(type(problem), problem, at))

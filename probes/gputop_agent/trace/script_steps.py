@@ -1,0 +1,181 @@
+"""Which phase of which step a script is in, told from outside: by its module calls, backwards and optimizer steps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Set
+
+import torch
+from torch import nn
+from torch.optim import optimizer as optim
+
+from .script_fake import Fakes, on_gpu
+from .script_values import leaves
+from .tracker import Tracker
+
+_PATIENCE = 6
+"""Steps of the first optimizer after which one that has not stepped yet is taken to be unused."""
+
+
+class Steps:
+    """Follows the training loop of a script and calls ``finished`` after its second whole step."""
+
+    def __init__(self, tracker: Tracker, fakes: Fakes, finished: Callable[[], Any]) -> None:
+        self.tracker = tracker
+        self.fakes = fakes
+        self.finished = finished
+        self.done = 0
+        """Whole steps so far; a step ends when each optimizer in use has stepped."""
+        self.notes = []  # type: List[str]
+        self.models = []  # type: List[nn.Module]
+        self.deadline = float("inf")
+        self._attached = set()  # type: Set[int]
+        self._depth = 0
+        self._optimizers = []  # type: List[Any]
+        self._stepped = {}  # type: Dict[int, int]
+        self._leader_steps = 0
+        self._in_step = 0
+        self._in_backward = 0
+
+    def watch(self) -> None:
+        """Hook into modules, backwards and optimizers."""
+        self._watch_calls()
+        self._watch_backward()
+        self._watch_optimizers()
+        self._watch_clipping()
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def _watch_calls(self) -> None:
+        original = nn.Module.__call__
+
+        def call(module: nn.Module, *arguments: Any, **options: Any) -> Any:
+            if self._depth or self._in_backward:
+                return original(module, *arguments, **options)
+            arguments, options = self._enter(module, arguments, options)
+            self._depth += 1
+            try:
+                return original(module, *arguments, **options)
+            finally:
+                self._depth -= 1
+
+        nn.Module.__call__ = call  # type: ignore[method-assign,assignment]
+
+    def _enter(self, module: nn.Module, arguments: Any, options: Any) -> Any:
+        """An outermost module is called: the forward of a model, or a loss."""
+        parameters = [parameter for parameter in module.parameters() if parameter is not None]
+        if not parameters:
+            return arguments, options
+        if time.monotonic() > self.deadline and self.done:
+            self.finished()
+        self._attach(module, parameters)
+        if self.tracker.phase not in ("forward", "loss"):
+            self.tracker.mark("forward", self.done)
+        return self._inputs(arguments), self._inputs(options)
+
+    def _attach(self, module: nn.Module, parameters: List[Any]) -> None:
+        if all(id(parameter) in self._attached for parameter in parameters):
+            return
+        if not any(on_gpu(parameter) for parameter in _local(parameters)):
+            self._promote(module)
+        self.tracker.attach(module, prefix=type(module).__name__ + "." if self.models else "")
+        self._attached.update(map(id, parameters))
+        self.models.append(module)
+
+    def _promote(self, module: nn.Module) -> None:
+        """A model that the script trains on the host is estimated as if it were on a GPU."""
+        if not self.fakes.named_gpu:
+            self.note("The script names no GPU: its model and batches were taken to be on one.")
+        module._apply(self.fakes.to_gpu)
+
+    def _inputs(self, tree: Any) -> Any:
+        """Real tensors that enter a model are on the GPU from here on."""
+
+        def fake(leaf: Any) -> Any:
+            return self.fakes.to_gpu(leaf) if isinstance(leaf, torch.Tensor) and not on_gpu(leaf) else leaf
+
+        return torch.utils._pytree.tree_map(fake, tree) if leaves(tree) else tree
+
+    def _watch_backward(self) -> None:
+        backward = torch.autograd.backward
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if self._in_backward:
+                return backward(*arguments, **options)
+            self.tracker.mark("backward", self.done)
+            self._in_backward += 1
+            try:
+                return backward(*arguments, **options)
+            finally:
+                self._in_backward -= 1
+                if self._in_step:
+                    self.tracker.mark("optimizer", self.done)
+
+        def of_tensor(
+            tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+        ) -> Any:
+            return watched(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+        torch.autograd.backward = watched
+        torch.Tensor.backward = of_tensor  # type: ignore[method-assign,assignment]
+
+    def _watch_optimizers(self) -> None:
+        original, zero_grad = optim.Optimizer.__init__, optim.Optimizer.zero_grad
+
+        def init(optimizer: Any, *arguments: Any, **options: Any) -> None:
+            original(optimizer, *arguments, **options)
+            self._optimizers.append(optimizer)
+
+        def zero(optimizer: Any, *arguments: Any, **options: Any) -> None:
+            if self.tracker.phase in ("optimizer", "backward"):
+                self.tracker.mark("zero_grad", self.done)
+            zero_grad(optimizer, *arguments, **options)
+
+        optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+        optim.Optimizer.zero_grad = zero  # type: ignore[method-assign]
+        optim.register_optimizer_step_pre_hook(self._before_step)
+        optim.register_optimizer_step_post_hook(self._after_step)
+
+    def _watch_clipping(self) -> None:
+        for name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_"):
+            original = getattr(nn.utils, name, None)
+            if original is not None:
+                setattr(nn.utils, name, self._clipping(original))
+                if hasattr(nn.utils.clip_grad, name):
+                    setattr(nn.utils.clip_grad, name, getattr(nn.utils, name))
+
+    def _clipping(self, original: Any) -> Any:
+        def clip(*arguments: Any, **options: Any) -> Any:
+            self.tracker.mark("clip", self.done)
+            return original(*arguments, **options)
+
+        return clip
+
+    def _before_step(self, _optimizer: Any, _arguments: Any, _options: Any) -> None:
+        self._in_step += 1
+        self.tracker.mark("optimizer", self.done)
+
+    def _after_step(self, optimizer: Any, _arguments: Any, _options: Any) -> None:
+        self._in_step -= 1
+        for state in optimizer.state.values():
+            if isinstance(state, dict):
+                self.tracker.tag_all(state.values(), "optimizer")
+        self._count(optimizer)
+
+    def _count(self, optimizer: Any) -> None:
+        """A step is whole when each optimizer that the script made has stepped, or the others seem to be unused."""
+        self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
+        if len(self._stepped) < len(self._optimizers) and max(self._stepped.values()) < _PATIENCE:
+            return
+        if len(self._stepped) < len(self._optimizers):
+            self._optimizers = [one for one in self._optimizers if id(one) in self._stepped]
+        self._stepped.clear()
+        self.done += 1
+        if self.done >= 2:
+            self.finished()
+
+
+def _local(parameters: List[Any]) -> List[Any]:
+    return [getattr(parameter, "_local_tensor", parameter) for parameter in parameters]

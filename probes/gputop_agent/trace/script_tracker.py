@@ -1,0 +1,52 @@
+"""The tracker for a script: only what carries the GPU's mark counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import script_cuda
+from .script_fake import on_gpu
+from .tracker import Tracker
+
+
+class ScriptTracker(Tracker):
+    """Tracks storages of fake tensors on the GPU; tensors on the host pass by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = _stream
+
+    def track(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if _counts(value):
+                super().track(value)
+        elif isinstance(value, (tuple, list)):
+            for one in value:
+                self.track(one)
+
+    def tag(self, tensor: torch.Tensor, category: str, place: str = "") -> None:
+        if _counts(tensor):
+            super().tag(tensor, category, place)
+
+
+def _counts(tensor: Any) -> bool:
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return on_gpu(tensor)
+    return all(_counts(getattr(tensor, name)) for name in flatten()[0])
+
+
+def _stream() -> int:
+    """That of the script, or that of a library of torch which takes the fake device at its word."""
+    own = getattr(torch, "cpu", None)
+    if own is not None and hasattr(own, "current_stream"):
+        stream = own.current_stream()
+        number = _KNOWN.setdefault(id(stream), (len(_KNOWN), stream))[0]
+        if number:
+            return 1000 + number
+    return script_cuda.Stream.current
+
+
+_KNOWN = {}  # type: dict
