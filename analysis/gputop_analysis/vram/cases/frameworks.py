@@ -1,0 +1,37 @@
+"""What the frameworks do where a row does not say: whose habits a setup has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Habits of a trainer."""
+
+    recipe: str
+    adapter_dtype: str
+    """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights, an empty word here."""
+    attention: str = "sdpa"
+    lora_loss: str = "plain"
+    """Of LoRA fine-tuning where no loss is named."""
+    upcasts_sharded: bool = False
+    """Whether trained 16-bit weights become fp32 under FSDP with mixed precision (Accelerate)."""
+
+
+HUGGING_FACE = Framework("transformers", "fp32", upcasts_sharded=True)
+KNOWN = (
+    ("megatron", Framework("megatron", "", "flash")),
+    ("titan", Framework("torchtitan", "")),
+    ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_loss="chunked")),
+    ("torchtune", Framework("plain", "")),
+    ("deepspeed|colossal", Framework("deepspeed", "")),
+    ("transformers|hf|trl|peft|swift|axolotl|factory|unsloth|accelerate|hugging", HUGGING_FACE),
+)
+
+
+def framework(name: str) -> Framework:
+    """The habits of what calls itself so; plain PyTorch's for the unknown."""
+    found = (habits for words, habits in KNOWN if re.search(words, name.lower()))
+    return next(found, Framework("plain", ""))

@@ -1,0 +1,95 @@
+"""Megatron-LM's arguments, where a row's notes hold them, as fields of a setup."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from gputop_analysis.vram.setup import ModelShape
+
+TOKENIZERS = {
+    "GPT2BPETokenizer": 50_257,
+    "BertWordPieceLowerCase": 30_522,
+    "BertWordPieceCase": 28_996,
+    "Llama2Tokenizer": 32_000,
+}
+"""Vocabulary of the tokenizers that have but one; GPT2BPE is what Megatron's GPT examples use where none is named."""
+DIVISIBLE = 128
+"""``--make-vocab-size-divisible-by``."""
+
+
+class NotModelled(ValueError):
+    """Arguments that no formula here covers; its text says which."""
+
+
+def shape_of(shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None) -> ModelShape:
+    """The model that the arguments describe.
+
+    Raises:
+        NotModelled: it has layers of other kinds, or its dimensions are not all said.
+    """
+    _refuse(args, test)
+    family = "bert" if re.search(r"\bbert", test) else "llama" if args.get("normalization") == "RMSNorm" else "gpt2"
+    gated = bool(args.get("swiglu"))
+    heads = shape.heads
+    return replace(
+        shape,
+        family=family,
+        gated_mlp=gated,
+        kv_heads=int(args.get("num-query-groups", 0)) or heads,
+        head_dim=int(args.get("kv-channels", 0)),
+        vocab=padded_vocab(args, test, tp, vocab),
+        tied_embeddings=not args.get("untie-embeddings-and-output-weights"),
+        params=0,
+        **_experts(shape, args),
+    )
+
+
+def _refuse(args: dict[str, Any], test: str) -> None:
+    if "hybrid" in str(args.get("spec", "")) or "mamba" in test:
+        raise NotModelled("hybrid models with state-space layers are not modelled")
+    if re.search(r"\bt5|\bretro|mimo|multimodal|llava|vlm", test):
+        raise NotModelled("encoder-decoder and multimodal models of Megatron-LM are not modelled")
+    if args.get("multi-latent-attention") and "kv-lora-rank" not in args:
+        raise NotModelled("the ranks of its latent attention are not stated")
+
+
+def padded_vocab(args: dict[str, Any], test: str, tp: int, vocab: int | None) -> int:
+    """Rows of the embedding: rounded up to a multiple of ``make-vocab-size-divisible-by`` x TP.
+
+    Raises:
+        NotModelled: neither the vocabulary nor a tokenizer of a known one is named.
+    """
+    default = "BertWordPieceLowerCase" if re.search(r"\bbert", test) else "GPT2BPETokenizer"
+    size = vocab or TOKENIZERS.get(str(args.get("tokenizer-type", default)))
+    if not size:
+        raise NotModelled("the size of its vocabulary is not stated")
+    step = int(args.get("make-vocab-size-divisible-by", DIVISIBLE)) * tp
+    return math.ceil(size / step) * step
+
+
+def _experts(shape: ModelShape, args: dict[str, Any]) -> dict[str, int]:
+    if not args.get("num-experts"):
+        return {}
+    return {
+        "experts": int(args["num-experts"]),
+        "top_k": int(args.get("moe-router-topk", 2)),
+        "moe_ffn": int(args.get("moe-ffn-hidden-size", shape.ffn)),
+        "shared_ffn": int(args.get("moe-shared-expert-intermediate-size", 0)),
+        "first_dense_layers": _first_dense(str(args.get("moe-layer-freq", ""))),
+    }
+
+
+def _first_dense(freq: str) -> int:
+    found = re.match(r"\(?\[0\]\*(\d+)", freq)
+    return int(found[1]) if found else 0
+
+
+def attention(args: dict[str, Any]) -> str | None:
+    """The attention's kind, where the arguments name its backend."""
+    backend = str(args.get("attention-backend", ""))
+    if args.get("transformer-impl") == "local" or backend in ("unfused", "local"):
+        return "eager"
+    return "flash" if backend in ("flash", "fused") or args.get("use-flash-attn") else None

@@ -1,0 +1,72 @@
+"""What a row's notes say beyond its columns: JSON, or ``key=value`` pairs with semicolons between."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+PROJECTIONS = {
+    "lora_query": "q_proj",
+    "lora_key": "k_proj",
+    "lora_value": "v_proj",
+    "lora_projection": "o_proj",
+    "lora_mlp": "mlp",
+}
+"""LitGPT's switches of LoRA and the layers that they adapt."""
+MLP = ("gate_proj", "up_proj", "down_proj")
+_NAMES = re.compile(r"\b(?:[qkvo]_proj|gate_proj|up_proj|down_proj|qkv_proj|c_attn|query_key_value|out_proj|fc[12])\b")
+
+
+def parsed(notes: str) -> dict[str, Any]:
+    """The notes as keys and values; empty where they are prose."""
+    if notes.lstrip().startswith("{"):
+        try:
+            found = json.loads(notes)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+    pairs = (piece.partition("=") for piece in notes.split(";") if "=" in piece)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
+    """The layers that LoRA adapts; None: not said."""
+    given = said.get("target_modules")
+    if isinstance(given, list) and given:
+        return tuple(str(name) for name in given)
+    if isinstance(given, str) and given:
+        return ("all-linear",) if "all" in given else (given,)
+    if re.search(r"target\w*\s*=\s*all|all[- ]linear|all layers|all linear", notes, re.IGNORECASE):
+        return ("all-linear",)
+    switched = [
+        name for key, name in PROJECTIONS.items() if re.search(rf"'?{key}'?\s*[:=]\s*true", notes, re.IGNORECASE)
+    ]
+    if switched:
+        return tuple(dict.fromkeys(one for name in switched for one in (MLP if name == "mlp" else (name,))))
+    if re.search(r"(?:^|\W)q\s*,\s*v(?:\W|$)", notes):
+        return ("q_proj", "v_proj")
+    return tuple(dict.fromkeys(_NAMES.findall(notes))) or None
+
+
+def other_adapter(said: dict[str, Any]) -> str | None:
+    """The name of a way to fine-tune that is neither full training nor LoRA; None: none is named."""
+    kind = said.get("peft_type", said.get("tuner"))
+    if kind is None:
+        section = re.search(r"finetuning with (?:the )?([\w ]+?) on", str(said.get("section", "")), re.IGNORECASE)
+        kind = section[1] if section else None
+    plain = str(kind or "").lower().replace(" ", "").replace("-", "")
+    exp = str(said.get("exp", "")).lower()
+    variant = re.search(r"dora|galore|lisa|adalora|llamapro|lorafa|neftune", plain + exp)
+    if plain in ("", "lora", "qlora", "full", "none") and not variant:
+        return None
+    return str(variant[0] if variant and plain in ("lora", "full") else kind)
+
+
+def trainable(said: dict[str, Any]) -> int | None:
+    """Parameters that are trained."""
+    value = said.get("trainable")
+    try:
+        return int(value) if value is not None else None
+    except ValueError:
+        return None

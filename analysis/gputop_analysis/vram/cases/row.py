@@ -1,0 +1,243 @@
+"""One row of published measurements as a setup and what was measured."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gputop_analysis.vram.cases import megatron, notes, text
+from gputop_analysis.vram.cases.frameworks import Framework, framework
+from gputop_analysis.vram.cases.shape import Unknown, shape_of
+from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+
+GIB = 1 << 30
+TRAINED_SHARE = 0.5
+"""Share of the parameters below which a run that names no adapter cannot be full training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A measurement; ``setup`` is None where ``reason`` says why it cannot be estimated."""
+
+    id: str
+    source: str
+    run: str
+    """Rows of the same configuration share it: they weigh as one."""
+    setup: Setup | None = None
+    metric: str = ""
+    """``allocated``, ``reserved`` or ``device``."""
+    measured_gib: float | None = None
+    oom: bool | None = None
+    """Whether the run failed for memory; None: the source tells nothing about fitting."""
+    gpu: str = ""
+    reason: str = ""
+
+
+class Skip(ValueError):
+    """A row that cannot be estimated; its text says why."""
+
+
+def read(row: Mapping[str, str], source: str) -> Case:
+    """The case of one row; never raises for what is in it."""
+    cells = {key: (value or "").strip() for key, value in row.items() if key}
+    said = notes.parsed(cells.get("notes", ""))
+    measured = _float(cells.get("measured_peak_GiB", ""))
+    failed = text.count(cells.get("oom", "")) == 1 or cells.get("oom", "").lower() in ("true", "yes", "oom")
+    metric = text.metric(cells.get("mem_metric", ""))
+    name = cells.get("source") or source
+    case = Case(
+        id=cells.get("case_id", ""),
+        source=source,
+        run=str(said.get("test") or ""),
+        metric=metric or "",
+        measured_gib=measured,
+        oom=failed or (False if measured is not None else None),
+        gpu=cells.get("gpu_model", ""),
+    )
+    try:
+        if measured is None and not failed:
+            raise Skip("nothing was measured")
+        if measured is not None and not failed and metric is None:
+            raise Skip("which memory was measured is not said")
+        setup = setup_of(cells, said)
+    except (Skip, Unknown, megatron.NotModelled) as why:
+        return replace(case, reason=str(why))
+    return replace(case, setup=setup, run=case.run or f"{name} {zlib.crc32(repr(setup).encode()):08x}")
+
+
+def _float(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
+    """What a row describes.
+
+    Raises:
+        Skip: something that the memory hangs on is not said, or is of a kind that a setup has no words for.
+        Unknown: the model is.
+        megatron.NotModelled: the model's layers are.
+    """
+    habits = framework(cells.get("framework", ""))
+    gpus = text.count(cells.get("gpus", "")) or 1
+    parallel = parallel_of(cells, said)
+    shape = model_of(cells, said, parallel)
+    lora = lora_of(cells, said, habits)
+    _refuse_other_adapters(said, shape, lora)
+    loss = _known(text.loss(cells.get("fused_loss", "")), "loss", cells.get("fused_loss", ""))
+    dtype = text.compute_dtype(
+        cells.get("quant", "") if "fp8" in cells.get("quant", "").lower() else cells.get("dtype", "")
+    )
+    return Setup(
+        model=shape,
+        seq=_needed(cells, "seq"),
+        micro_batch=_needed(cells, "micro_batch"),
+        accumulation=_accumulation(cells, said, parallel),
+        dtype=dtype or "bf16",
+        weights=_weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
+        quantized=_quantized(cells, lora),
+        optimizer=_optimizer(cells, lora),
+        attention=megatron.attention(said.get("args") or {})
+        or text.attention(cells.get("flash", ""))
+        or habits.attention,
+        checkpointing=_checkpointing(cells, gpus),
+        loss=_loss(cells, loss, lora, habits),
+        kernels=loss in ("kernel", "fused"),
+        optimizer_in_backward="optimizer_in_b" in cells.get("optimizer", "") + cells.get("notes", ""),
+        offload_activations=text.offloads_activations(cells.get("act_ckpt", "")),
+        lora=lora,
+        compile=not (text.blank(cells.get("compile", "")) or text.off(cells.get("compile", ""))),
+        parallel=parallel,
+        recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
+    )
+
+
+def _needed(cells: Mapping[str, str], column: str) -> int:
+    if (found := text.count(cells.get(column, ""))) is None:
+        raise Skip(f"{column} is not said")
+    return found
+
+
+def _known(value: str | None, what: str, cell: str) -> str:
+    if value is None:
+        raise Skip(f"{what} of a kind that is not modelled: {cell}")
+    return value
+
+
+def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
+    """The degrees of parallelism, the data-parallel one from the number of GPUs where it is not given."""
+    tp, pp, cp, ep = (text.count(cells.get(name, "")) or 1 for name in ("tp", "pp", "cp", "ep"))
+    written = cells.get("sharding", "")
+    sharding = _known(text.sharding(written), "sharding", written)
+    gpus, dp = text.count(cells.get("gpus", "")), text.count(cells.get("dp", ""))
+    if dp is None and gpus is not None:
+        dp = max(gpus // (tp * pp * cp), 1)
+    if dp is None and sharding not in ("none", "ddp"):
+        raise Skip("over how many ranks the optimizer is sharded is not said")
+    args = said.get("args") or {}
+    return Parallel(
+        dp=dp or 1,
+        tp=tp,
+        pp=pp,
+        vpp=_virtual(cells, pp),
+        cp=cp,
+        ep=ep,
+        sequence_parallel=bool(args.get("sequence-parallel")),
+        sharding="ddp" if sharding == "none" and (dp or 1) > 1 else sharding if (dp or 1) > 1 else "none",
+        offload=text.offload(written),
+        pipeline_stage=pp - 1 if "last rank" in cells.get("mem_metric", "") else 0,
+    )
+
+
+def _virtual(cells: Mapping[str, str], pp: int) -> int:
+    written = cells.get("vp", "")
+    if written.startswith("layers/"):
+        each = text.count(written.rpartition("=")[2]) or 1
+        return max((text.count(cells.get("layers", "")) or 0) // (pp * each), 1)
+    return text.count(written) or 1
+
+
+def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel) -> ModelShape:
+    """The model of a row; with Megatron-LM's arguments, where its notes hold them."""
+    shape = shape_of(cells)
+    if isinstance(args := said.get("args"), dict) and "megatron" in cells.get("framework", "").lower():
+        vocab = text.count(cells.get("vocab", ""))
+        return megatron.shape_of(shape, args, str(said.get("test", "")), parallel.tp, vocab)
+    return shape
+
+
+def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -> Lora | None:
+    """The adapter of a row; rank 8, peft's default, where only the word default stands."""
+    written = cells.get("lora_rank", "")
+    if text.blank(written) or text.count(written) == 0:
+        return None
+    dtype = text.adapter_dtype(cells.get("dtype", "")) or habits.adapter_dtype
+    return Lora(
+        rank=text.count(written) or 8,
+        targets=notes.lora_targets(cells.get("notes", ""), said) or ("q_proj", "v_proj"),
+        dtype=dtype or text.compute_dtype(cells.get("dtype", "")) or "bf16",
+    )
+
+
+def _refuse_other_adapters(said: dict[str, Any], shape: ModelShape, lora: Lora | None) -> None:
+    if other := notes.other_adapter(said):
+        raise Skip(f"a way of fine-tuning that is not modelled: {other}")
+    trained = notes.trainable(said)
+    if lora is None and trained is not None and shape.params and trained < TRAINED_SHARE * shape.params:
+        raise Skip("few parameters are trained, by an adapter that is not modelled")
+
+
+def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
+    written = cells.get("quant", "")
+    quantized = _known(text.quantized(written), "quantisation", written)
+    if quantized and lora is None:
+        raise Skip("quantised weights without LoRA")
+    return quantized
+
+
+def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lora: Lora | None) -> str:
+    """fp32 under FSDP with mixed precision where the framework raises what it trains to fp32."""
+    stored = text.stored_dtype(written) or ("bf16" if dtype == "fp8" else dtype)
+    sharded = parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
+    raised = habits.upcasts_sharded and sharded and lora is None and text.autocast(written)
+    return "fp32" if raised else stored
+
+
+def _optimizer(cells: Mapping[str, str], lora: Lora | None) -> str:
+    written = cells.get("optimizer", "")
+    found = text.optimizer(written)
+    if found is None and lora is None and not text.blank(written):
+        raise Skip(f"optimizer of a kind that is not modelled: {written}")
+    return found or "adamw"
+
+
+def _checkpointing(cells: Mapping[str, str], gpus: int) -> str:
+    written = cells.get("act_ckpt", "")
+    return _known("none" if text.blank(written) else text.checkpointing(written, gpus), "checkpointing", written)
+
+
+def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:
+    if lora and text.blank(cells.get("fused_loss", "")):
+        return habits.lora_loss
+    return "plain" if loss == "kernel" else loss
+
+
+def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel) -> int:
+    """Of the row; else from the global batch; else enough to fill the pipeline."""
+    if stated := text.count(cells.get("grad_accum", "")):
+        return stated
+    batch = text.count(str(said.get("gbs", "")))
+    each = _needed(cells, "micro_batch") * parallel.dp
+    if batch and text.count(cells.get("gpus", "")):
+        return max(batch // each, 1)
+    return 1 if parallel.pp == 1 else 2 * parallel.pp
+
+
+def _deepspeed(cells: Mapping[str, str]) -> bool:
+    written = cells.get("sharding", "").lower()
+    return "deepspeed" in written or (written.startswith("zero") and "dist" not in written)
