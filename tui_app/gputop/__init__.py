@@ -8,7 +8,7 @@ want to tell more than can be seen from outside there are three functions; outsi
     gputop.log(reward=reward)
     gputop.step()                        # this step ends here
 
-``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; it is loaded when it is first used.
+``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; its code is loaded by the first use.
 """
 
 import sys as _sys
@@ -94,7 +94,7 @@ def __getattr__(name):
         from gputop.api import estimate
 
         return estimate
-    raise AttributeError("module 'gputop' has no attribute %r" % name)
+    raise AttributeError("module 'gputop' has no attribute " + repr(name))
 
 
 def _is_coroutine(function):

@@ -1,4 +1,4 @@
-"""``gputop estimate --csv FILE``: one estimate a row, as CSV or as JSON lines; a bad row says why and the next one goes on."""
+"""``gputop estimate --csv FILE``: one estimate a row, as CSV or JSON lines; a bad row says why, and it goes on."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
     """Print the answers; 0 where every row has one, 1 where one has none.
 
     Args:
-        file: a header and rows. ``model`` is a name or path; without one, columns called as the fields of ``ModelShape``
-            (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells leave them.
+        file: a header and rows. ``model`` is a name or path; without one, columns called as the fields of
+            ``ModelShape`` (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells leave them.
         common: options of every row that does not set them itself.
         tier: which tier answers; None: the first that covers the row.
         as_json: one JSON object a line in place of CSV.
