@@ -8,7 +8,7 @@ want to tell more than can be seen from outside there are three functions; outsi
     gputop.log(reward=reward)
     gputop.step()                        # this step ends here
 
-``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; its code is loaded by the first use.
+``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; the first use loads it.
 """
 
 import sys as _sys

@@ -62,6 +62,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"),
     Option("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
     Option("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
+    Option("kernels", "Memory", "flag", False, "fused norms, rotary embedding and in-place cross-entropy (Liger)"),
+    Option("optimizer_in_backward", "Memory", "flag", False, "update each parameter in the backward pass"),
+    Option("offload_activations", "Memory", "flag", False, "kept activations wait on the host"),
     Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
     Option("compile", "Memory", "flag", False, "torch.compile"),
     Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
@@ -75,6 +78,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("cp", "Parallel", "count", 1, "context-parallel ranks"),
     Option("ep", "Parallel", "count", 1, "expert-parallel ranks"),
     Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
+    Option(
+        "reshard_after_forward", "Parallel", "flag", True, "FSDP and ZeRO-3 free gathered weights after the forward"
+    ),
     Option("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
     Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
 )

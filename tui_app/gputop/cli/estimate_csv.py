@@ -34,7 +34,8 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
 
     Args:
         file: a header and rows. ``model`` is a name or path; without one, columns called as the fields of
-            ``ModelShape`` (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells leave them.
+            ``ModelShape`` (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells
+            leave them.
         common: options of every row that does not set them itself.
         tier: which tier answers; None: the first that covers the row.
         as_json: one JSON object a line in place of CSV.
