@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.planner.hardware import Cluster, hop_seconds
+from gputop_analysis.planner.hardware import GPUS_PER_NODE, Cluster, hop_seconds
 from gputop_analysis.planner.layout import Floats
 
 LAUNCH_S = 12e-6
@@ -64,7 +64,7 @@ def _inside(cluster: Cluster) -> float:
 
 def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
     """Without a switch a ring of few ranks uses few of the links: V100, 2 ranks 22.6, 4 85.8, 8 136 GB/s measured."""
-    return cluster.link_bytes_per_s * np.clip(ranks / cluster.gpus_per_node, 1 / 6, 1)
+    return cluster.link_bytes_per_s * np.clip((ranks - 1) / (GPUS_PER_NODE - 1), 1 / 6, 1)
 
 
 def all_reduce(cluster: Cluster, group: Group, message: Floats) -> Floats:

@@ -21,6 +21,8 @@ class Habits:
     overlap_tensor_parallel: bool = False
     balanced_stages: bool = False
     """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
+    split_pipeline_messages: bool = True
+    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each sends all (DeepSpeed)."""
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""

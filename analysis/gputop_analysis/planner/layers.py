@@ -28,6 +28,9 @@ FLASH_1 = 0.55
 FP8_CAST_BYTES = 4.0
 """For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
 
+VOCABULARY_MULTIPLE = 128
+"""What frameworks pad a rank's share of the vocabulary to (Megatron-LM, ``--make-vocab-size-divisible-by``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -67,10 +70,10 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
 def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     """Embedding, last norm, logits and the loss."""
     tokens = layouts.micro_batch * job.seq / layouts.cp
-    vocabulary = Product(job.model.hidden, job.model.vocab, "outputs", "head")
-    forward, data, weight = _product(job, device, layouts, vocabulary, tokens)
+    padded = VOCABULARY_MULTIPLE * np.ceil(job.model.vocab / (VOCABULARY_MULTIPLE * layouts.tp))
+    forward, data, weight = _three(job, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0)
     rate = device.bytes_per_s * device.memory_share
-    logits = tokens * job.model.vocab / layouts.tp
+    logits = tokens * padded
     extra = 1.0 if job.habits.fused_elementwise else 2.0
     loss = logits * (6 if job.habits.fused_loss else 16 * extra) / rate
     loss_backward = logits * (2 if job.habits.fused_loss else 10 * extra) / rate
@@ -101,8 +104,9 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
         return seconds, BACKWARD_FLASH * 1.1 * seconds
     scores = tokens * job.seq * heads
     rate = device.bytes_per_s * device.memory_share
-    forward = np.maximum(products_flops / (peak * device.share(dtype)), 4 * scores / rate) + 9 * scores / rate
-    backward = np.maximum(2 * products_flops / (peak * device.share(dtype)), 8 * scores / rate) + 11 * scores / rate
+    speed = peak * device.share(dtype) * gemm.aligned(width, value_width)
+    forward = np.maximum(products_flops / speed, 4 * scores / rate) + 9 * scores / rate
+    backward = np.maximum(2 * products_flops / speed, 8 * scores / rate) + 11 * scores / rate
     return forward, backward
 
 
@@ -115,6 +119,13 @@ def _product(
     if product.part == "experts":
         batch = np.maximum(product.copies / layouts.ep, 1.0)
         rows = np.maximum(tokens * job.model.top_k * job.expert_imbalance / batch, 1.0)
+    return _three(job, device, rows, inputs, outputs, batch)
+
+
+def _three(
+    job: Job, device: Device, rows: Floats, inputs: Floats, outputs: Floats, batch: Floats | float
+) -> tuple[Floats, Floats, Floats]:
+    """The forward product and the two of the backward."""
     casts = FP8_CAST_BYTES * (job.dtype == "fp8") / (device.bytes_per_s * device.memory_share)
     forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch) + casts * batch * rows * inputs
     data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)

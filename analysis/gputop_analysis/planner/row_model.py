@@ -28,12 +28,13 @@ def shape_of(row: Row) -> ModelShape:
     if not _int(row, "hidden") and known is not None:
         return replace(known, layers=_int(row, "layers") or known.layers)
     hidden = _int(row, "hidden")
+    heads = _int(row, "heads") or (known.heads if known and known.hidden == hidden else _heads_of(hidden))
     shape = ModelShape(
         name=row.get("model", ""),
         hidden=hidden,
         layers=_int(row, "layers"),
-        heads=_int(row, "heads") or max(hidden // 128, 1),
-        kv_heads=_int(row, "kv_heads") or _int(row, "heads") or max(hidden // 128, 1),
+        heads=heads,
+        kv_heads=_int(row, "kv_heads") or heads,
         ffn=_int(row, "ffn") or 4 * hidden,
         vocab=_int(row, "vocab") or 50257,
         **_experts(row, known),
@@ -56,7 +57,9 @@ def habits_of(row: Row, dtype: str) -> Habits:
     if "nanotron" in framework:
         return Habits(overlap_gradients=False, balanced_stages=True, fused_elementwise=False)
     if early:
-        return Habits(attention="eager", overlap_gradients=False)
+        return Habits(
+            attention="eager", overlap_gradients=False, split_pipeline_messages="deepspeed" not in framework
+        )
     if "foundry" in framework or "composer" in framework:
         return Habits(attention="flash-1", fused_elementwise=False)
     return Habits(
@@ -64,6 +67,11 @@ def habits_of(row: Row, dtype: str) -> Habits:
         overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
         fused_loss=fused_loss,
     )
+
+
+def _heads_of(hidden: int) -> int:
+    """The usual number: heads of 128 values, or the next wider that divide."""
+    return next(heads for heads in range(max(hidden // 128, 1), 0, -1) if hidden % heads == 0)
 
 
 def _by_name(name: str) -> ModelShape | None:

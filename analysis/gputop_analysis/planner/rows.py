@@ -73,6 +73,9 @@ def job_of(row: Row) -> Job:
     text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower()
     dtype = "fp8" if "8" in text else "fp16" if "fp16" in text or "float16" in text.replace("bfloat16", "") else "bf16"
     notes = row.get("notes", "").lower()
+    habits = habits_of(row, dtype)
+    if habits.attention == "eager" and not number(row, "heads") and not number(row, "kv_heads"):
+        raise Unreadable("no number of heads, which decides the speed of attention outside a flash kernel")
     return Job(
         model=shape,
         seq=seq,
@@ -80,7 +83,7 @@ def job_of(row: Row) -> Job:
         dtype=dtype,
         trainable_share=0.01 if "lora" in (row.get("task") or "").lower() else 1.0,
         expert_imbalance=1.0 if "capacity" in notes or "balanced" in notes else 1.1,
-        habits=habits_of(row, dtype),
+        habits=habits,
     )
 
 
