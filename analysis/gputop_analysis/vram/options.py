@@ -68,6 +68,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
     Option("compile", "Memory", "flag", False, "torch.compile"),
     Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
+    Option("transformers", "Memory", "text", "", "version of transformers whose habits the run has"),
     Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
     Option("sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", vocabulary.SHARDINGS),
     Option("dp", "Parallel", "count", 1, "data-parallel ranks"),

@@ -151,6 +151,8 @@ class Setup:
     compile: bool = False
     parallel: Parallel = field(default_factory=Parallel)
     recipe: str = "transformers"
+    transformers: str = ""
+    """Version of transformers whose habits the run has, as ``4.48.1``; empty: the one at hand, or the newest."""
     allocator: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
 

@@ -113,6 +113,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         lora=lora,
         compile=not (text.blank(cells.get("compile", "")) or text.off(cells.get("compile", ""))),
         parallel=parallel,
+        transformers=text.transformers_version(cells.get("framework_version", "")),
         recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
     )
 

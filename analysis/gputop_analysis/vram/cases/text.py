@@ -143,6 +143,12 @@ def _checkpointing(clause: str) -> str | None:
     return None
 
 
+def transformers_version(text: str) -> str:
+    """As in ``transformers 5.13.1`` or ``tf4.48.1``; empty where it is not said."""
+    found = re.search(r"(?:transformers|\btf)[ =v]*(\d+\.\d+(?:\.\d+)?)", text.lower())
+    return found[1] if found else ""
+
+
 def offloads_activations(text: str) -> bool:
     """Whether kept activations go to the host."""
     return "offload" in text.lower()
