@@ -6,6 +6,7 @@ allocated. So the sizes that the allocator gave out are summed, not those that w
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
+
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,10 @@ def operation(log: EventLog, at: int) -> str:
     """The operation of an event, as ``phase: module: operator``, without those that are not known."""
     storage = abs(int(log.events[at]))
     phase = next((name for start, name, _ in reversed(log.marks) if start <= at), "")
-    parts = (phase, log.strings[log.module[storage]], log.strings[log.operator[storage]])
+    module, layer = log.strings[log.module[storage]], int(log.layer[storage])
+    if layer >= 0:  # a layer that was repeated bears the name of the one that was traced
+        module = _INDEX.sub(str(layer), module, count=1)
+    parts = (phase, module, log.strings[log.operator[storage]])
     return ": ".join(part for part in parts if part)
 
 
