@@ -8,12 +8,14 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import adapters, build, heads, optimizers
+from . import adapters, build, heads, losses, optimizers
+from .hf import FLASH, as_for_real_tensors, register_flash
+from .kernels import as_on_cuda
 from .steps import Loop
 from .tracker import Tracker
 
-SHALLOW = 3
-"""Repeated layers of a shallow trace: a first, one in the middle that is repeated, a last."""
+SHALLOW = 4
+"""Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
 
 
 def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = False, steps: int = 2) -> Tracker:
@@ -23,15 +25,18 @@ def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = Fals
     depth = build.depth_of(config)
     if not full and depth > SHALLOW and build.uniform(config):
         build.set_depth(config, SHALLOW)
-    attention = "eager" if setup.get("attention") == "eager" else "sdpa"
-    model = build.build(config, build.weights_dtype(setup), attention)
+    model = build.build(config, build.weights_dtype(setup), attention_of(setup))
     model.config.use_cache = False
+    tracker = Tracker()
+    if losses.behave_like(model, setup.get("transformers") or ""):
+        notes.append("the loss is computed as transformers %s does" % setup["transformers"])
+    if setup.get("loss") in ("fused", "chunked") and not losses.fuse(model, setup["loss"], tracker.operator):
+        notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, setup["loss"]))
     if setup.get("lora"):
         model = adapters.add_lora(model, setup["lora"])
     if setup.get("checkpointing") == "full":
         checkpoint(model, bool(setup.get("lora")))
-    tracker = Tracker()
-    with build.quiet(), FakeTensorMode(allow_non_fake_inputs=True), tracker:
+    with build.quiet(), as_on_cuda(), as_for_real_tensors(), FakeTensorMode(allow_non_fake_inputs=True), tracker:
         tracker.mark("init", 0)
         build.materialize(model)
         tracker.attach(model, model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None)
@@ -51,6 +56,12 @@ def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = Fals
         "trained": sum(parameter.numel() for parameter in trained),
     }
     return tracker
+
+
+def attention_of(setup: Dict[str, Any]) -> str:
+    """The kind of attention by the name that transformers knows here."""
+    asked = setup.get("attention") or "sdpa"
+    return asked if asked != "flash" else FLASH if register_flash() else "sdpa"
 
 
 def checkpoint(model: Any, adapted: bool) -> None:

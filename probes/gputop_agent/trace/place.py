@@ -1,8 +1,8 @@
 """Where in the model an operation runs: the path of its module and the index of the repeated layer.
 
 Forward operations belong to the innermost module that runs. A backward operation belongs to the module whose forward
-made its autograd node: nodes are numbered in the order of their making, and the numbers at which modules began and ended
-are kept.
+made its autograd node: nodes are numbered in the order of their making, and the numbers at which modules began and
+ended are kept.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .log import LogWriter
 from .place import LOSS, NOWHERE, Places, layer_of, repeated_layers
+from .signatures import CUBLAS_WORKSPACE, MATMULS, temporaries
 
+_LOSS_PHASES = ("forward", "loss", "backward")
 _RESIZES = {torch.ops.aten.resize_.default}
 
 
@@ -42,6 +44,7 @@ class Tracker(TorchDispatchMode):
         self._names: Dict[Any, str] = {}
         self._operator = ""
         self._exempt = 0
+        self._workspaces: Set[bool] = set()
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Any:
@@ -134,10 +137,14 @@ class Tracker(TorchDispatchMode):
                 self.track(item)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0].replace("aten.", "")
+        self._running = name
+        if name in MATMULS and (self.phase == "backward") not in self._workspaces:
+            self._keep_workspace()
+        extra = [self._allocate_bytes(size) for size in temporaries(name, args)]
+        out = func(*args, **(kwargs or {}))
         self._running = name
         if func in _RESIZES:
             self._forget_resized(out)
@@ -145,7 +152,20 @@ class Tracker(TorchDispatchMode):
             self._track_aligned(out, args)
         elif not self._exempt:
             self.track(out)
+        for known in extra:
+            self.log.free(known)
         return out
+
+    def _keep_workspace(self) -> None:
+        """cuBLAS keeps a workspace for each thread's handle, and the autograd engine has a thread of its own."""
+        self._workspaces.add(self.phase == "backward")
+        self.log.allocate(CUBLAS_WORKSPACE, self.stream(), "temporaries", "cublas_workspace", "", -1)
+
+    def _allocate_bytes(self, size: int) -> int:
+        """Of a kernel's own memory, which no tensor of the trace stands for."""
+        module, layer = self.places.now()
+        category = "logits_loss" if self._is_loss(module) else "temporaries"
+        return self.log.allocate(size, self.stream(), category, self._operator or self._running, module, layer)
 
     _running = ""
     _layer_hint: Optional[int] = None
@@ -170,7 +190,7 @@ class Tracker(TorchDispatchMode):
         if not size:
             return
         module, layer = self._where(place)
-        if category == "temporaries" and self._is_loss(module):
+        if category == "temporaries" and self.phase in _LOSS_PHASES and self._is_loss(module):
             category = "logits_loss"
         operator = self._operator or self._running if operator is None else operator
         key = storage._cdata

@@ -1,0 +1,70 @@
+"""What transformers does otherwise for fake tensors, put back to what it does for real ones."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Tuple
+
+import torch
+
+from .kernels import flash_attention
+
+FLASH = "gputop_fa2"
+"""FlashAttention as a kind of attention of transformers; a name with `flash` in it would ask for the real package."""
+
+
+@contextmanager
+def as_for_real_tensors() -> Iterator[None]:
+    """Masks are left out where a real batch without padding would leave them out."""
+    changes: List[Tuple[Any, str, Any]] = [
+        (sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor", lambda _value: False),
+        (sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices", lambda _positions: None),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes if hasattr(module, name)]
+    for module, name, value in changes:
+        if hasattr(module, name):
+            setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def register_flash() -> bool:
+    """Make FlashAttention known to transformers; False for a version whose attention cannot be chosen like this."""
+    try:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        ALL_ATTENTION_FUNCTIONS.register(FLASH, _flash)
+    except (ImportError, AttributeError):
+        return False
+    try:
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+
+        ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
+    except ImportError:
+        pass
+    return True
+
+
+def _flash(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **options: Any
+) -> Tuple[torch.Tensor, None]:
+    """As ``integrations/flash_attention.py``: tensors in fp32 are cast, narrower values padded."""
+    if query.dtype == torch.float32:
+        low = _low_precision(module)
+        query, key, value = query.to(low), key.to(low), value.to(low)
+    width = value.shape[-1]
+    if width != query.shape[-1]:
+        value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
+    out = flash_attention(query, key, value, options.get("dropout") or 0.0, True, options.get("scaling"))
+    return out[..., :width].transpose(1, 2), None
+
+
+def _low_precision(module: Any) -> torch.dtype:
+    if torch.is_autocast_enabled():
+        return torch.get_autocast_gpu_dtype()
+    weights = (layer.weight.dtype for layer in module.modules() if isinstance(layer, torch.nn.Linear))
+    return next((dtype for dtype in weights if dtype != torch.float32), torch.bfloat16)

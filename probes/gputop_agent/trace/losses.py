@@ -1,0 +1,132 @@
+"""Losses of language models: older versions of transformers, chunks, and one fused with the head."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import nn
+
+_PADS_LABELS_SINCE = (4, 49)
+"""Before pull request 35646 the logits were shifted and copied; since then the labels are padded instead."""
+_FLOATS_IN_LOSS_SINCE = (4, 46)
+"""Before, the model itself turned its logits to fp32 and returned those."""
+CHUNKS = 8
+"""Of a chunked loss, as in torchtune's ``CEWithChunkedOutputLoss``."""
+
+
+def version(text: str) -> Tuple[int, ...]:
+    """``4.48.1`` as numbers; what is no number ends it."""
+    numbers = []
+    for part in text.split(".")[:2]:
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def behave_like(model: nn.Module, transformers: str) -> bool:
+    """Compute the causal loss as that version of transformers does, older than the one here; whether anything changed."""
+    asked = version(transformers)
+    if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
+        return False
+    model.loss_function = _shifting_loss  # type: ignore[assignment]
+    head = _head(model)
+    if asked < _FLOATS_IN_LOSS_SINCE and head is not None:
+        head.register_forward_hook(lambda _module, _inputs, output: output.float())
+    return True
+
+
+def _shifting_loss(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
+    logits = logits.float()
+    shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
+    return nn.functional.cross_entropy(shifted, labels[..., 1:].contiguous().view(-1))
+
+
+def fuse(model: nn.Module, kind: str, named: Callable[[str], Any]) -> bool:
+    """Replace head and loss of a causal model by a ``fused`` or ``chunked`` loss; False where there is no such head.
+
+    ``named`` is ``Tracker.operator``.
+    """
+    head = _head(model)
+    if head is None:
+        return False
+    loss = _Chunked(head) if kind == "chunked" else _Fused(head, named)
+    _Bypass(head, loss).into(model)
+    return True
+
+
+def _head(model: nn.Module) -> Optional[nn.Linear]:
+    get = getattr(model, "get_output_embeddings", None)
+    head = get() if get is not None else None
+    return head if isinstance(head, nn.Linear) else None
+
+
+class _Bypass:
+    """The head passes the hidden states on, and the loss function gets them instead of logits."""
+
+    def __init__(self, head: nn.Linear, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        self.head = head
+        self.loss = loss
+
+    def into(self, model: Any) -> None:
+        self.head.forward = lambda hidden: hidden  # type: ignore[method-assign]
+        model.loss_function = self.from_hidden
+
+    def from_hidden(self, logits: torch.Tensor, labels: torch.Tensor, **_options: Any) -> torch.Tensor:
+        labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+        return self.loss(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+class _Chunked:
+    """Logits and fp32 softmax piece by piece; all pieces are kept for the backward."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        self.head = head
+
+    def __call__(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = [nn.functional.linear(piece, self.head.weight, self.head.bias) for piece in hidden.chunk(CHUNKS)]
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for piece, target in zip(logits, labels.chunk(CHUNKS)):
+            total = total + nn.functional.cross_entropy(piece.float(), target, reduction="sum")
+        return total / labels.numel()
+
+
+class _Fused:
+    """Liger's fused linear cross-entropy: gradients in the forward, logits of one chunk at a time."""
+
+    def __init__(self, head: nn.Linear, named: Callable[[str], Any]) -> None:
+        self.head = head
+        self.named = named
+
+    def __call__(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with self.named("fused_linear_cross_entropy"):
+            return _FusedFunction.apply(hidden, self.head.weight, labels)
+
+
+class _FusedFunction(torch.autograd.Function):
+    """Allocations of ``fused_linear_cross_entropy_forward`` in ``liger_kernel/ops/fused_linear_cross_entropy.py``."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        rows, width = hidden.shape
+        vocab = weight.shape[0]
+        pieces = -(-vocab // width)
+        chunk = 1 << (-(-rows // pieces) - 1).bit_length()
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros_like(weight) if weight.requires_grad else None
+        losses = hidden.new_empty(rows, dtype=torch.float32)
+        for start in range(0, rows, chunk):
+            piece = hidden[start : start + chunk]
+            logits = piece @ weight.t()
+            grad_hidden[start : start + chunk] = logits @ weight
+            if grad_weight is not None:
+                grad_weight += logits.t() @ piece
+            del logits
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: torch.Tensor) -> Any:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden, grad_weight, None
