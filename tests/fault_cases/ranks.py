@@ -5,6 +5,7 @@ from fault_cases import Case, Clean
 COMM = "ranks_comm.py"
 
 CASES = (
+    Case("CR02", "a slow rank of a sharded model", "sharded.py", {"FAULT": "slow"}, rank=1, title="rank 1 is slow"),
     Case("CR06", "a slow link", COMM, {"FAULT": "slow_link"}, rank=None, title="communication"),
     Case("CR07", "all-reduce after every micro-batch", COMM, {"FAULT": "accumulate"}, rank=None, title="4.0 times"),
     Case("CR08", "a search for unused parameters", COMM, {"FAULT": "unused"}, rank=None),
@@ -34,6 +35,7 @@ CASES = (
 CLEAN = (
     Clean("two ranks with a small model", COMM, suite=False),
     Clean("accumulation with no_sync", COMM, {"FAULT": "clean_no_sync"}),
+    Clean("two ranks of a sharded model", "sharded.py"),
     Clean("two pipeline stages in balance", "pipeline.py"),
     Clean("experts in balance", COMM, {"FAULT": "clean_experts"}),
 )

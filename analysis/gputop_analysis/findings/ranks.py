@@ -17,7 +17,7 @@ from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import RunView, once_per_view
-from gputop_analysis.waits import Waits, waits
+from gputop_analysis.waits import ARRIVALS, Waits, waits
 
 SECOND_CAUSE = 0.25
 """A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow in all of them."""
@@ -50,10 +50,11 @@ class Straggler:
     def recoverable_ms(self) -> Interval:
         """What mending the cause wins back: no more than the others wait, and no more than the rank is longer at it.
 
-        The others also wait for what its lateness itself makes slower, such as sums that no longer overlap.
+        The others also wait for what its lateness itself makes slower, such as sums that no longer overlap. Arrival
+        times know nothing of those; there the others' waits lie inside their phases and make its excess look smaller.
         """
         largest = self.excess_ms[self.phase]
-        if largest <= 0:
+        if largest <= 0 or self.waits.source == ARRIVALS:
             return self.cost_ms
         causes = sum(ms for ms in self.excess_ms.values() if ms >= SECOND_CAUSE * largest)
         scale = min(1.0, causes / self.cost_ms.value)
@@ -159,7 +160,7 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
         f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step without waiting); "
         "p = Student's t of the lead over its standard error (AR(1) or batch means), times the number of ranks; "
         "recoverable = mean over steps of (median wait of the others - wait of the slow rank), at most what it takes "
-        "longer in the named phases",
+        "longer in the named phases where the waiting is not inside them",
         tuple(inputs),
     )
 
