@@ -147,6 +147,10 @@ class Setup:
     """Each parameter is updated as soon as its gradient is there, which is then freed."""
     offload_activations: bool = False
     """What the forward pass keeps waits on the host."""
+    autocast: bool = False
+    """Mixed precision is on though the stored weights are in 16 bits already."""
+    transformers: str = ""
+    """Version of Transformers where it is known; empty: a recent one. What its loss keeps of the logits has changed."""
     clip_grad: bool = True
     compile: bool = False
     parallel: Parallel = field(default_factory=Parallel)
