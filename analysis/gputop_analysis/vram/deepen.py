@@ -14,6 +14,7 @@ neighbours is found by the same number with the neighbour's index.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
     layer = _tags(log, start, end, phase in _PASSES)
     edges = np.flatnonzero(np.diff(layer)) + 1
     bounds = [0, *edges.tolist(), end - start]
-    return [Section(start + a, start + b, int(layer[a])) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [Section(start + a, start + b, int(layer[a])) for a, b in pairwise(bounds)]
 
 
 def _tags(log: EventLog, start: int, end: int, in_pass: bool) -> _Ints:
