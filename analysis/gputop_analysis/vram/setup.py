@@ -151,6 +151,8 @@ class Setup:
     """Mixed precision is on though the stored weights are in 16 bits already."""
     transformers: str = ""
     """Version of Transformers where it is known; empty: a recent one. What its loss keeps of the logits has changed."""
+    dropout: float = 0.0
+    """Of the model itself, in training."""
     clip_grad: bool = True
     compile: bool = False
     parallel: Parallel = field(default_factory=Parallel)
