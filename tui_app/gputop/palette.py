@@ -80,8 +80,8 @@ MEMORY: dict[str, BudgetStyle] = {
     "cached": BudgetStyle("reserved", "r"),
     "context": BudgetStyle("foreign", "x"),
 }
-"""What GPU memory is held for; gradients, optimizer and communication keep the hue of their phase. ``cached`` is reserved
-by the allocator and not in use, ``context`` is the CUDA context with NCCL."""
+"""What GPU memory is held for; gradients, optimizer and communication keep the hue of their phase. ``cached`` is what
+the allocator reserved and nothing uses, ``context`` the CUDA context with NCCL."""
 
 SEVERITY: dict[str, Mark] = {
     "critical": Mark("✖", "critical", "critical"),

@@ -56,6 +56,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("budget", "8,b", "8 b", "budget", "Where all of the wall time went.", footer=11, group="Screens"),
     Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=12, group="Screens"),
     Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
+    Action("estimator", "v", "v", "estimate", "How much GPU memory this or another setup needs.", group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -77,6 +78,24 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous_rank", "shift+tab", "shift+tab", "before", "The last one.", group="Numerics", screen="numerics"),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
     Action("reverse", "S", "S", "reverse", "Turn the order round.", group="All ranks", screen="ranks"),
+    Action(
+        "less", "left", "← →", "change", "The value before; → is the next one.", group="Estimate", screen="estimator"
+    ),
+    Action("more", "right", "→", "next value", "The next value.", group="Estimate", screen="estimator"),
+    Action(
+        "take", "enter", "enter", "type, apply", "Type a value, or apply a lever.", group="Estimate", screen="estimator"
+    ),
+    Action("find_model", "slash", "/", "model", "Search a model by name.", group="Estimate", screen="estimator"),
+    Action(
+        "next_pane", "tab,shift+tab", "tab", "levers", "To the levers, and back.", group="Estimate", screen="estimator"
+    ),
+    Action("trace", "t", "t", "trace", "Run the real modules on fake tensors.", group="Estimate", screen="estimator"),
+    Action(
+        "mark_base", "b", "b", "compare", "Compare with this setup from now on.", group="Estimate", screen="estimator"
+    ),
+    Action("examples", "x", "x", "examples", "Pick a setup to start from.", group="Estimate", screen="estimator"),
+    Action("undo", "u", "u", "undo", "Take the last change back.", group="Estimate", screen="estimator"),
+    Action("notes", "n", "n", "notes", "What was assumed, and the sources.", group="Estimate", screen="estimator"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
     Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
@@ -84,19 +103,30 @@ ACTIONS: tuple[Action, ...] = (
     Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 9, "Replay"),
 )
 OF_THE_APP = frozenset(
-    ["quit", "help", "export", "copy", "profile", "dump", "search", "budget", "numerics", "all_ranks"]
+    ["quit", "help", "export", "copy", "profile", "dump", "search", "budget", "numerics", "all_ranks", "estimator"]
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
 """Actions that concern the run or the whole app; the others belong to a screen."""
 SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", "page_down", "home", "end"}
 """Actions that work on the screens above the main one too."""
-PAGE_FOOTER = ("back", "quit", "next_finding", "next_rank", "sort", "reverse", "copy", "copy_all", "export", "help")
+_ESTIMATOR_KEYS = ("less", "take", "next_pane", "trace", "mark_base", "find_model", "examples", "undo", "notes")
+PAGE_FOOTER = (
+    *("back", "quit", *_ESTIMATOR_KEYS, "next_finding", "next_rank", "sort", "reverse"),
+    *("copy", "copy_all", "export", "help"),
+)
 """Footer of those screens, by importance."""
+_NARROWER = {
+    "estimator": frozenset(
+        ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"],
+    )
+}
+"""Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 
 def on_screen(name: str) -> list[Action]:
     """The actions whose keys work on a screen."""
-    return [action for action in ACTIONS if action.screen == name or (name != "main" and action.id in SHARED)]
+    shared = frozenset() if name == "main" else _NARROWER.get(name, SHARED)
+    return [action for action in ACTIONS if action.screen == name or action.id in shared]
 
 
 def in_footer(name: str) -> list[Action]:

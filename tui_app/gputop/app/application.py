@@ -209,6 +209,12 @@ class GputopApp(App[AppResult]):
 
         self._open(NumericsScreen)
 
+    def action_estimator(self) -> None:
+        from gputop.app.estimator import first_setup
+        from gputop.screens.estimator import EstimatorScreen
+
+        self._open(lambda *_: EstimatorScreen(first_setup(), reads_run=True))
+
     def _open(self, kind: Callable[..., PageScreen], *arguments: object) -> None:
         """Put a screen above the main one, in place of the one that is there."""
         snapshot = self.main.snapshot

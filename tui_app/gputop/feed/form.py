@@ -1,0 +1,218 @@
+"""The estimator's form as plain data: which lines it has, what an arrow key makes of a value, what goes with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gputop_analysis.vram.options import OPTION, OPTIONS, setup_of, values_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.setup import ModelShape, Setup
+
+MODEL, GPU = "model", "gpu"
+GPUS = (
+    "",
+    "T4",
+    "RTX 4090",
+    "RTX 5090",
+    "L4",
+    "A10",
+    "L40S",
+    "A100-40GB",
+    "A100-80GB",
+    "H100",
+    "H200",
+    "B200",
+    "MI300X",
+)
+_LADDERS: dict[str, tuple[Any, ...]] = {
+    "seq": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    "micro_batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+    "accumulation": (1, 2, 4, 8, 16, 32, 64, 128),
+    "images": (0, 1, 2, 4, 8, 16),
+    "image_size": (224, 336, 384, 448, 672, 896, 1344),
+    "lora_rank": (0, 4, 8, 16, 32, 64, 128, 256),
+    "lora_targets": (("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj"), ("all-linear",)),
+    "lora_dropout": (0.0, 0.05, 0.1),
+    "freeze": ((), ("vision",), ("vision", "projector"), ("language",), ("embeddings",)),
+    "roles": ((), ("reference",), ("critic", "reference", "reward")),
+    "allocator": ("", "expandable_segments:True", "max_split_size_mb:128"),
+    **dict.fromkeys(("dp", "replicas"), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), (1, 2, 4, 8, 16, 32, 64)),
+}
+"""What the arrow keys step through; any other value can be typed."""
+_SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
+NODE = 8
+
+
+class Line(NamedTuple):
+    """One line of the form."""
+
+    name: str
+    group: str
+    label: str
+    value: Any
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A setup that is being changed, and the one that it is compared with."""
+
+    setup: Setup
+    gpu: str = ""
+    base: Setup | None = None
+    """Side by side with this one; None: with none."""
+    past: tuple[Setup, ...] = field(default=())
+    """Setups before each change, for undoing."""
+
+    def lines(self) -> list[Line]:
+        """The lines that mean something for this setup, in the order of the table."""
+        setup = self.setup
+        found = [
+            Line(MODEL, "Model", "model", setup.model.name, "enter or / searches the models"),
+            Line(GPU, "Model", "GPU", self.gpu, "for the largest micro-batch; any: the smallest that fits"),
+        ]
+        values = values_of(setup)
+        found += [
+            Line(one.name, one.group, one.label, values[one.name], one.help)
+            for one in OPTIONS
+            if applies(one.name, setup)
+        ]
+        return found
+
+    def stepped(self, name: str, direction: int) -> Form:
+        """With the next value of a line, or the one before; the same where there is none."""
+        if name == MODEL:
+            return self
+        if name == GPU:
+            return replace(self, gpu=GPUS[(GPUS.index(self.gpu) + direction) % len(GPUS) if self.gpu in GPUS else 0])
+        option, value = OPTION[name], values_of(self.setup)[name]
+        if option.kind == "flag":
+            return self.given(name, not value)
+        if option.choices and option.kind == "choice":
+            index = option.choices.index(value) if value in option.choices else 0
+            return self.given(name, option.choices[(index + direction) % len(option.choices)])
+        return self.given(name, _next(_LADDERS[name], value, direction)) if name in _LADDERS else self
+
+    def given(self, name: str, value: Any) -> Form:
+        """With one option set, and with it what cannot stay as it was.
+
+        Raises:
+            ValueError: the option takes no such value.
+        """
+        return self.changed(setup_of(self.setup.model, {name: value, **_with(name, value, self.setup)}, self.setup))
+
+    def changed(self, setup: Setup) -> Form:
+        """With another setup; the present one can be gone back to."""
+        return self if setup == self.setup else replace(self, setup=setup, past=(*self.past[-99:], self.setup))
+
+    def of_model(self, model: ModelShape) -> Form:
+        """With another model; what it cannot have is taken away."""
+        setup = replace(self.setup, model=model)
+        if not model.vision_layers:
+            setup = replace(
+                setup, images=0, freeze=tuple(part for part in setup.freeze if part not in ("vision", "projector"))
+            )
+        if not model.experts and setup.parallel.ep > 1:
+            setup = setup.but(ep=1)
+        return self.changed(setup)
+
+    def undone(self) -> Form:
+        """As it was before the last change."""
+        return replace(self, setup=self.past[-1], past=self.past[:-1]) if self.past else self
+
+    def marked(self) -> Form:
+        """With the present setup to compare with; without any where that is what it is compared with already."""
+        return replace(self, base=None if self.base == self.setup else self.setup)
+
+
+def applies(name: str, setup: Setup) -> bool:
+    """Whether an option changes anything for this setup."""
+    parallel = setup.parallel
+    needs = {
+        "lora_targets": setup.lora is not None,
+        "lora_dtype": setup.lora is not None,
+        "lora_dropout": setup.lora is not None,
+        "quant": setup.lora is not None,
+        "images": bool(setup.model.vision_layers),
+        "image_size": setup.images > 0,
+        "replicas": parallel.sharding == "hsdp",
+        "reshard_after_forward": parallel.sharding in ("fsdp1", "fsdp2", "hsdp", "zero3"),
+        "offload": parallel.sharding in _SHARDS,
+        "vpp": parallel.pp > 1,
+        "pipeline_stage": parallel.pp > 1,
+        "sequence_parallel": parallel.tp > 1,
+        "ep": bool(setup.model.experts),
+    }
+    return needs.get(name, True)
+
+
+def _with(name: str, value: Any, setup: Setup) -> dict[str, Any]:
+    """What has to change together with an option, so that an arrow key does not end at a rule."""
+    parallel = setup.parallel
+    if name == "sharding" and value in _SHARDS:
+        more: dict[str, Any] = {"dp": NODE} if parallel.dp == 1 else {}
+        return more | {"replicas": 2 if value == "hsdp" else 1}
+    if name == "sharding":
+        return {"replicas": 1, "offload": "none", **({"dp": 1} if value == "none" else {})}
+    if name == "dp" and int(value) == 1:
+        return {"sharding": "none", "replicas": 1, "offload": "none"}
+    if name == "lora_rank" and int(value) == 0:
+        return {"quant": ""}
+    if name == "tp" and int(value) == 1:
+        return {"sequence_parallel": False}
+    if name == "pp":
+        return {"pipeline_stage": 0, **({"vpp": 1} if int(value) == 1 else {})}
+    return {}
+
+
+def _next(ladder: tuple[Any, ...], value: Any, direction: int) -> Any:
+    """The next step of the ladder above or below a value, which may stand between two steps."""
+    if isinstance(value, (int, float)):
+        beyond = [one for one in ladder if (one > value if direction > 0 else one < value)]
+        return (beyond[0] if direction > 0 else beyond[-1]) if beyond else value
+    index = ladder.index(value) if value in ladder else 0
+    return ladder[(index + direction) % len(ladder)]
+
+
+def shown(line: Line) -> str:
+    """A value as people read it."""
+    value = line.value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    empty = {"weights": "as computed", "grad_dtype": "as weights", "quant": "none", "allocator": "default", GPU: "any"}
+    return str(value) if value != "" else empty.get(line.name, "none")
+
+
+def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
+    """(label, value, other's value) of every option in which two setups differ, the model first."""
+    if one.model != other.model:
+        yield "model", one.model.name, other.model.name
+    mine, others = values_of(one), values_of(other)
+    for option in OPTIONS:
+        if mine[option.name] != others[option.name]:
+            lines = (Line(option.name, "", option.label, values[option.name], "") for values in (mine, others))
+            first, second = (shown(line) for line in lines)
+            yield option.label, first, second
+
+
+def command(form: Form) -> str:
+    """The command line that asks the same."""
+    import shlex
+
+    words = ["gputop", "estimate", "--model", form.setup.model.name]
+    for name, value in values_of(form.setup).items():
+        option = OPTION[name]
+        if value == option.default:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if option.kind == "flag":
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, ",".join(value) if isinstance(value, tuple) else str(value or "none")]
+    return shlex.join([*words, *(["--gpu", form.gpu] if form.gpu else [])])

@@ -1,0 +1,334 @@
+"""The estimator: a form on the left, its answer on the right; every change is estimated again at once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.events import Key
+from textual.message import Message
+from textual.screen import Screen
+
+from gputop.app.messages import PageClosed
+from gputop.feed.estimator import Estimator, Result, RunSetup, RunSetupLoader, Tracer
+from gputop.feed.examples import EXAMPLES
+from gputop.feed.form import MODEL, Form
+from gputop.feed.snapshot import Snapshot
+from gputop.screens.page import bindings
+from gputop.widgets.estimate_answer import Answer, EstimateAnswer
+from gputop.widgets.estimate_form import EstimateForm
+from gputop.widgets.estimate_title import EstimateTitle
+from gputop.widgets.footer import Footer
+from gputop_analysis.vram.options import OPTION
+from gputop_analysis.vram.setup import Setup
+
+_TYPED = ("count", "share", "text", "words")
+
+
+class Estimated(Message):
+    """A form has been answered."""
+
+    def __init__(self, result: Result):
+        super().__init__()
+        self.result = result
+
+
+class Traced(Estimated):
+    """A form has been answered by a trace, or the trace failed."""
+
+
+class TraceProgressed(Message):
+    """A trace goes on."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.text = text
+
+
+class EstimatorScreen(Screen[None]):
+    """Reads nothing from disk itself; a worker thread estimates."""
+
+    NAME = "estimator"
+    BINDINGS = bindings(NAME)
+    DEFAULT_CSS = """
+    EstimatorScreen { layout: vertical; background: $background; color: $role-text; }
+    EstimatorScreen #title { dock: top; height: 2; }
+    EstimatorScreen #form { width: 42; height: 1fr; }
+    EstimatorScreen #answer { width: 1fr; height: 1fr; }
+    EstimatorScreen.narrow #form { width: 32; }
+    EstimatorScreen.wide #form { width: 48; }
+    EstimatorScreen #footer { dock: bottom; height: 1; }
+    """
+    AUTO_FOCUS = "#form"
+
+    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = "", reads_run: bool = False):
+        super().__init__()
+        self.form = Form(setup)
+        self.page = _Reads() if reads_run else None
+        self._source = source
+        self._estimator = Estimator(tracer)
+        self._answered: Form | None = None
+        self._busy = False
+        self._tracing = ""
+        self._last: Result | None = None
+
+    def compose(self) -> ComposeResult:
+        yield EstimateTitle(id="title")
+        with Horizontal():
+            yield EstimateForm(id="form")
+            yield EstimateAnswer(id="answer")
+        yield Footer("live", False, self.NAME, id="footer")
+
+    def on_mount(self) -> None:
+        self._show(self.form)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < 100, "narrow")
+        self.set_class(self.size.width >= 160, "wide")
+
+    # ---- what the app asks of a screen above the main one
+
+    def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
+        """From the live run: what it trains, until something was changed here."""
+        found = snapshot.page
+        if isinstance(found, RunSetup) and not self._source:
+            self._source = f"from run {found.name}"
+            if not self.form.past:
+                self._show(Form(found.setup, self.form.gpu))
+            self._title()
+
+    def copy_text(self) -> str:
+        """The command that gives the same answer."""
+        from gputop.feed.form import command
+
+        return command(self.form)
+
+    # ---- the form and its answer
+
+    @property
+    def _form_widget(self) -> EstimateForm:
+        return self.query_one(EstimateForm)
+
+    def _show(self, form: Form) -> None:
+        self.form = form
+        self._form_widget.form = form
+        self._title()
+        self._estimate()
+
+    def _estimate(self) -> None:
+        """Have the present form answered, as soon as the worker is free: the newest one wins."""
+        if self._busy or self.form == self._answered:
+            return
+        self._busy = True
+        self.run_worker(partial(self._work, self.form), thread=True, group="estimate", exit_on_error=False)
+
+    def _work(self, form: Form) -> None:
+        self.post_message(Estimated(self._estimator.answer(form)))
+
+    def on_estimated(self, message: Estimated) -> None:
+        self._busy = False
+        self._answered = message.result.form
+        self._present(message.result)
+        self._estimate()
+
+    def _present(self, result: Result) -> None:
+        """Show a result; where there is no estimate, the one before stays beside the reason."""
+        shown = result.estimate or (self._last.estimate if self._last else None)
+        if result.estimate is not None:
+            self._last = result
+        self.query_one(EstimateAnswer).answer = Answer(shown, result.base, result.problem, self._tracing)
+
+    def _title(self) -> None:
+        line = self._form_widget.line
+        self.query_one(EstimateTitle).show(self.form, self._source, line.help if line else "")
+
+    # ---- moving
+
+    @property
+    def _on_levers(self) -> bool:
+        return self.query_one(EstimateAnswer).has_focus
+
+    def _move(self, step: int) -> None:
+        self._commit()
+        (self.query_one(EstimateAnswer) if self._on_levers else self._form_widget).move(step)
+        self._title()
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._move(-8)
+
+    def action_page_down(self) -> None:
+        self._move(8)
+
+    def action_home(self) -> None:
+        self._move(-(10**6))
+
+    def action_end(self) -> None:
+        self._move(10**6)
+
+    def action_next_pane(self) -> None:
+        self._commit()
+        self.set_focus(self._form_widget if self._on_levers else self.query_one(EstimateAnswer), scroll_visible=False)
+
+    # ---- changing
+
+    def action_less(self) -> None:
+        self._step(-1)
+
+    def action_more(self) -> None:
+        self._step(1)
+
+    def _step(self, direction: int) -> None:
+        line = self._form_widget.line
+        if line is None or self._on_levers:
+            return
+        self._form_widget.typed = None
+        self._try(lambda: self.form.stepped(line.name, direction))
+
+    def _try(self, change) -> None:
+        try:
+            self._show(change())
+        except ValueError as error:
+            self.notify(str(error), severity="warning")
+
+    def action_take(self) -> None:
+        """Enter: apply the lever, search a model, or begin and end typing."""
+        widget, line = self._form_widget, self._form_widget.line
+        if self._on_levers:
+            self._apply_lever()
+        elif line is not None and line.name == MODEL:
+            self.action_find_model()
+        elif widget.typed is not None:
+            self._commit()
+        elif line is not None and line.name in OPTION and OPTION[line.name].kind in _TYPED:
+            widget.typed = ""
+        else:
+            self._step(1)
+
+    def on_key(self, event: Key) -> None:
+        """Figures begin to be typed into the line at the cursor; while typing, letters go there too."""
+        widget, line = self._form_widget, self._form_widget.line
+        if line is None or self._on_levers or line.name not in OPTION or OPTION[line.name].kind not in _TYPED:
+            return
+        if event.key == "backspace" and widget.typed is not None:
+            widget.typed = widget.typed[:-1]
+        elif event.character and event.is_printable and (widget.typed is not None or event.character.isdigit()):
+            widget.typed = (widget.typed or "") + event.character
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _commit(self) -> None:
+        """What was typed becomes the value."""
+        widget, line = self._form_widget, self._form_widget.line
+        typed, widget.typed = widget.typed, None
+        if typed and line is not None:
+            self._try(lambda: self.form.given(line.name, typed))
+
+    def _apply_lever(self) -> None:
+        widget = self.query_one(EstimateAnswer)
+        found = widget.answer.estimate
+        if found is not None and widget.cursor < len(found.levers):
+            self._show(self.form.changed(found.levers[widget.cursor].setup))
+
+    def action_undo(self) -> None:
+        self._show(self.form.undone())
+
+    def action_mark_base(self) -> None:
+        self._show(self.form.marked())
+
+    def action_back(self) -> None:
+        if self._form_widget.typed is not None:
+            self._form_widget.typed = None
+        else:
+            self.post_message(PageClosed())
+
+    # ---- dialogs
+
+    def action_find_model(self) -> None:
+        from gputop.screens.models import ModelDialog
+
+        def take(name: str | None) -> None:
+            if name is None:
+                return
+            from gputop.models import resolve
+
+            try:
+                self._show(self.form.of_model(resolve(name)))
+            except (LookupError, ValueError) as error:
+                self.notify(str(error), severity="warning")
+
+        self.app.push_screen(ModelDialog(self.form.setup.model.name), take)
+
+    def action_examples(self) -> None:
+        from gputop.screens.dialog import Choice, ChoiceDialog
+
+        keys = "123456789abcdefghi"
+        choices = [Choice(keys[i], one.title, "", i) for i, one in enumerate(EXAMPLES)]
+
+        def take(index: int | None) -> None:
+            if index is not None:
+                from gputop.api import shape_of
+                from gputop_analysis.vram.options import setup_of
+
+                one = EXAMPLES[index]
+                self._show(self.form.changed(setup_of(shape_of(one.model), one.values)))
+
+        self.app.push_screen(ChoiceDialog("Examples", "Start from", choices), take)
+
+    def action_notes(self) -> None:
+        from textual.content import Content
+
+        from gputop.render.rows import row_text
+        from gputop.render.vram import notes
+        from gputop.screens.dialog import TextDialog
+
+        found = self.query_one(EstimateAnswer).answer.estimate
+        if found is not None:
+            text = "\n".join(row_text(row) for row in notes(found, 90))
+            self.app.push_screen(TextDialog("Assumptions and sources", Content(text), text))
+
+    # ---- the trace
+
+    def action_trace(self) -> None:
+        if self._tracing:
+            return
+        self._progress("tracing")
+        self.run_worker(partial(self._trace, self.form), thread=True, group="trace", exit_on_error=False)
+
+    def _trace(self, form: Form) -> None:
+        self.post_message(
+            Traced(self._estimator.trace(form, lambda text: self.post_message(TraceProgressed(text)) and None))
+        )
+
+    def _progress(self, text: str) -> None:
+        self._tracing = text
+        widget = self.query_one(EstimateAnswer)
+        answer = widget.answer
+        widget.answer = Answer(answer.estimate, answer.base, answer.problem, text)
+
+    def on_trace_progressed(self, message: TraceProgressed) -> None:
+        if self._tracing:
+            self._progress(message.text)
+
+    def on_traced(self, message: Traced) -> None:
+        message.stop()
+        self._tracing = ""
+        if message.result.form == self.form:
+            self._present(message.result)
+        else:
+            self._progress("")
+
+
+class _Reads:
+    """What this screen reads of a live run."""
+
+    def loader(self) -> RunSetupLoader:
+        return RunSetupLoader()

@@ -1,0 +1,100 @@
+"""Search a model: what is typed filters the catalog; a path or any Hugging Face name in the local cache works too."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from gputop.screens.dialog import CSS
+
+ROWS = 14
+
+
+def matching(typed: str) -> list[tuple[str, str]]:
+    """(name, description) of the models whose name holds all words that were typed, in the catalog's order."""
+    from gputop_analysis import catalog
+
+    words = typed.lower().replace("/", " ").split()
+    found = []
+    for shape in catalog.models():
+        name = f"{shape.name} {catalog.hf_id(shape)}".lower()
+        if all(word in name for word in words):
+            size = f"{shape.params / 1e9:.1f} B" if shape.params >= 1e9 else f"{shape.params / 1e6:.0f} M"
+            found.append((shape.name, f"{size:>8}  {shape.family}"))
+    return found
+
+
+class ModelDialog(ModalScreen[str | None]):
+    """Returns a name or a path, or None when it is cancelled."""
+
+    DEFAULT_CSS = (
+        CSS.format(name="ModelDialog", width=72)
+        + """
+    ModelDialog Input { border: none; padding: 0; height: 1; margin-bottom: 1; background: $surface; }
+    """
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", show=False),
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("pageup", "move(-10)", show=False),
+        Binding("pagedown", "move(10)", show=False),
+    ]
+
+    def __init__(self, present: str):
+        super().__init__()
+        self._present = present
+        self._found = matching("")
+        self._chosen = next((i for i, (name, _) in enumerate(self._found) if name == present), 0)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = "Model"
+            box.border_subtitle = "type to search · ↑↓ enter · esc back"
+            yield Input(placeholder="name, Hugging Face name, or path of a configuration", select_on_focus=False)
+            yield Static("", id="found", markup=False)
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.value or self._found != matching(""):
+            self._found, self._chosen = matching(event.value), 0
+        self._show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if self._found:
+            self.dismiss(self._found[self._chosen][0])
+        elif event.value.strip():
+            self.dismiss(event.value.strip())
+
+    def action_move(self, step: int) -> None:
+        self._chosen = min(max(self._chosen + step, 0), max(len(self._found) - 1, 0))
+        self._show()
+
+    def _show(self) -> None:
+        variables = self.app.theme_variables
+        accent, muted = variables["role-accent"], variables["role-muted"]
+        first = max(0, min(self._chosen - ROWS // 2, len(self._found) - ROWS))
+        lines = []
+        for index, (name, text) in enumerate(self._found[first : first + ROWS], first):
+            here = index == self._chosen
+            lines.append(
+                Content.assemble(
+                    ("› " if here else "  ", accent), (f"{name:<34}", "bold" if here else ""), (text, muted)
+                )
+            )
+        if not lines:
+            lines = [
+                Content.styled(
+                    "No model of the catalog is called so; enter takes it as a path or a cached name.", muted
+                )
+            ]
+        lines += [Content("")] * (ROWS - len(lines))
+        self.query_one("#found", Static).update(Content("\n").join(lines))

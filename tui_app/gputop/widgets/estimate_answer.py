@@ -1,0 +1,169 @@
+"""The estimator's answer: the total as a bar, what it is made of, where it fits, what would make it less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from gputop.feed.form import differences
+from gputop.render import vram, vram_fits
+from gputop.render.rows import Row, beside, clip, left, right, row_width, say, spread
+from gputop.widgets.canvas import Canvas
+from gputop.widgets.panel import title_row
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+
+TWO_COLUMNS = 110
+_DIFFERENCES = 4
+MOST_FITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is shown: an estimate, the one it is compared with, and what stands in the way of a newer one."""
+
+    estimate: Estimate | None = None
+    base: Estimate | None = None
+    problem: str = ""
+    """Why the present setup has no estimate; the last one is shown with it."""
+    working: str = ""
+    """What is being computed."""
+
+
+def draw(answer: Answer, width: int, height: int, lever: int | None = None, mono: bool = False) -> list[Row]:
+    """All rows; ``lever`` is the number of the lever at the cursor."""
+    rows = [[(line, "high") for line in [text]] for text in _wrapped(answer.problem, width)]
+    found = answer.estimate
+    if found is None:
+        return rows or say("Estimating.", width)
+    rows += _head(found, answer, width)
+    rows += _bars(found, answer.base, width, mono)
+    against = vram.parts(answer.base) if answer.base else None
+    if width >= TWO_COLUMNS:
+        half = (width - 3) // 2
+        room = height - len(rows) - 1
+        lefts = _made_of(found, half, room, mono, against) + [[], *_notes(found, half)]
+        rights = _where(found, width - half - 3, room, lever)
+        return [*rows, [], *beside(lefts[:room], half, rights, 3)]
+    room = height - len(rows)
+    upper = _made_of(found, width, room // 2 + 2, mono, against)
+    return [*rows, *upper, *_where(found, width, room - len(upper), lever)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    from gputop.render.rows import wrap
+
+    return wrap("✖ " + text, width) if text else []
+
+
+def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
+    end: Row = [(answer.working, "accent")] if answer.working else []
+    if answer.base is not None and not end:
+        change, style = vram.difference(found.device_total - answer.base.device_total)
+        end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
+    rows = [spread(vram.headline(found), end, width), clip(vram.figures(found), width)]
+    if answer.base is not None:
+        changes = list(differences(answer.base.setup, found.setup))
+        said = ", ".join(f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES])
+        more = f" and {len(changes) - _DIFFERENCES} more" if len(changes) > _DIFFERENCES else ""
+        rows.append(clip([("base: ", "muted"), (said + more or "the same", "text")], width))
+    return rows
+
+
+def _bars(found: Estimate, base: Estimate | None, width: int, mono: bool) -> list[Row]:
+    memory = _memory(found)
+    most = max(found.device_total, base.device_total if base else 0, memory)
+    rows: list[Row] = []
+    for name, one in (("", found), ("base ", base)):
+        if one is not None:
+            start: Row = [(left(name or "now ", 5), "muted")] if base else []
+            rows.append([*start, *vram.total_bar(one, width - row_width(start), mono, most)])
+    if memory and memory >= found.device_total:
+        label = f"{vram.short_gpu(found.gpu)} {vram.gib(memory)} GiB"
+        rows.append([(right(label, width), "muted")])
+    return rows
+
+
+def _memory(found: Estimate) -> int:
+    """Of the GPU that was asked about, or the smallest that fits; 0: none."""
+    return next((fit.memory for fit in found.fits if fit.gpu == found.gpu), 0)
+
+
+def _made_of(found: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None) -> list[Row]:
+    rows = vram.table(found, width, mono, against)
+    peak = vram.peak_rows(found, width)
+    room = height - len(rows)
+    return [*rows, *([[]] if room > len(peak) else []), *peak[: max(1, room)]]
+
+
+def _where(found: Estimate, width: int, height: int, lever: int | None) -> list[Row]:
+    """The fits and the levers share what room there is."""
+    sizes = vram_fits.sizes(found)
+    count = len(found.levers)
+    spare = height - 2 - (2 if height >= 12 else 0)
+    for_levers = min(count, max(spare // 2, 4)) if count else 0
+    for_fits = max(min(len(sizes), spare - for_levers, MOST_FITS), 2)
+    for_levers = min(count, max(spare - for_fits, 0))
+    blank: list[Row] = [[]] if height >= 12 else []
+    rows = [*blank, title_row("", "Fits", _largest(found), width, False), *vram_fits.rows(sizes, width, for_fits)]
+    if not count:
+        return [*rows, *blank, *say("No lever of those gputop knows saves more.", width)]
+    chosen = vram.lever_rows(found, width, lever)
+    first = max(0, min((lever or 0) - for_levers + 1, count - for_levers))
+    note: Row = (
+        [("enter applies one", "muted")] if lever is not None else [("tab", "bold accent"), (" to choose", "muted")]
+    )
+    return [
+        *rows,
+        *blank,
+        title_row("", "To need less", note, width, lever is not None),
+        *chosen[first : first + for_levers],
+    ]
+
+
+def _largest(found: Estimate) -> Row:
+    if not found.gpu or found.max_micro_batch is None:
+        return []
+    return [
+        ("largest micro-batch ", "muted"),
+        (str(found.max_micro_batch), "bold text"),
+        (f" on {vram.short_gpu(found.gpu)}", "muted"),
+    ]
+
+
+def _notes(found: Estimate, width: int) -> list[Row]:
+    return vram.notes(found, width)
+
+
+class EstimateAnswer(Canvas, can_focus=True):
+    """Has a cursor on the levers while it has the focus."""
+
+    answer: reactive[Answer] = reactive(Answer(), repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    def move(self, step: int) -> None:
+        """Move the cursor on the levers."""
+        count = len(self.answer.estimate.levers) if self.answer.estimate else 0
+        self.cursor = min(max(self.cursor + step, 0), max(count - 1, 0))
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        levers = self.answer.estimate.levers if self.answer.estimate else ()
+        lever = min(self.cursor, len(levers) - 1) if self.has_focus and levers else None
+        inner = width - 2
+        head = title_row("", "One GPU needs", [], inner, self.has_focus)
+        return [[(" ", ""), *row] for row in (head, *draw(self.answer, inner, height - 1, lever, self.mono))]
+
+    def watch_answer(self) -> None:
+        self.redraw()
+
+    def watch_cursor(self) -> None:
+        self.redraw()
+
+    def on_focus(self) -> None:
+        self.redraw()
+
+    def on_blur(self) -> None:
+        self.redraw()

@@ -1,0 +1,106 @@
+"""The estimator's form: one line an option, changed with the arrow keys or by typing."""
+
+from __future__ import annotations
+
+from textual.reactive import reactive
+
+from gputop.feed.form import GPU, MODEL, Form, Line, shown
+from gputop.render.rows import Row, fill, left, right, shorten_middle
+from gputop.widgets.canvas import Canvas
+from gputop.widgets.panel import title_row
+from gputop_analysis.vram.options import OPTION, values_of
+
+LABEL = 19
+CURSOR = "▏"
+
+
+def draw(form: Form, width: int, cursor: int, focused: bool, typed: str | None = None) -> list[Row]:
+    """Every line, a heading before each group; ``typed`` is what is being written into the line at the cursor."""
+    rows: list[Row] = []
+    base = values_of(form.base) if form.base is not None else None
+    group = ""
+    for index, line in enumerate(form.lines()):
+        if line.group != group:
+            group = line.group
+            rows.append([(group, "bold muted")])
+        here = index == cursor
+        differs = base is not None and line.name in base and base[line.name] != line.value
+        rows.append(_row(line, width, here, focused, typed if here else None, differs))
+    return rows
+
+
+def row_of(form: Form, cursor: int) -> int:
+    """The row on which the line of that number stands, the headings counted."""
+    lines = form.lines()[: cursor + 1]
+    return cursor + len({line.group for line in lines})
+
+
+def _row(line: Line, width: int, here: bool, focused: bool, typed: str | None, differs: bool) -> Row:
+    ground = "/cursor" if here and focused else ""
+    label = LABEL if width >= 36 else 15
+    room = width - label - 4
+    value = shorten_middle(shown(line), room) if typed is None else (typed + CURSOR)[-room:]
+    arrows = here and focused and typed is None and line.name != MODEL
+    style = "accent" if typed is not None else "bold text" if _is_set(line) else "text"
+    row: Row = [
+        ("▸" if here else "◆" if differs else " ", "accent" + ground),
+        (" " + left(line.label, label), "muted" + ground),
+    ]
+    row += [("‹" if arrows else " ", "accent" + ground), (right(value, room), style + ground)]
+    row += [("›" if arrows else " ", "accent" + ground)]
+    return fill(row, width)
+
+
+def _is_set(line: Line) -> bool:
+    if line.name in (MODEL, GPU):
+        return bool(line.value)
+    return line.value != OPTION[line.name].default
+
+
+class EstimateForm(Canvas, can_focus=True):
+    """Keeps the cursor and what is being typed; the screen owns the form."""
+
+    form: reactive[Form | None] = reactive(None, repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+    typed: reactive[str | None] = reactive(None, repaint=False)
+    first = 0
+
+    @property
+    def line(self) -> Line | None:
+        """The line at the cursor."""
+        lines = self.form.lines() if self.form else []
+        return lines[min(self.cursor, len(lines) - 1)] if lines else None
+
+    def move(self, step: int) -> None:
+        """Move the cursor."""
+        count = len(self.form.lines()) if self.form else 1
+        self.cursor = min(max(self.cursor + step, 0), count - 1)
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        if self.form is None:
+            return []
+        inner = width - 2
+        cursor = min(self.cursor, len(self.form.lines()) - 1)
+        drawn = draw(self.form, inner, cursor, self.has_focus, self.typed)
+        room, at = height - 1, row_of(self.form, cursor)
+        self.first = min(max(self.first, at - room + 1), at, max(len(drawn) - room, 0))
+        if at <= 1:
+            self.first = 0
+        shown_rows = drawn[self.first : self.first + room]
+        note: Row = [(f"{at + 1} of {len(drawn)}", "muted")] if len(drawn) > room else []
+        return [[(" ", ""), *row] for row in (title_row("", "Setup", note, inner, self.has_focus), *shown_rows)]
+
+    def watch_form(self) -> None:
+        self.redraw()
+
+    def watch_cursor(self) -> None:
+        self.redraw()
+
+    def watch_typed(self) -> None:
+        self.redraw()
+
+    def on_focus(self) -> None:
+        self.redraw()
+
+    def on_blur(self) -> None:
+        self.redraw()
