@@ -149,6 +149,72 @@ class Setup:
     """What the forward pass keeps waits on the host."""
     autocast: bool = False
     """Mixed precision is on though the stored weights are in 16 bits already."""
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Degrees of parallelism; their product without ``ep`` is the world. ``dp`` counts all data-parallel ranks."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    sharding: str = "none"
+    replicas: int = 1
+    """HSDP: groups of ranks that hold a whole copy."""
+    offload: str = "none"
+    """``none``, ``optimizer`` (its states and the update on the host) or ``all`` (parameters too)."""
+    reshard_after_forward: bool = True
+    pipeline_stage: int = 0
+    """Which stage is asked about; 0 holds the most micro-batches in flight."""
+
+    @property
+    def world(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A model and how it is trained, on one GPU of the run."""
+
+    model: ModelShape
+    seq: int = 2048
+    micro_batch: int = 1
+    accumulation: int = 1
+    dtype: str = "bf16"
+    """Of the computation."""
+    weights: str = ""
+    """Of the stored weights; empty: the same as ``dtype``. ``fp32`` with a ``dtype`` of bf16 is autocast (AMP)."""
+    quantized: str = ""
+    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` (double quantised); empty: not quantised."""
+    grad_dtype: str = ""
+    """Of the gradients that are kept; empty: as the weights."""
+    master_weights: bool = False
+    """An fp32 copy in the optimizer (Megatron, DeepSpeed and apex with bf16 or fp16 weights)."""
+    optimizer: str = "adamw"
+    attention: str = "sdpa"
+    checkpointing: str = "none"
+    loss: str = "plain"
+    lora: Lora | None = None
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained: ``vision``, ``projector``, ``language``, ``embeddings``."""
+    images: int = 0
+    image_size: int = 336
+    roles: tuple[str, ...] = ()
+    """RLHF: which models live on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
+    kernels: bool = False
+    """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole logits (Liger without its
+    linear loss, Unsloth, foak)."""
+    optimizer_in_backward: bool = False
+    """Each parameter is updated as soon as its gradient is there, which is then freed."""
+    offload_activations: bool = False
+    """What the forward pass keeps waits on the host."""
+    autocast: bool = False
+    """Mixed precision is on though the stored weights are in 16 bits already."""
     transformers: str = ""
     """Version of Transformers where it is known; empty: a recent one. What its loss keeps of the logits has changed."""
     dropout: float = 0.0
