@@ -93,3 +93,8 @@ def attention(args: dict[str, Any]) -> str | None:
     if args.get("transformer-impl") == "local" or backend in ("unfused", "local"):
         return "eager"
     return "flash" if backend in ("flash", "fused") or args.get("use-flash-attn") else None
+
+
+def dropout(args: dict[str, Any] | None) -> float:
+    """Of hidden states and attention; 0.1 is Megatron-LM's default."""
+    return max(float((args or {}).get(f"{kind}-dropout", 0.1)) for kind in ("hidden", "attention"))

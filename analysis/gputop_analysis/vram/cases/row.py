@@ -110,6 +110,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         kernels=loss in ("kernel", "fused"),
         optimizer_in_backward="optimizer_in_b" in cells.get("optimizer", "") + cells.get("notes", ""),
         offload_activations=text.offloads_activations(cells.get("act_ckpt", "")),
+        autocast=text.autocast(cells.get("dtype", "")),
+        dropout=megatron.dropout(said.get("args")) if habits.recipe == "megatron" else 0.0,
         lora=lora,
         compile=not (text.blank(cells.get("compile", "")) or text.off(cells.get("compile", ""))),
         parallel=parallel,

@@ -1,58 +1,100 @@
-"""What the forward pass of a transformer layer keeps for its backward pass, in bytes of one micro-batch on this rank.
+"""What the forward pass of a transformer layer keeps for its backward pass, in bytes of one token.
 
-After Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4 (34 sbh + 5 as²b for
-a GPT layer in 16 bits), taken apart so that grouped queries, gated MLPs, experts, frozen weights and fused kernels are
-counted as what they keep: an operation keeps its inputs where a gradient needs them, and each tensor counts once.
+After Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4 (34 sbh and
+5 as²b for a GPT layer in 16 bits), taken apart so that grouped queries, gated MLPs, experts, frozen weights and fused
+kernels are counted by what they keep: an operation keeps those inputs that a gradient needs, a tensor counts once. What
+PyTorch's operations keep was read off traces of Transformers' own modules.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import targeted
 
 
-def layer_kept(d: Dims, kept: Habits, moe: bool) -> Number:
-    """Of one layer without checkpointing."""
-    outer = norms_kept(d, kept) + between_kept(d, kept)
-    inner = attention_kept(d) + (experts_kept(d) if moe else mlp_kept(d, d.model.ffn))
-    inner += shared_kept(d) if moe else 0
-    return d.tokens * (outer / d.outer_tp + inner / d.tp + adapters_kept(d, moe) / d.tp)
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Of one layer, one token of this rank."""
+
+    outside: Number
+    """All but the MLP."""
+    mlp: Number
+    entry: Number
+    """The layer's input, where it is one of the tensors that are kept: with checkpointing it is there already."""
+    mlp_peak: Number
+    """Most that the MLP holds in its backward pass, instead of ``mlp``."""
+    norm_peak: Number
+    """What the backward pass of a norm holds besides."""
+
+    @property
+    def whole(self) -> Number:
+        return self.outside + self.mlp
+
+
+def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
+    """Of a layer without checkpointing."""
+    adapters, adapters_mlp = adapters_kept(d, kept, moe)
+    width = _mlp_width(d, moe)
+    between = stream_kept(d, kept) / d.outer_tp
+    attention = (attention_kept(d, kept) + adapters) / d.tp
+    a, hidden = d.compute, d.model.hidden
+    inside = experts_kept(d, kept) if moe else mlp_kept(d, kept, d.model.ffn)
+    gradients = a * width * (2 if d.model.gated_mlp else 1) / d.tp
+    return Kept(
+        outside=between + attention,
+        mlp=(inside + adapters_mlp) / d.tp,
+        entry=kept.residual * hidden / d.outer_tp * (not _copies_input(d, kept)),
+        mlp_peak=(inside + adapters_mlp) / d.tp + gradients + (2 * kept.residual + 2) * hidden / d.outer_tp,
+        norm_peak=(5 * 4 if kept.eager_norm and _rms(d) else 3 * kept.residual) * hidden / d.outer_tp,
+    )
 
 
 def boundary(d: Dims, kept: Habits) -> Number:
-    """Of one layer under full checkpointing: its input (Chen et al. 2016, section 4)."""
-    return d.tokens * kept.residual * d.model.hidden / d.outer_tp
+    """What full checkpointing keeps of a layer: its input (Chen et al. 2016, section 4)."""
+    return kept.residual * d.model.hidden / d.outer_tp
 
 
-def norms_kept(d: Dims, kept: Habits) -> Number:
-    """A token's share of the layer's two norms. One kernel keeps its input; written out it keeps an fp32 copy of it, and the
-    normalised values where their weight is trained."""
-    if not kept.eager_norm:
-        return 2 * kept.residual * d.model.hidden
-    copy = 4 if kept.residual < 4 else kept.residual
-    normalised = kept.residual if trains_base(d) else 0
-    return 2 * (copy + normalised) * d.model.hidden
+def _rms(d: Dims) -> bool:
+    return traits(d.model.family).norm == "rms"
 
 
-def between_kept(d: Dims, kept: Habits) -> Number:
-    """A token's share of the inputs of the linear layers behind the norms, and of the dropout masks."""
-    inputs = 2 * d.compute * d.model.hidden if trains_base(d) else 0
-    return inputs + 2 * d.model.hidden * kept.dropout
+def _copies_input(d: Dims, kept: Habits) -> bool:
+    """Whether a norm keeps an fp32 copy of its input in place of the input itself."""
+    return kept.eager_norm and _rms(d) and kept.residual < 4
 
 
-def attention_kept(d: Dims) -> Number:
-    """A token's share of attention: queries, keys and values as the kernel takes them, its output, and for the eager one the
-    scores of every head."""
+def stream_kept(d: Dims, kept: Habits) -> Number:
+    """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one byte."""
+    kind, hidden, trains = traits(d.model.family), d.model.hidden, trains_base(d)
+    norm = norm_kept(d, kept, hidden)
+    inputs = trains * d.compute * hidden * (1 if not kept.casts_inputs else 2.5)
+    count = kind.norms_per_layer
+    return count * norm + 2 * inputs + 2 * hidden * (d.setup.dropout > 0)
+
+
+def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
+    """Of one norm of that width, without its output. One kernel keeps its input; written out in PyTorch it keeps an fp32
+    copy, and the normalised values where their weight is trained."""
+    if not (kept.eager_norm and _rms(d)):
+        return kept.residual * width
+    return width * (4 + trains_base(d) * kept.residual)
+
+
+def attention_kept(d: Dims, kept: Habits) -> Number:
+    """Queries, keys and values as the kernel takes them, its output, and for the eager one the scores of every head."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
-    if d.setup.attention != "flash" and d.recipe != "megatron" and shape.kv_heads < shape.heads:
-        key = value = query  # keys and values are repeated for the heads of a group
-    flash = a * (query + key + value + query) + 4 * shape.heads
-    if d.setup.attention != "eager":
-        return flash
-    return a * (query + key + value + query) + scores(d) * shape.heads * d.seq
+    repeated = d.setup.attention == "eager" and d.recipe != "megatron" and shape.kv_heads < shape.heads
+    taken = query + 2 * query if repeated else query + key + value
+    inside = a * (taken + _output(d)) + 4 * shape.heads
+    if traits(shape.family).qk_norm:
+        inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
+    return inside + (scores(d) * shape.heads * d.seq if d.setup.attention == "eager" else 0)
 
 
 def widths(d: Dims) -> tuple[int, int, int]:
@@ -66,44 +108,55 @@ def widths(d: Dims) -> tuple[int, int, int]:
     return shape.heads * head, kv, kv
 
 
+def _output(d: Dims) -> int:
+    return d.model.heads * (d.model.mla_v_dim or head_width(d.model))
+
+
 def scores(d: Dims) -> float:
-    """Bytes of one attention score: the fp32 softmax and its copy in the computation's type (Transformers); softmax output,
-    dropout mask and its output (Megatron: 5 as²b)."""
-    return 5.0 if d.recipe == "megatron" else 4.0 + d.compute
+    """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers); the softmax, a
+    dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
+    softmax = d.compute if d.recipe == "megatron" else 4.0 + d.compute * (d.compute < 4)
+    return softmax + (d.compute + 1 if d.setup.dropout else 0)
 
 
-def mlp_kept(d: Dims, width: int) -> Number:
-    """A token's share of an MLP: input and output of the activation, and of the product of the two halves where it is gated."""
-    a, last = d.compute, d.compute if trains_base(d) else 0
-    return width * (3 * a + last) if d.model.gated_mlp else width * (a + last)
+def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
+    """Input and output of the activation; where it is gated, also the other half and the product of both."""
+    last = d.compute if trains_base(d) else 0
+    return width * ((3 * d.compute if d.model.gated_mlp else d.compute) + last)
 
 
-def experts_kept(d: Dims) -> Number:
-    """A token's share of its ``top_k`` experts: their input, inside and output (kept to be weighted by the router)."""
+def _mlp_width(d: Dims, moe: bool) -> int:
     shape = d.model
-    width = shape.moe_ffn or shape.ffn
-    rows = 2 * d.compute * shape.hidden + mlp_kept(d, width)
-    return shape.top_k * rows + 4 * 2 * shape.experts
+    return (shape.moe_ffn or shape.ffn) * shape.top_k + shared_width(shape) if moe else shape.ffn
 
 
-def shared_kept(d: Dims) -> Number:
-    """A token's share of the experts that all tokens pass."""
-    return mlp_kept(d, shared_width(d.model))
+def experts_kept(d: Dims, kept: Habits) -> Number:
+    """The experts that a token passes: their input, inside, and output (kept to be weighted); the router's fp32 scores."""
+    shape = d.model
+    routed = shape.top_k * (2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn))
+    return routed + mlp_kept(d, kept, shared_width(shape)) + 4 * 2 * shape.experts
 
 
-def adapters_kept(d: Dims, moe: bool) -> Number:
-    """A token's share of the LoRA adapters of a layer: input in the adapter's type, dropout mask, and the inner product."""
+def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
+    """What LoRA keeps in attention and in the MLP: each adapter's input and inner product.
+
+    An adapter in another type than the computation has a copy of its input to itself, as it has with dropout.
+    """
     lora = d.setup.lora
     if lora is None:
-        return 0
-    each = BYTES[lora.dtype]
-    found = [linear for linear in linears(d.model, moe) if targeted(linear, lora)]
-    copies = [_input(linear, each, lora.dropout, d) + each * lora.rank for linear in found]
-    return sum(size * _passes(d, linear) for size, linear in zip(copies, found, strict=True))
-
-
-def _input(linear: Linear, each: float, dropout: float, d: Dims) -> Number:
-    return linear.inputs * (each + (1 if dropout else 0))
+        return 0, 0
+    each = BYTES[lora.dtype] if not (d.setup.autocast or kept.residual > d.compute) else d.compute
+    own = each != d.compute or d.setup.autocast or lora.dropout > 0
+    sides: list[Number] = [0, 0]
+    shared: set[tuple[str, int]] = set()
+    for linear in linears(d.model, moe):
+        if not targeted(linear, lora):
+            continue
+        fresh = own or (linear.part, linear.inputs) not in shared
+        shared.add((linear.part, linear.inputs))
+        size = linear.inputs * (each * fresh + (lora.dropout > 0)) + each * lora.rank
+        sides[linear.part != "attention"] += size * _passes(d, linear)
+    return sides[0], sides[1]
 
 
 def _passes(d: Dims, linear: Linear) -> Number:
@@ -115,8 +168,15 @@ def trains_base(d: Dims) -> bool:
     return d.setup.lora is None and "language" not in d.setup.freeze and d.setup.optimizer != "none"
 
 
-def backward_extra(d: Dims, kept: Habits, moe: bool) -> Number:
-    """What the backward pass of one layer needs besides what was kept: gradients inside its MLP."""
-    shape, a = d.model, d.compute
-    width = (shape.moe_ffn or shape.ffn) * shape.top_k if moe else shape.ffn
-    return d.tokens * (a * width * (3 if shape.gated_mlp else 1) / d.tp + 2 * a * shape.hidden / d.outer_tp)
+def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
+    """What selective checkpointing keeps of a layer.
+
+    With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the layer's input, the output of
+    attention and of every second matrix product (torchtitan's per-operation policy,
+    ``torchtitan/distributed/activation_checkpoint.py``): queries, values, the first product of the MLP and its last.
+    """
+    if d.setup.attention == "eager":
+        return layer.whole - scores(d) * d.model.heads * d.seq / d.tp
+    query, _, value = widths(d)
+    products = query + value + _output(d) + _mlp_width(d, d.model.experts > 0)
+    return d.compute * (products / d.tp + d.model.hidden / d.outer_tp) + boundary(d, kept)

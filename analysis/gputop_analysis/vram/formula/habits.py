@@ -19,42 +19,46 @@ class Habits:
     master: float
     """0: no fp32 copy of the weights."""
     residual: float
-    """Of the stream between the layers: fp32 under autocast with fp32 weights, which casts inside linear layers only."""
+    """Of the stream between the layers, which linear layers do not cast: fp32 under autocast with fp32 weights."""
+    casts_weights: bool
+    """Autocast keeps a 16-bit copy of the weights of the linear layers for the backward pass."""
+    casts_inputs: bool
+    """Autocast gives each linear layer a 16-bit copy of its input."""
     flat_gradients: bool
     """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, DeepSpeed's partitions)."""
     eager_norm: bool
-    """Norms written out in PyTorch operations, each of which keeps its own inputs."""
-    dropout: bool
-    """Dropout between the parts of a layer, with a mask of one byte."""
-    upcast_logits: bool
-    """The loss is computed on an fp32 copy of the logits."""
-    eager_rope: bool
-    """Rotary embedding outside the attention kernel, in operations that keep nothing but need copies."""
+    """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
 
 def habits(setup: Setup) -> Habits:
     """Of the trainer that ``setup.recipe`` names.
 
     Megatron-LM: bf16 weights, gradients accumulated in fp32 (``--accumulate-allreduce-grads-in-fp32``, forced by
-    ``--bf16``), fp32 master weights and moments. DeepSpeed with bf16 or fp16: the same with gradients as the weights.
-    Transformers, torchtitan: whatever the weights are, with moments and gradients of the same type.
+    ``--bf16``), fp32 master weights and moments. DeepSpeed with bf16 or fp16: the same, with gradients as the weights.
+    Transformers, torchtitan and plain PyTorch: whatever the weights are.
     """
-    weights = BYTES[setup.weights or ("bf16" if setup.dtype in ("fp8", "int8", "nf4") else setup.dtype)]
+    weights = BYTES[setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")]
+    compute = 4.0 if setup.dtype == "fp32" else 2.0
     megatron, deepspeed = setup.recipe == "megatron", setup.recipe == "deepspeed"
     master = 4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed) else 0.0
-    gradients = (
-        BYTES[setup.grad_dtype] if setup.grad_dtype else (4.0 if megatron and setup.dtype != "fp16" else weights)
-    )
-    autocast = weights == 4 and setup.dtype != "fp32"
+    gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if megatron and setup.dtype != "fp16" else weights
+    sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
+    casts = weights > compute and not sharded
     return Habits(
         weights=weights,
         gradients=gradients,
         states=4.0 if master else weights,
         master=master,
-        residual=4.0 if autocast else BYTES[setup.dtype] if setup.dtype in ("fp32",) else 2.0,
+        residual=_residual(setup, weights, compute, sharded),
+        casts_weights=casts,
+        casts_inputs=casts,
         flat_gradients=megatron or deepspeed,
-        eager_norm=setup.recipe in ("transformers", "deepspeed"),
-        dropout=False,
-        upcast_logits=setup.recipe in ("transformers", "deepspeed", "torchtitan"),
-        eager_rope=not megatron,
+        eager_norm=setup.recipe in ("transformers", "deepspeed", "plain") and not (setup.kernels or setup.compile),
     )
+
+
+def _residual(setup: Setup, weights: float, compute: float, sharded: bool) -> float:
+    """FSDP hands its units 16-bit weights, but under autocast the layers' outputs come back to fp32."""
+    if setup.parallel.sharding == "fsdp1" and setup.autocast:
+        return 4.0
+    return weights if weights > compute and not sharded else compute

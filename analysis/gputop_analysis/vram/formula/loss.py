@@ -1,32 +1,71 @@
-"""Logits and cross-entropy, in bytes of one micro-batch on the rank that computes the loss."""
+"""Logits and cross-entropy, in bytes of one token of the rank that computes the loss.
+
+Read off traces: an fp32 cross-entropy of PyTorch holds its log softmax, the gradient of the negative log likelihood and
+that of the log softmax at once, each 4 bytes an entry of the vocabulary.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.activations import trains_base
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
+FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
+"""Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a copy."""
+RECENT = (9, 0)
 
 
-def loss_peak(d: Dims, kept: Habits) -> Number:
-    """Most of what logits and loss hold at a time; 0 on the other pipeline stages.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Bytes of one token at the worst moment of both passes."""
 
-    In 32 bits a token and vocabulary entry costs 12 bytes in the backward pass of the cross-entropy (the logits, their log
-    softmax, its gradient) and the logits of the computation's type besides.
-    """
-    entries = d.tokens * d.model.vocab / d.tp * d.last
+    forward: Number
+    backward: Number
+
+
+def loss(d: Dims, kept: Habits) -> Loss:
+    """Of logits and loss; nothing where the logits are never whole."""
+    entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
-        return 0 * entries
-    if d.recipe == "megatron":
-        return entries * (4 + 2 * d.compute)
-    a = d.compute
-    whole = entries * ((a if a < 4 else 0) + 12 if kept.upcast_logits else 3 * a)
+        return Loss(0 * entries, 0 * entries)
+    forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
-        return entries * 2 * a + whole / CHUNKS
-    return whole
+        whole = d.compute
+        return Loss(entries * (whole + forward / CHUNKS), entries * (2 * whole + backward / CHUNKS))
+    return Loss(entries * forward, entries * backward)
 
 
-def hidden_at_loss(d: Dims, kept: Habits) -> Number:
-    """The last layer's output and its norm."""
-    return d.tokens * d.model.hidden * (4 + 2 * kept.residual) / d.outer_tp * d.last
+def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
+    """Bytes of a token and entry of the vocabulary, forward and backward."""
+    a = d.compute
+    if d.recipe == "megatron":
+        return (4 + a, 4 + a) if not d.setup.kernels else (4 + a, 4 + a)
+    half = a if a < 4 else 0
+    if d.recipe in ("transformers", "deepspeed"):
+        version = release(d.setup.transformers)
+        copy = 4 if version < SHIFTED_LABELS else 0
+        logits = 0 if version < FREED_LOGITS else half
+        if d.setup.kernels:
+            return logits + 4 + copy, logits + 4 + copy
+        return logits + 8 + copy, 12.0
+    if d.recipe == "torchtitan":
+        return half + 8, 12.0
+    return 2 * a, 4 * a
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version of Transformers; a recent one where none is known."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else RECENT
+
+
+def final_norm(d: Dims, kept: Habits) -> Number:
+    """The last norm of the model with its output, as the loss finds them."""
+    fp32 = 4 if kept.eager_norm and kept.residual < 4 else kept.residual
+    trained = 2 * d.compute if trains_base(d) else 0
+    return d.model.hidden * (fp32 + trained) / d.outer_tp

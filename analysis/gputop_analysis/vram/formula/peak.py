@@ -10,12 +10,13 @@ from gputop_analysis.vram.formula.phases import phases
 from gputop_analysis.vram.setup import Setup
 
 OPERATIONS = {
-    "loss": "loss: lm_head: cross entropy",
+    "forward": "loss: lm_head: cross entropy",
+    "loss": "backward: lm_head: cross entropy",
     "backward": "backward: last layer",
     "backward end": "backward: first layer",
     "optimizer": "optimizer: update",
 }
-NAMES = {"backward end": "backward"}
+NAMES = {"backward end": "backward", "loss": "backward"}
 SOURCES = (
     "activations: Korthikanti et al. 2022, section 4",
     "states: Rajbhandari et al. 2020, section 3; Narayanan et al. 2021",

@@ -7,76 +7,92 @@ from collections.abc import Callable
 import numpy as np
 
 from gputop_analysis.catalog.params import moe_layers
-from gputop_analysis.vram.formula import activations, communication, loss
+from gputop_analysis.vram.formula import activations, communication, vision
+from gputop_analysis.vram.formula.activations import Kept
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits, habits
+from gputop_analysis.vram.formula.loss import final_norm, loss
 from gputop_analysis.vram.formula.parts import Part, parts
-from gputop_analysis.vram.formula.states import STAGE, moment_bytes, over, states
+from gputop_analysis.vram.formula.states import States, states
+from gputop_analysis.vram.formula.updates import update_temporaries
 
 Bytes = dict[str, Number]
 
 
 def phases(d: Dims) -> dict[str, Bytes]:
-    """Bytes by category at the worst moment of each phase."""
+    """Bytes by category at the worst moment of each phase.
+
+    Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so its worst moment is
+    its first or its last layer.
+    """
     kept, found = habits(d.setup), parts(d)
     held = states(d, found, kept)
-    always = {
-        "weights": held.weights,
-        "optimizer": held.optimizer,
-        "master_weights": held.master,
-    }
-    gathered = communication.gathered(d, found, kept)
-    during = communication.buckets(d, found, kept)
-    early = held.gradients * _gradients_before_backward(d, kept)
-    layers = kept_by_layers(d, kept)
-    work = working_layer(d, kept)
-    steps = {
+    always = {"weights": held.weights, "optimizer": held.optimizer, "master_weights": held.master}
+    buffers = communication.buckets(d, found, kept) + communication.gathered(d, found, kept)
+    reduced = communication.layer_gradients(d, found, kept)
+    early, late = gradients(d, held, kept)
+    whole, one, work, tail = activations_of(d, kept)
+    norm, ends = d.tokens * final_norm(d, kept) * d.last, loss(d, kept)
+    casts = weight_casts(d, found, kept)
+    entries = d.tokens * d.last
+    return {
+        "forward": always
+        | {
+            "gradients": early,
+            "activations": whole + norm,
+            "logits_loss": entries * ends.forward,
+            "communication": buffers,
+            "temporaries": casts,
+        },
         "loss": always
         | {
             "gradients": early,
-            "activations": layers + loss.hidden_at_loss(d, kept),
-            "logits_loss": loss.loss_peak(d, kept),
-            "communication": during + gathered,
+            "activations": whole + norm,
+            "logits_loss": entries * ends.backward,
+            "communication": buffers,
+            "temporaries": casts,
         },
         "backward": always
         | {
             "gradients": np.maximum(early, held.gradients / np.maximum(d.layers, 1)),
-            "activations": layers + work,
-            "communication": during + gathered + communication.layer_gradients(d, found, kept),
+            "activations": whole + work,
+            "communication": buffers + reduced,
+            "temporaries": casts,
         },
         "backward end": always
-        | {
-            "gradients": held.gradients,
-            "activations": boundary_of_first(d, kept) + work,
-            "communication": during + gathered + communication.layer_gradients(d, found, kept),
-        },
+        | {"gradients": late, "activations": tail + one + work, "communication": buffers + reduced},
         "optimizer": always
         | {
-            "gradients": held.gradients,
-            "communication": during,
+            "gradients": late,
+            "communication": communication.buckets(d, found, kept),
             "temporaries": update_temporaries(d, found, kept),
         },
     }
-    return steps
 
 
-def _gradients_before_backward(d: Dims, kept: Habits) -> Number:
-    """1 where gradients exist before the backward pass: kept in a buffer, or of an earlier micro-batch."""
-    return 1 if kept.flat_gradients else np.asarray(np.greater(d.accumulation, 1), dtype=np.int64)
+def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
+    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of a buffer that is never
+    freed; an optimizer inside the backward pass leaves those of one layer."""
+    if d.setup.optimizer_in_backward:
+        one = held.gradients / np.maximum(d.layers, 1)
+        return 0 * one, one
+    stays = 1 if kept.flat_gradients else np.asarray(np.greater(d.accumulation, 1), dtype=np.int64)
+    return held.gradients * stays, held.gradients
 
 
 def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
     """Mean over the layers of a function of whether a layer has experts."""
     share = moe_layers(d.model) / max(d.model.layers, 1)
-    dense = function(False) if share < 1 else 0
-    return (1 - share) * dense + (share * function(True) if share else 0)
+    dense = (1 - share) * function(False) if share < 1 else 0
+    return dense + (share * function(True) if share else 0)
 
 
 def in_flight(d: Dims) -> Number:
-    """Layers' worth of micro-batches that a stage holds, as a multiple of its layers.
+    """How many micro-batches' worth of its layers a pipeline stage keeps.
 
-    One forward one backward: ``min(m, p - i)``; interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1/v`` of the stage
-    (Narayanan et al. 2021, section 2.2; Korthikanti et al. 2022, section 4.2.3: ``1 + (p - 1) / (p v)`` for the first stage).
+    One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1 / v`` of the
+    stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 + (p - 1) / (p v)`` times as much (Korthikanti et
+    al. 2022, section 4.2.3).
     """
     plain = np.minimum(d.accumulation, d.pp - d.stage)
     pieces = 2 * (d.pp - d.stage - 1) + (d.vpp - 1) * d.pp + 1
@@ -84,36 +100,36 @@ def in_flight(d: Dims) -> Number:
     return np.where(np.asarray(d.vpp) > 1, interleaved, plain)
 
 
-def kept_by_layers(d: Dims, kept: Habits) -> Number:
-    """Of all layers and micro-batches in flight."""
-    return in_flight(d) * d.layers * one_layer(d, kept)
+def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Number]:
+    """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides, and that other
+    micro-batches keep when one of them has come back to its first layer."""
+    whole = per_layer(d, lambda moe: _kept(d, activations.layer(d, kept, moe), kept))
+    work = per_layer(d, lambda moe: _work(d, activations.layer(d, kept, moe)))
+    one, flight = d.tokens * whole, in_flight(d)
+    images = vision.kept(d)
+    if d.setup.offload_activations:
+        one = 2 * one / np.maximum(d.layers * flight, 1)
+    return flight * d.layers * one + images, one, d.tokens * work, (flight - 1) * d.layers * one + images
 
 
-def one_layer(d: Dims, kept: Habits) -> Number:
+def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:
     if d.setup.checkpointing == "full":
         return activations.boundary(d, kept)
-    return per_layer(d, lambda moe: activations.layer_kept(d, kept, moe))
+    if d.setup.checkpointing == "selective":
+        return activations.selective(d, layer, kept)
+    return layer.whole
 
 
-def working_layer(d: Dims, kept: Habits) -> Number:
-    """Of the layer whose backward pass runs: what it recomputes, and its gradients of activations."""
-    moe = moe_layers(d.model) > 0
-    extra = activations.backward_extra(d, kept, moe)
-    if d.setup.checkpointing == "full":
-        extra = extra + activations.layer_kept(d, kept, moe)
-    return extra
+def _work(d: Dims, layer: Kept) -> Number:
+    """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is recomputed first."""
+    if d.setup.checkpointing == "none":
+        return np.maximum(layer.mlp_peak - layer.mlp, layer.norm_peak)
+    return np.maximum(layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak)
 
 
-def boundary_of_first(d: Dims, kept: Habits) -> Number:
-    return (in_flight(d) - 1) * d.layers * one_layer(d, kept) + one_layer(d, kept)
-
-
-def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
-    """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once (``exp_avg_sq.sqrt()``)."""
-    if d.setup.optimizer != "adamw" or kept.master:
+def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
+    """16-bit copies of fp32 weights that autocast keeps: of all linear layers, with checkpointing of one."""
+    if not kept.casts_weights:
         return np.float64(0)
-    sharded = STAGE[d.setup.parallel.sharding] >= 1
-    return sum(
-        (part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded) for part in found if part.trained),
-        np.float64(0),
-    )
+    share = 1 if d.setup.checkpointing == "none" else 1 / np.maximum(d.layers, 1)
+    return sum((part.count * d.compute * share for part in found if part.linear or part.name == "head"), np.float64(0))

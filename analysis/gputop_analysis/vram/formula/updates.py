@@ -1,0 +1,36 @@
+"""What the optimizer's update needs besides its states."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.parts import Part
+from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, moment_bytes, over
+
+LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
+"""Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square root
+(AdamW) or the sign (Lion); update and its square (Adafactor); those of Newton-Schulz (Muon, Jordan 2024)."""
+
+
+def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
+    """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once (``exp_avg_sq.sqrt()``,
+    ``torch/optim/adamw.py``); others work on one parameter after the other."""
+    trained = [part for part in found if part.trained]
+    if d.setup.optimizer_in_backward:
+        return np.float64(0)
+    sharded = STAGE[d.setup.parallel.sharding] >= 1
+    if d.setup.optimizer == "adamw" and not kept.master and d.setup.parallel.offload == "none":
+        sizes = (part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded) for part in trained)
+        return sum(sizes, np.float64(0))
+    copies = LOOPS.get(d.setup.optimizer, 0)
+    largest = [_largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded) for part in trained]
+    return copies * np.maximum.reduce(largest) if largest and copies else np.float64(0)
+
+
+def _largest(d: Dims, part: Part) -> Number:
+    """Values of the largest single parameter of a part."""
+    if part.name in ("embeddings", "head"):
+        return part.count
+    return np.minimum(part.count, d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp)
