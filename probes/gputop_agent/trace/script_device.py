@@ -52,6 +52,8 @@ class Devices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.OpOverload):  # on its way down from a dispatch mode
+            return func(*args, **kwargs)
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)

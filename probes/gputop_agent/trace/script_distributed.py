@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .distributed_ddp import BucketedModel
+
 
 def replace(tracker: Any, note: Any, world: int) -> None:
     """Replace the start of process groups and the wrappers that need real ones."""
@@ -24,5 +26,12 @@ def replace(tracker: Any, note: Any, world: int) -> None:
         note("Traced as rank 0 of %d; the other ranks are not run." % size)
         original("fake", rank=0, world_size=size, store=FakeStore())
 
+    class Wrapped(BucketedModel):
+        def __init__(self, module: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(module, *arguments, **options)
+            tracker.tag_all(self.buckets, "gradients" if self.gradient_as_bucket_view else "communication")
+
+    parallel = torch.nn.parallel
+    parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Wrapped
     dist.init_process_group = init
     dist.distributed_c10d.init_process_group = init

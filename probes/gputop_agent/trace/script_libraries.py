@@ -11,9 +11,14 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
+from . import hf
 from .script_fake import Fakes
 
 Note = Callable[[str], Any]
+_OF_THE_HUB = (
+    "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder user_agent code_revision "
+    "_from_auto _from_pipeline _commit_hash gguf_file resume_download use_auth_token adapter_kwargs"
+).split()
 
 
 class Absent(dict):
@@ -30,13 +35,15 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
     """Replace what of torch reads files and starts processes; the others when the script imports them.
 
     Args:
-        configs: Hugging Face configurations by model name, for models that are not in the local cache.
+        configs: by model name, for models that are not in the local cache: Hugging Face configurations, or shapes of models.
     """
     _load_data_here()
     _load_no_weights(fakes, note)
     _spawn_here()
     wanted = {
         "transformers.modeling_utils": lambda module: _from_configuration(module, fakes, note),
+        "transformers.utils.import_utils": _real_masks,
+        "transformers.masking_utils": _real_masks,
         "transformers.configuration_utils": lambda module: _known_configurations(module, configs),
         "lightning.pytorch.trainer.trainer": _plain_trainer,
         "pytorch_lightning.trainer.trainer": _plain_trainer,
@@ -128,11 +135,10 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
             dtype = getattr(config, "dtype", None) if dtype == "auto" else None
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
-        attention = options.get("attn_implementation")
         if options.get("quantization_config") is not None:
             raise NotImplementedError("quantised weights in a script are not traced; give the model by --model instead")
-        more = {} if attention is None else {"attn_implementation": _without_kernels(attention)}
-        model = cls._from_config(config, **more, **({} if dtype is None else {"dtype": dtype}))
+        chosen = {"dtype": dtype, "attn_implementation": options.get("attn_implementation")}
+        model = cls._from_config(config, **{key: value for key, value in chosen.items() if value is not None})
         model.eval()
         if options.get("device_map") not in (None, "cpu"):
             model.to("cuda")
@@ -140,11 +146,28 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
         return model
 
     module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    adjust = getattr(module.PreTrainedModel, "_check_and_adjust_attn_implementation", None)
+    if adjust is not None:
+
+        def adjusted(model: Any, attention: Any, *arguments: Any, **more: Any) -> Any:
+            return adjust(model, _without_package(attention), *arguments, **more)
+
+        module.PreTrainedModel._check_and_adjust_attn_implementation = adjusted
 
 
-def _without_kernels(attention: str) -> str:
-    """FlashAttention's own package keeps what the flash kernel of SDPA keeps."""
-    return "sdpa" if attention.startswith(("flash", "kernels")) else attention
+def _without_package(attention: Any) -> Any:
+    """FlashAttention as the trace knows it, for the packages that need a GPU to be imported."""
+    if not isinstance(attention, str) or "flash" not in attention or attention == hf.FLASH:
+        return attention
+    return hf.FLASH if hf.register_flash() else "sdpa"
+
+
+def _real_masks(module: Any) -> None:
+    """transformers takes fake tensors for a compiler's; here they stand for a run's."""
+    if hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda _value: False
+    if hasattr(module, "find_packed_sequence_indices"):
+        module.find_packed_sequence_indices = lambda _positions: None
 
 
 def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
@@ -158,9 +181,19 @@ def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
         except (OSError, ValueError):
             if str(name) not in configs:
                 raise
-            return dict(configs[str(name)]), options
+            rest = {key: value for key, value in options.items() if key not in _OF_THE_HUB}
+            return _as_config(configs[str(name)]), rest
 
     kind.get_config_dict = classmethod(get_config_dict)
+
+
+def _as_config(given: Dict[str, Any]) -> Dict[str, Any]:
+    """A configuration as it is, or that of a model's shape."""
+    if "model_type" in given:
+        return dict(given)
+    from .configs import config_from_shape
+
+    return dict(config_from_shape(given).to_dict())
 
 
 def _plain_trainer(module: Any) -> None:

@@ -23,7 +23,7 @@ class Run:
         self.arguments = arguments
         self.options = options
         self.folder = folder
-        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0)
+        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0) or _wants_ranks(path)
         self._output = io.StringIO()
 
     def way(self, name: str) -> NoReturn:
@@ -33,9 +33,11 @@ class Run:
             script_sandbox.ranks(self.world)
         warnings.simplefilter("ignore")
         self._stage()
+        from .kernels import as_on_cuda
+
         stdout, sys.stdout = sys.stdout, self._output
         try:
-            with self.devices, self.fakes, self.tracker:
+            with as_on_cuda(), self.devices, self.fakes, self.tracker:
                 self.tracker.mark("init", 0)
                 self._run_script() if name == "ran" else self._run_module()
             if self.steps.done:
@@ -121,10 +123,16 @@ def _one_line(problem: BaseException) -> str:
 
 
 def _own_traceback(problem: BaseException, path: str) -> str:
-    """The traceback from the script's first line on: our frames above it are left out."""
-    at = problem.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename != path:
-        at = at.tb_next
-    if at is None:
-        at = problem.__traceback__
-    return "".join(traceback.format_exception(type(problem), problem, at))
+    """The traceback of the script's own error, without our frames."""
+    report = traceback.TracebackException(type(problem), problem, problem.__traceback__)
+    ours = os.path.dirname(os.path.abspath(__file__))
+    frames = [frame for frame in report.stack if os.path.dirname(frame.filename) != ours]
+    report.stack = traceback.StackSummary.from_list(frames)
+    return "".join(report.format(chain=False))
+
+
+def _wants_ranks(path: str) -> int:
+    """1 for a script that reads what a launcher of ranks sets, else 0."""
+    with open(path, "rb") as source:
+        text = source.read()
+    return int(b"LOCAL_RANK" in text or b"init_process_group" in text)

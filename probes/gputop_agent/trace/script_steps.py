@@ -149,7 +149,11 @@ class Steps:
     def _clipping(self, original: Any) -> Any:
         def clip(*arguments: Any, **options: Any) -> Any:
             self.tracker.mark("clip", self.done)
-            return original(*arguments, **options)
+            try:
+                return original(*arguments, **options)
+            finally:
+                if self._in_step:
+                    self.tracker.mark("optimizer", self.done)
 
         return clip
 

@@ -35,7 +35,8 @@ def _counts(tensor: Any) -> bool:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return on_gpu(tensor)
-    return all(_counts(getattr(tensor, name)) for name in flatten()[0])
+    held = [getattr(tensor, name) for name in flatten()[0]]
+    return all(_counts(one) for one in held if isinstance(one, torch.Tensor))
 
 
 def _stream() -> int:

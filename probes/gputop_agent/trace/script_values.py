@@ -47,7 +47,11 @@ def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Compute the operation on the known values as well; forget those that an unknown tensor is written into."""
     values = None if _RANDOM in func.tags else known_arguments(args, kwargs)
     if values is not None:
-        results = [leaf for leaf in tree_flatten(func(*values[0], **values[1]))[0] if isinstance(leaf, torch.Tensor)]
+        try:
+            computed = func(*values[0], **values[1])
+        except Exception:  # a kernel of CUDA alone: the values are not known then
+            return
+        results = leaves(computed)
         for fake, result in zip(leaves(out), results):
             if isinstance(fake, FakeTensor) and fake.shape == result.shape and known(fake) is None:
                 fake.__dict__["_known"] = result
@@ -73,7 +77,7 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
     if values is not None:
         return values.clone()
     fill = 0 if tensor.dtype == torch.bool else 1
-    return torch.full(tuple(tensor.shape), fill, dtype=tensor.dtype)
+    return torch.full(tuple(tensor.shape), fill, dtype=tensor.dtype, device="cpu")
 
 
 def true_rows(mask: torch.Tensor) -> int:
