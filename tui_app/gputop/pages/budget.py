@@ -7,7 +7,7 @@ from gputop.feed.budget import BudgetLoader, BudgetPageData
 from gputop.pages.page import Page
 from gputop.render import numbers
 from gputop.render.bars import apportion, stacked_bar
-from gputop.render.rows import Row, left, right, row_width, shorten, spread, wrap
+from gputop.render.rows import Row, clip, left, right, row_width, shorten, spread, wrap
 from gputop.widgets import plots
 from gputop_analysis.budget import LINES, Budget
 
@@ -19,7 +19,7 @@ def draw(page: BudgetPageData, width: int, height: int, chosen: int = 0, mono: b
     """All rows of the page; ``chosen`` is the number of the line that is explained."""
     found = page.budget
     name = list(LINES)[chosen]
-    rows = [headline(page, width)]
+    rows = [headline(page, width), *([session(page, width)] if height >= 20 else [])]
     thick = 2 if height >= 26 else int(height >= 20)
     rows += [stacked_bar(list(found.lines_ns.values()), _styles(), _letters(), width, mono)] * thick
     rows += [[]] * (height >= 26)
@@ -49,6 +49,23 @@ def headline(page: BudgetPageData, width: int) -> Row:
         row += [(f"   {name} ", "muted"), (numbers.percent(value, 1), "text")] if value is not None else []
     end = page.of if found.mfu is not None else f"no MFU: {found.compute_anchor}"
     return spread(row, [(shorten(end, width - row_width(row) - 2), "muted")], width)
+
+
+def session(page: BudgetPageData, width: int) -> Row:
+    """How much of the time since the start went into steps that count, where the rest went, and what it all draws."""
+    row: Row = []
+    if (found := page.goodput) is not None:
+        whole = numbers.span(found.session_ns / 1e9)
+        row += [(numbers.percent(found.goodput), "bold good"), (" goodput of ", "muted"), (whole, "text")]
+        lost = sorted(
+            ((ns, part) for part, ns in found.parts_ns.items() if part != "productive" and ns >= 5e8), reverse=True
+        )
+        said = ", ".join(f"{part.replace('_', ' ')} {numbers.span(ns / 1e9)}" for ns, part in lost[:3])
+        row += [(f"   {said}", "muted")] if said else []
+    if (drawn := page.energy) is not None:
+        each = "" if drawn.joules_per_sample is None else f", {numbers.scalar(drawn.joules_per_sample)} J a sample"
+        row = spread(row, [(f"{numbers.scalar(drawn.watts)} W{each}", "text")], width)
+    return clip(row, width)
 
 
 def waterfall(found: Budget, width: int, chosen: int, mono: bool = False) -> list[Row]:
