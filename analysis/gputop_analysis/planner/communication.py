@@ -58,9 +58,10 @@ def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Float
 def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
     """Activations to the next stage; the ranks of a tensor-parallel group send a part each (arXiv:2104.04473, 4.1)."""
     stride = layouts.tp * layouts.cp * layouts.dp
+    sync = job.habits.pipeline_sync_ms / 1e3
     whole = hidden_bytes(job, layouts)
     if not job.habits.split_pipeline_messages:
-        return np.where(layouts.pp > 1, collectives.send(cluster, stride, whole), 0.0)
-    once = collectives.send(cluster, stride, whole / layouts.tp)
+        return np.where(layouts.pp > 1, sync + collectives.send(cluster, stride, whole), 0.0)
+    once = sync + collectives.send(cluster, stride, whole / layouts.tp)
     regather = collectives.all_gather(cluster, collectives.group(cluster, layouts.tp, 1), whole)
     return np.where(layouts.pp > 1, once + np.where(layouts.sequence_parallel, 0.0, regather), 0.0)

@@ -73,16 +73,15 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
         job.model.layers, layouts.pp, (end_s + end_launch) / layer.seconds, job.habits.balanced_stages
     )
     micro = layouts.micro_batches(job.global_batch)
-    accumulate = _accumulation(job, cluster, layouts, count)
     hop = communication.pipeline(job, cluster, layouts)
-    slowest = count * layer.seconds + has_head * (end_s + end_launch) + accumulate
+    slowest = count * layer.seconds + has_head * (end_s + end_launch)
     exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, np.maximum(hop - slowest / layouts.vpp / 3, 0.2 * hop), hop)
-    everyone = job.model.layers * layer.seconds + end_s + end_launch + layouts.pp * accumulate
+    everyone = job.model.layers * layer.seconds + end_s + end_launch
     bubble = pipeline.bubble_seconds(layouts.pp, layouts.vpp, everyone, slowest, count * layer_weight, schedule)
     bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
     data, update = _data_parallel(job, cluster, layouts, count, layer, micro)
     return Cost(
-        compute=micro * (count * layer.compute + has_head * end_s + accumulate),
+        compute=micro * (count * layer.compute + has_head * end_s),
         tensor_parallel=micro * count * layer.tensor_parallel,
         context_parallel=micro * count * layer.context_parallel,
         expert_parallel=micro * count * layer.expert_parallel,
@@ -90,7 +89,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
         bubble=bubble,
         data_parallel=data,
         optimizer=update,
-        launch=micro * (count * layer.launch + has_head * end_launch),
+        launch=micro * (count * layer.launch + has_head * end_launch + _stall(job, cluster, layouts)),
     )
 
 
@@ -119,8 +118,10 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     forward = piece.forward + tp_f + cp_f + ep_f
     again = np.where(full, piece.forward, np.where(selective, piece.attention_core, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
-    host_backward = piece.host_backward + full * piece.host_forward
-    launch_forward = np.maximum(piece.host_forward - forward, 0)
+    held_up = job.habits.pipelined_tensor_ms / 1e3 * np.where((layouts.pp > 1) & (layouts.tp > 1), layouts.tp, 0)
+    host_forward = np.maximum(piece.host_forward, held_up / 3)
+    host_backward = np.maximum(piece.host_backward, held_up * 2 / 3) + full * piece.host_forward
+    launch_forward = np.maximum(host_forward - forward, 0)
     return _Pass(
         compute=piece.forward + piece.backward + again,
         tensor_parallel=(1 + full) * tp_f + tp_b,
@@ -131,19 +132,15 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     )
 
 
+def _stall(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
+    nodes = np.ceil(cluster.gpus / cluster.gpus_per_node)
+    return np.where((layouts.pp > 1) & (nodes > 1), job.habits.stall_ms_per_node / 1e3 * nodes, 0.0)
+
+
 def _behind(communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
     """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs beside products."""
     hidden = np.minimum(communication_s * (1 - 1 / ranks), compute_s * 0.7)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
-
-
-def _accumulation(job: Job, cluster: Cluster, layouts: Layouts, count: Floats) -> Floats:
-    """Adding a micro-batch's gradients to those held, where the product's epilogue does not: none is counted with it."""
-    if job.habits.fused_elementwise:
-        return 0.0 * count
-    held = weights.held(job.model, layouts, count)
-    moved = 6.0 * (held.dense + held.experts) * job.trainable_share
-    return moved / (cluster.device.bytes_per_s * cluster.device.memory_share)
 
 
 def _data_parallel(

@@ -12,10 +12,10 @@ from gputop_analysis.vram.setup import ModelShape
 class Habits:
     """What a training framework does that costs time, whatever the split."""
 
-    host_us_per_kernel: float = 30.0
+    host_us_per_kernel: float = 34.0
     """CPU time to issue one kernel from eager Python."""
     attention: str = "flash"
-    """``eager``: scores in memory; ``flash-1``: the kernels before FlashAttention-2 (2023), about half as fast."""
+    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or cuDNN on Hopper and later)."""
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
@@ -23,9 +23,18 @@ class Habits:
     """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
     split_pipeline_messages: bool = True
     """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each sends all (DeepSpeed)."""
+    pipeline_sync_ms: float = 0.2
+    """Added to each message between stages: Megatron-LM synchronises the device after every pair of sends and receives,
+    after which the CPU has to run ahead again."""
+    pipelined_tensor_ms: float = 0.0
+    """CPU time of a layer for each tensor-parallel rank once there are pipeline stages."""
+    stall_ms_per_node: float = 0.0
+    """Expected loss of a micro-batch under pipeline parallelism for each node of the cluster."""
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
+    fused_accumulation: bool = True
+    """A weight's gradient is added to the held one in the product's epilogue (Megatron's gradient accumulation fusion)."""
     fused_loss: bool = False
 
 

@@ -14,7 +14,7 @@ from gputop_analysis.planner.products import Product, attention_dims, products
 
 FORWARD_KERNELS = 24
 """Of a dense layer in eager mode with the usual fusions: 4 products, attention, 2 norms, rotary, residuals, casts."""
-COLLECTIVE_KERNELS = 4
+COLLECTIVE_KERNELS = 2
 """More of them in a forward under tensor parallelism: the collectives and the copies before them."""
 MOE_KERNELS = 30
 """More of them in a layer with experts: router, permutation, dispatch, combine."""
@@ -23,8 +23,9 @@ UNFUSED_KERNELS = 12
 BACKWARD_FLASH = 2.5
 """Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
-FLASH_1 = 0.55
-"""Speed of FlashAttention-1 over FlashAttention-2 (arXiv:2307.08691, figures 4 to 7: 1.7 to 3 times)."""
+FLASH_SPEED = {"flash-1": 0.6, "flash": 1.0, "flash-3": 1.35}
+"""Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691, figures 4 to 7), the third
+and cuDNN's 1.5 to 2 times faster in the forward on Hopper (arXiv:2407.08608, figure 5)."""
 FP8_CAST_BYTES = 4.0
 """For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
 
@@ -71,7 +72,8 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     """Embedding, last norm, logits and the loss."""
     tokens = layouts.micro_batch * job.seq / layouts.cp
     padded = VOCABULARY_MULTIPLE * np.ceil(job.model.vocab / (VOCABULARY_MULTIPLE * layouts.tp))
-    forward, data, weight = _three(job, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0)
+    wide = job.but(dtype=attention_dtype(job))
+    forward, data, weight = _three(wide, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0)
     rate = device.bytes_per_s * device.memory_share
     logits = tokens * padded
     extra = 1.0 if job.habits.fused_elementwise else 2.0
@@ -93,14 +95,14 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
     """Forward and backward of the attention core: flash (causal half only), or with the scores in memory."""
     width, value_width = attention_dims(job.model)
     heads = np.maximum(job.model.heads / layouts.tp, 1.0)
-    dtype = "bf16" if job.dtype == "fp8" else job.dtype
+    dtype = attention_dtype(job)
     peak = device.flops(dtype)
     products_flops = 2 * tokens * job.seq * heads * (width + value_width)
     if job.habits.attention != "eager":
         blocks = heads * tokens / 128 / device.multiprocessors
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
         share = device.flash_share * min(width / 128, 1.0) ** 0.25 * fill
-        seconds = 0.5 * products_flops / (peak * share * (FLASH_1 if job.habits.attention == "flash-1" else 1.0))
+        seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
         return seconds, BACKWARD_FLASH * 1.1 * seconds
     scores = tokens * job.seq * heads
     rate = device.bytes_per_s * device.memory_share
@@ -108,6 +110,11 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
     forward = np.maximum(products_flops / speed, 4 * scores / rate) + 9 * scores / rate
     backward = np.maximum(2 * products_flops / speed, 8 * scores / rate) + 11 * scores / rate
     return forward, backward
+
+
+def attention_dtype(job: Job) -> str:
+    """What runs where fp8 recipes stay in 16 bits: attention and the head (Transformer Engine's defaults)."""
+    return "bf16" if job.dtype == "fp8" else job.dtype
 
 
 def _product(
@@ -129,8 +136,12 @@ def _three(
     casts = FP8_CAST_BYTES * (job.dtype == "fp8") / (device.bytes_per_s * device.memory_share)
     forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch) + casts * batch * rows * inputs
     data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
-    accumulated = 2.0 * job.habits.gradient_bytes
-    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, accumulated) + casts * batch * rows * outputs
+    fused = job.habits.fused_accumulation
+    written = 2.0 * job.habits.gradient_bytes if fused else 2.0
+    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, written) + casts * batch * rows * outputs
+    if not fused:
+        added = batch * inputs * outputs * (2.0 + 2.0 * job.habits.gradient_bytes)
+        weight = weight + added / (device.bytes_per_s * device.memory_share)
     return forward, data, weight
 
 

@@ -10,6 +10,7 @@ from itertools import product
 from gputop_analysis.catalog import model as known_model
 from gputop_analysis.catalog.params import params
 from gputop_analysis.peaks import find_gpu
+from gputop_analysis.planner.hardware import network_kind
 from gputop_analysis.planner.job import Habits
 from gputop_analysis.vram.setup import ModelShape
 
@@ -55,14 +56,19 @@ def habits_of(row: Row, dtype: str) -> Habits:
     early = megatron and old and "nemo" not in framework and "core" not in framework
     fused_loss = "ce fusion" in notes or "fused ce" in notes or "liger" in notes
     if "nanotron" in framework:
-        return Habits(overlap_gradients=False, balanced_stages=True, fused_elementwise=False)
+        return Habits(
+            overlap_gradients=False, balanced_stages=True, fused_elementwise=False, fused_accumulation=False, pipeline_sync_ms=0.8,
+            pipelined_tensor_ms=3.4, stall_ms_per_node=19.0 if network_kind(row.get("interconnect", "")) == "ethernet" else 0.0,
+        )  # fmt: skip
     if early:
         return Habits(
-            attention="eager", overlap_gradients=False, split_pipeline_messages="deepspeed" not in framework
-        )
+            attention="eager", overlap_gradients=False, pipeline_sync_ms=0.8,
+            split_pipeline_messages="deepspeed" not in framework, fused_accumulation="deepspeed" not in framework,
+        )  # fmt: skip
     if "foundry" in framework or "composer" in framework:
-        return Habits(attention="flash-1", fused_elementwise=False)
+        return Habits(attention="flash-1", fused_elementwise=False, fused_accumulation=False)
     return Habits(
+        attention="flash-3" if megatron or "nemo" in framework else "flash",
         overlap_gradients="overlaps disabled" not in notes,
         overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
         fused_loss=fused_loss,
