@@ -185,3 +185,9 @@ def test_the_position_bar_has_its_dot_where_the_replay_stands():
     row = footer.position_bar(Position(50, 0, 100, 2.0, True), 80)
     text = row_text(row)
     assert row_width(row) == 80 and "▶ 2x" in text and 0.4 < text.index("●") / 80 < 0.6
+
+
+def test_a_finding_shows_its_rent_where_there_is_room():
+    finding = a_finding(recoverable_usd=12.5)
+    assert row_text(findings.line(finding, 120)).rstrip().endswith("$12.50")
+    assert "$" not in row_text(findings.line(finding, 78)) and "$" not in row_text(findings.line(a_finding(), 120))

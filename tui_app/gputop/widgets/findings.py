@@ -41,12 +41,14 @@ def line(finding: Finding, width: int, chosen: bool = False) -> Row:
 
 
 def cost(finding: Finding, width: int) -> Row:
-    """Recoverable time in fixed columns: milliseconds a step, and hours over the rest where that is known."""
+    """Recoverable time in fixed columns: milliseconds a step; hours over the rest and their rent where known."""
     if finding.recoverable_ms_per_step is None:
         return []
     row: Row = [(right(numbers.ms(finding.recoverable_ms_per_step), 7), "text"), (" ms/step", "muted")]
     if width >= 70 and finding.recoverable_hours is not None:
         row += [(right(numbers.span(finding.recoverable_hours * 3600), 9), "text")]
+    if width >= 96 and finding.recoverable_usd is not None:
+        row += [(right(f"${finding.recoverable_usd:,.2f}", 10), "text")]
     return row
 
 
