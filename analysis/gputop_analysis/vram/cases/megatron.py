@@ -24,27 +24,36 @@ class NotModelled(ValueError):
     """Arguments that no formula here covers; its text says which."""
 
 
-def shape_of(shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None) -> ModelShape:
+def shape_of(shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None, seq: int) -> ModelShape:
     """The model that the arguments describe.
 
     Raises:
         NotModelled: it has layers of other kinds, or its dimensions are not all said.
     """
     _refuse(args, test)
-    family = "bert" if re.search(r"\bbert", test) else "llama" if args.get("normalization") == "RMSNorm" else "gpt2"
     gated = bool(args.get("swiglu"))
     heads = shape.heads
     return replace(
         shape,
-        family=family,
+        family=_family(args, test),
         gated_mlp=gated,
         kv_heads=int(args.get("num-query-groups", 0)) or heads,
         head_dim=int(args.get("kv-channels", 0)),
         vocab=padded_vocab(args, test, tp, vocab),
         tied_embeddings=not args.get("untie-embeddings-and-output-weights"),
+        max_position=seq,
         params=0,
         **_experts(shape, args),
     )
+
+
+def _family(args: dict[str, Any], test: str) -> str:
+    """The family of Transformers that has the same norms, biases and position table."""
+    if re.search(r"\bbert", test):
+        return "bert"
+    if args.get("normalization") == "RMSNorm":
+        return "llama"
+    return "gpt2" if args.get("position-embedding-type", "learned_absolute") == "learned_absolute" else "gpt_neox"
 
 
 def _refuse(args: dict[str, Any], test: str) -> None:

@@ -150,7 +150,7 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
         vpp=_virtual(cells, pp),
         cp=cp,
         ep=ep,
-        sequence_parallel=bool(args.get("sequence-parallel")),
+        sequence_parallel=bool(args.get("sequence-parallel")) and tp > 1,
         sharding="ddp" if sharding == "none" and (dp or 1) > 1 else sharding if (dp or 1) > 1 else "none",
         offload=text.offload(written),
         pipeline_stage=pp - 1 if "last rank" in cells.get("mem_metric", "") else 0,
@@ -170,7 +170,7 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel)
     shape = shape_of(cells)
     if isinstance(args := said.get("args"), dict) and "megatron" in cells.get("framework", "").lower():
         vocab = text.count(cells.get("vocab", ""))
-        return megatron.shape_of(shape, args, str(said.get("test", "")), parallel.tp, vocab)
+        return megatron.shape_of(shape, args, str(said.get("test", "")), parallel.tp, vocab, _needed(cells, "seq"))
     return shape
 
 

@@ -1,0 +1,203 @@
+"""How far the memory estimates are from published measurements.
+
+    python bench/vram_accuracy.py DIR [--tier trace|profile|formula|best] [--json] [--groups] [--rows]
+                                      [--limit N] [--write] [--write-intervals]
+
+``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes through
+the tier, and is compared with what was measured: allocated with allocated, reserved with reserved, the driver's view
+with the device total. Rows are never looked up. ``best`` (the default) takes the profile tier where it covers a row, else
+the formula; ``trace`` needs torch here, and traces each distinct setup once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import pickle
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gputop_analysis import catalog
+from gputop_analysis.vram.cases import Case, read, score
+from gputop_analysis.vram.cases.score import Answer
+from gputop_analysis.vram.estimate import GIB, Estimate
+from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.tiers import NotCoveredError, estimate
+
+ROOT = Path(__file__).parent.parent
+INTERVALS = ROOT / "analysis/gputop_analysis/data/vram_intervals.json"
+CACHE = Path(tempfile.gettempdir(), "gputop-vram-traces")
+
+
+def cases(folder: Path, limit: int | None) -> Iterator[Case]:
+    """Those of every CSV file of the folder that has the columns; at most ``limit`` of each."""
+    for path in sorted(folder.rglob("*.csv")):
+        with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+            rows = csv.DictReader(lines)
+            if not {"measured_peak_GiB", "oom"} & set(rows.fieldnames or ()):
+                print(f"{path.name}: none of the columns, left out", file=sys.stderr)
+                continue
+            for number, row in enumerate(rows):
+                if limit is None or number < limit:
+                    yield read(row, path.stem)
+
+
+def answer(case: Case, tier: str | None) -> Answer:
+    """The estimate for a case, or why there is none."""
+    if case.setup is None:
+        return Answer(case, reason=case.reason)
+    capacity = _capacity(case.gpu)
+    try:
+        found = _traced(case.setup, capacity) if tier == "trace" else estimate(case.setup, tier, advice=False)
+    except (NotCoveredError, LookupError, ValueError, ImportError) as why:
+        return Answer(case, reason=f"{tier or 'best'} tier: {why}"[:120])
+    sizes = {
+        "allocated": found.peak.allocated,
+        "reserved": found.peak.reserved,
+        "device": found.device_total,
+    }
+    fitting = None if capacity is None else _fits(found, capacity)
+    return Answer(case, found.peak.tier, sizes.get(case.metric, 0) / GIB, fitting)
+
+
+def _capacity(name: str) -> int | None:
+    try:
+        return catalog.gpu(name).usable_bytes if name else None
+    except LookupError:
+        return None
+
+
+def _fits(found: Estimate, capacity: int) -> bool:
+    if found.runs_in_capacity is not None:
+        return found.runs_in_capacity
+    return found.device_total <= capacity
+
+
+def _traced(setup: Setup, capacity: int | None) -> Estimate:
+    """With the trace of a setup, made once and kept in a temporary folder."""
+    if setup.kernels and setup.loss == "plain":
+        raise NotCoveredError("fused Triton kernels are not traced")
+    return estimate(setup, "trace", capacity, log=_log(setup), advice=False)
+
+
+def _log(setup: Setup) -> EventLog:
+    from gputop import tracing
+
+    CACHE.mkdir(exist_ok=True)
+    kept = CACHE / f"{zlib.crc32(repr(setup).encode()):08x}.pickle"
+    if kept.exists():
+        found = pickle.loads(kept.read_bytes())
+    else:
+        try:
+            found = tracing.trace(setup, progress=lambda line: None)
+        except ValueError as error:
+            found = str(error)
+        kept.write_bytes(pickle.dumps(found))
+    if isinstance(found, str):
+        raise NotCoveredError(found)
+    return found
+
+
+def judge(answers: list[Answer]) -> dict[str, Any]:
+    """What the bench prints: per source and overall."""
+    found = score.runs(answers)
+    sources = sorted({one.case.source for one in answers})
+    return {
+        "sources": {source: _of([one for one in answers if one.case.source == source]) for source in sources},
+        "overall": _of(answers),
+        "megatron_hidden_1024_tests": score.errors(score.large_megatron(found)),
+        "halves": {
+            "tuned_on": score.errors([run for run in found if not run.held_out]),
+            "held_out": score.errors([run for run in found if run.held_out]),
+        },
+    }
+
+
+def _of(answers: list[Answer]) -> dict[str, Any]:
+    found = score.runs(answers)
+    return {
+        "rows": len(answers),
+        "rows_used": sum(not one.reason for one in answers),
+        "rows_skipped": score.skipped(answers),
+        "errors": score.errors(found),
+        "by_metric": score.by(found, lambda run: run.metric),
+        "by_tier": score.by(found, lambda run: run.tier),
+        "fits": score.fits(answers),
+    }
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """One row of the table that people read."""
+    if not found["runs"]:
+        return f"{name:68} {'no runs':>8}"
+    return (
+        f"{name[:68]:68} {found['runs']:5} {found['median_abs_error_pct']:8.1f} {found['p90_abs_error_pct']:8.1f}"
+        f" {found['bias_pct']:8.1f}"
+    )
+
+
+def report(judged: dict[str, Any], answers: list[Answer], groups: bool) -> None:
+    """The table on stdout."""
+    print(f"{'':68} {'runs':>5} {'median %':>8} {'p90 %':>8} {'bias %':>8}")
+    for source, found in (*judged["sources"].items(), ("overall", judged["overall"])):
+        print(line(f"{source}: {found['rows_used']} of {found['rows']} rows", found["errors"]))
+        for metric, part in found["by_metric"].items():
+            print(line(f"    {metric}", part))
+        fits = found["fits"]
+        if fits["oom"]:
+            print(
+                f"    out of memory: {fits['oom']} of {fits['runs']} runs, recall {fits['oom_recall']}, "
+                f"precision {fits['oom_precision']}; fits: recall {fits['fits_recall']}, precision {fits['fits_precision']}"
+            )
+        for reason, count in found["rows_skipped"].items() if source != "overall" else ():
+            print(f"    skipped {count:4}: {reason}")
+    print(line("Megatron-LM tests of 1024 hidden channels and more", judged["megatron_hidden_1024_tests"]))
+    for half, part in judged["halves"].items():
+        print(line(f"half of the runs, {half.replace('_', ' ')}", part))
+    for name, part in (
+        score.by(score.runs(answers), lambda run: f"{run.source}: {run.metric}: {score.group(run)}").items()
+        if groups
+        else ()
+    ):
+        print(line(name, part))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--tier", choices=("trace", "profile", "formula", "best"), default="best")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--groups", action="store_true", help="errors by what is trained, sharded and kept")
+    parser.add_argument("--limit", type=int, help="rows of each file at most")
+    parser.add_argument("--write", action="store_true", help="write docs/vram_accuracy.md")
+    parser.add_argument("--write-intervals", action="store_true", help="write the packaged table of intervals")
+    options = parser.parse_args()
+    if not options.folder.is_dir():
+        parser.error(f"no folder {options.folder}")
+    tier = None if options.tier == "best" else options.tier
+    answers = [answer(case, tier) for case in cases(options.folder, options.limit)]
+    if not answers:
+        parser.error(f"no CSV file with these columns under {options.folder}")
+    judged = {"bench": "vram_accuracy", "tier": options.tier, **judge(answers)}
+    if options.write_intervals:
+        write_intervals(answers)
+    if options.json:
+        print(json.dumps(judged))
+    else:
+        report(judged, answers, options.groups)
+
+
+def write_intervals(answers: list[Answer]) -> None:
+    """Replace the tiers of the packaged table that these answers speak for."""
+    kept = json.loads(INTERVALS.read_text()) if INTERVALS.exists() else {}
+    INTERVALS.write_text(score.as_json({**kept, **score.interval_table(score.runs(answers))}))
+
+
+if __name__ == "__main__":
+    main()
