@@ -137,6 +137,8 @@ class Tracker(TorchDispatchMode):
                 self.track(item)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor comes back with the tensors that it wraps
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0].replace("aten.", "")
@@ -287,4 +289,5 @@ def _parts(tensor: torch.Tensor) -> List[torch.Tensor]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
-    return [part for name in flatten()[0] for part in _parts(getattr(tensor, name))]
+    held = [getattr(tensor, name) for name in flatten()[0]]
+    return [part for one in held if isinstance(one, torch.Tensor) for part in _parts(one)]
