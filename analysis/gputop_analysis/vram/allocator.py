@@ -26,7 +26,7 @@ NEVER = 1 << 60
 _ARENA = 1 << 36
 
 
-class OutOfMemoryError(Exception):
+class OutOfMemoryError(MemoryError):
     """No segment could be had, also after the cached ones were given back."""
 
 

@@ -1,0 +1,88 @@
+"""All layers from four: against logs of all layers, made up and traced by the trace of models."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from vram_log import LogBuilder, training
+
+from gputop_analysis.vram.deepen import deepen
+from gputop_analysis.vram.replay import peak
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+
+SHAPE = ModelShape("tiny", hidden=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn=160, vocab=500, max_position=64)
+SETUPS = {
+    "full": Setup(SHAPE, seq=64, micro_batch=2, accumulation=2, weights="fp32", checkpointing="full"),
+    "adapters": Setup(SHAPE, seq=64, micro_batch=2, lora=Lora(8, ("q_proj", "v_proj"))),
+}
+
+
+@pytest.mark.parametrize("layers", [5, 6, 9, 33])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_events_are_those_of_a_log_of_all_layers(layers, checkpointing):
+    deep, whole = (
+        deepen(training(4, checkpointing=checkpointing), layers),
+        training(layers, checkpointing=checkpointing),
+    )
+    assert np.array_equal(deep.events, whole.events)
+    for column in ("bytes", "stream", "layer"):
+        assert np.array_equal(getattr(deep, column), getattr(whole, column))
+    assert deep.marks == whole.marks
+    assert peak(deep) == peak(whole)
+
+
+def test_four_of_four_is_the_log_itself():
+    log = training(4)
+    assert deepen(log, 4) is log
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_too_few_traced_layers_are_refused(layers):
+    with pytest.raises(ValueError, match=f"{layers} layers cannot stand for 8"):
+        deepen(training(layers), 8)
+
+
+def test_unlike_middle_layers_are_refused():
+    build = LogBuilder().mark("forward")
+    for layer, size in enumerate((1, 2, 3, 1)):
+        build.make(size << 20, layer=layer)
+    with pytest.raises(ValueError, match="unlike"):
+        deepen(build.log(), 8)
+
+
+def test_what_was_made_before_all_layers_and_is_freed_by_one_after_the_other_is_refused():
+    build = LogBuilder().mark("forward")
+    before = [build.make(1 << 20) for _ in range(4)]
+    for layer in range(4):
+        build.make(2 << 20, layer=layer)
+        build.free(before[layer])
+    with pytest.raises(ValueError, match="far one"):
+        deepen(build.log(), 8)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """Logs of the trace of models, by setup and layers."""
+    models = pytest.importorskip("gputop_agent.trace.models")
+    pytest.importorskip("transformers")
+    from gputop_analysis.vram.eventlog import load
+
+    folder = tmp_path_factory.mktemp("logs")
+
+    def log(setup, layers):
+        tracker = models.trace(asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True)
+        tracker.log.save(str(folder / "log.json.gz"), tracker.meta)
+        return load(folder / "log.json.gz")
+
+    return {name: (log(setup, 4), log(setup, 6)) for name, setup in SETUPS.items()}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_traced_model_deepens_event_for_event(traced, name):
+    shallow, whole = traced[name]
+    deep = deepen(shallow, 6)
+    assert np.array_equal(deep.events, whole.events)
+    assert np.array_equal(deep.layer, whole.layer)
+    ours, theirs = peak(deep), peak(whole)
+    assert (ours.allocated, ours.reserved, ours.layers) == (theirs.allocated, theirs.reserved, theirs.layers)
+    assert ours.operation == theirs.operation
