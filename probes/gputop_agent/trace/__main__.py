@@ -10,6 +10,7 @@ if not __package__:
     _spec = importlib.util.spec_from_file_location(
         "gputop_agent", os.path.join(_folder, "__init__.py"), submodule_search_locations=[_folder]
     )
+    assert _spec is not None and _spec.loader is not None
     sys.modules["gputop_agent"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["gputop_agent"])
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import torch
 from torch import nn
 
-from .build import quiet
+from . import quantized
+from .build import DTYPES, compute_dtype, quiet
+
+
+def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> Any:
+    """Quantise and add adapters as the setup says; on the meta device."""
+    lora, kind = setup.get("lora"), setup.get("quantized") or ""
+    if kind:
+        with torch.device("meta"):
+            quantized.quantize(model, kind, compute_dtype(setup), tracker.operator)
+            if lora:
+                quantized.adapt(model, lora, DTYPES[lora.get("dtype") or "fp32"])
+        notes.append("%s weights and their matrix products as in bitsandbytes, by hand" % kind)
+        return model
+    return add_lora(model, lora) if lora else model
 
 
 def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:

@@ -1,7 +1,7 @@
 """The operators that autocast runs in fp32 on CUDA and not on the CPU, taught to the CPU.
 
-Lists: ``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE`` of ``aten/src/ATen/autocast_mode.h``. The list of what runs
-in lower precision is the same for both as far as training of transformers goes.
+Lists: ``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE`` of ``aten/src/ATen/autocast_mode.h``. The list of what
+runs in lower precision is the same for both as far as training of transformers goes.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def uniform(config: Any) -> bool:
     return len(set(kinds)) <= 1 and not dense and max(sparse) == 1 and windows is None and not two_stacks
 
 
-def build(config: Any, dtype: torch.dtype, attention: str) -> nn.Module:
+def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
     """The model for training of a configuration, on the meta device."""
     from .heads import auto_class
 

@@ -1,7 +1,7 @@
 """Operations that take another way on CUDA than on the CPU, forced onto the way of CUDA.
 
-Composite operators choose their kernel by the device. While ``as_on_cuda`` is on, the choice is made here for tensors on
-the CPU as ``aten/src/ATen/native`` makes it for CUDA: dropout keeps a mask of one byte a value, attention runs in
+Composite operators choose their kernel by the device. While ``as_on_cuda`` is on, the choice is made here for tensors
+on the CPU as ``aten/src/ATen/native`` makes it for CUDA: dropout keeps a mask of one byte a value, attention runs in
 FlashAttention or the memory-efficient kernel, RMSNorm in one kernel.
 """
 

@@ -26,7 +26,7 @@ def version(text: str) -> Tuple[int, ...]:
 
 
 def behave_like(model: nn.Module, transformers: str) -> bool:
-    """Compute the causal loss as that version of transformers does, older than the one here; whether anything changed."""
+    """Compute the causal loss as that older version of transformers does; False where nothing is to change."""
     asked = version(transformers)
     if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False

@@ -6,29 +6,50 @@ import argparse
 import json
 import sys
 import time
-from typing import List, Optional
+import traceback
+from typing import Any, Dict, List, Optional
+
+NO_LIBRARY = 3
+"""Exit code where torch or transformers is missing."""
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Trace what the arguments ask for, a setup or a script; the exit code."""
+    """Trace what the arguments ask for, a model or a script; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and not given[0].startswith("-"):
         from . import script
 
         return script.main(given)
     options = parser().parse_args(given)
+    with open(options.setup, encoding="utf-8") as text:
+        setup = json.load(text)
+    try:
+        return _trace(setup, options)
+    except ImportError as error:
+        say("error: %s has no %s: install it there, or leave --tier trace" % (sys.executable, error.name or error))
+        return NO_LIBRARY
+    except Exception as error:
+        traceback.print_exc()
+        say("error: %s" % _said(error))
+        return 1
+
+
+def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
     began = time.perf_counter()
     say("importing torch and transformers")
     from . import models
 
-    with open(options.setup, encoding="utf-8") as text:
-        setup = json.load(text)
     say("tracing %s" % setup["model"].get("name", "the model"))
     tracker = models.trace(setup, options.config, options.full)
     tracker.meta["trace_s"] = round(time.perf_counter() - began, 2)
     tracker.log.save(options.out, tracker.meta)
     say("%d storages in %.1f s" % (len(tracker.log.storages), tracker.meta["trace_s"]))
     return 0
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return "%s: %s" % (type(error).__name__, lines[0]) if lines else type(error).__name__
 
 
 def parser() -> argparse.ArgumentParser:

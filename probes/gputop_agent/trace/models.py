@@ -32,8 +32,7 @@ def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = Fals
         notes.append("the loss is computed as transformers %s does" % setup["transformers"])
     if setup.get("loss") in ("fused", "chunked") and not losses.fuse(model, setup["loss"], tracker.operator):
         notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, setup["loss"]))
-    if setup.get("lora"):
-        model = adapters.add_lora(model, setup["lora"])
+    model = adapters.adapt(model, setup, tracker, notes)
     if setup.get("checkpointing") == "full":
         checkpoint(model, bool(setup.get("lora")))
     with build.quiet(), as_on_cuda(), as_for_real_tensors(), FakeTensorMode(allow_non_fake_inputs=True), tracker:
@@ -41,7 +40,7 @@ def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = Fals
         build.materialize(model)
         tracker.attach(model, model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = optimizers.make(setup.get("optimizer") or "adamw", trained)
+        optimizer = optimizers.make(setup.get("optimizer") or "adamw", trained, model)
         loop = Loop(tracker, model, optimizer, lambda: heads.batch(config, setup))
         loop.clip = bool(setup.get("clip_grad", True))
         loop.accumulation = int(setup.get("accumulation") or 1)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import torch
+
+from . import states
+from .states import HandWritten
 
 Parameters = List[torch.nn.Parameter]
 
 
-def make(name: str, parameters: Parameters) -> Any:
-    """The optimizer called ``name`` over ``parameters``; None for ``none`` and where nothing is trained.
+def make(name: str, parameters: Parameters, model: Any = None) -> Any:
+    """The optimizer called ``name`` over ``parameters`` of ``model``; None for ``none`` and where nothing is trained.
 
     Raises:
         ValueError: there is none of this name.
@@ -20,17 +23,91 @@ def make(name: str, parameters: Parameters) -> Any:
     maker = _MAKERS.get(name)
     if maker is None:
         raise ValueError("no optimizer %s in the trace; it knows %s" % (name, ", ".join(sorted(_MAKERS))))
-    return maker(parameters)
+    return maker(parameters, model)
 
 
-def _adamw(**kernel: bool) -> Callable[[Parameters], Any]:
-    return lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, **kernel)
+class Several:
+    """Optimizers that are stepped one after the other, as one."""
+
+    def __init__(self, parts: List[Any]) -> None:
+        self.parts = [part for part in parts if part is not None]
+
+    @property
+    def state(self) -> Dict[Any, Any]:
+        return {parameter: state for part in self.parts for parameter, state in part.state.items()}
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=set_to_none)
 
 
-_MAKERS = {
+def _adamw(**kernel: Any) -> Callable[..., Any]:
+    return lambda parameters, _model: torch.optim.AdamW(parameters, lr=1e-4, **kernel)
+
+
+def _sgd(**options: Any) -> Callable[..., Any]:
+    return lambda parameters, _model: torch.optim.SGD(parameters, lr=1e-3, foreach=True, **options)
+
+
+def _fused(count: int, eight_bit: bool = False) -> Callable[..., Any]:
+    return lambda parameters, _model: HandWritten(parameters, states.fused_states(count, eight_bit), states.in_place)
+
+
+def _eight_bit(count: int) -> Callable[..., Any]:
+    """The Trainer of transformers leaves the states of embeddings in fp32 (``GlobalOptimManager``)."""
+
+    def make(parameters: Parameters, model: Any) -> Any:
+        whole = _embeddings(model)
+        kept = [weight for weight in parameters if id(weight) in whole]
+        rest = [weight for weight in parameters if id(weight) not in whole]
+        parts = [_fused(count)(kept, model)] if kept else []
+        return Several(parts + ([_fused(count, True)(rest, model)] if rest else []))
+
+    return make
+
+
+def _embeddings(model: Any) -> Any:
+    modules = model.modules() if model is not None else ()
+    return {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
+
+
+def _paged(parameters: Parameters, _model: Any) -> Any:
+    """States in unified memory, which PyTorch's allocator knows nothing of."""
+    return HandWritten(parameters, lambda _parameter: {"step": 0}, states.in_place)  # type: ignore[dict-item]
+
+
+def _adafactor(parameters: Parameters, _model: Any) -> Any:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(parameters, lr=1e-3, scale_parameter=False, relative_step=False)
+
+
+def _came(parameters: Parameters, _model: Any) -> Any:
+    return HandWritten(parameters, states.came_begin, states.came_update)
+
+
+def _muon(parameters: Parameters, model: Any) -> Any:
+    inner, rest = states.split_for_muon(parameters, model)
+    muon = HandWritten(inner, states.muon_begin, states.muon_update) if inner else None
+    return Several([muon, torch.optim.AdamW(rest, lr=1e-4, foreach=True) if rest else None])
+
+
+_MAKERS: Dict[str, Callable[..., Any]] = {
     "adamw": _adamw(foreach=True),
     "adamw-fused": _adamw(fused=True),
     "adamw-loop": _adamw(foreach=False),
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
-    "sgd-momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
+    "adamw-8bit": _eight_bit(2),
+    "adamw-paged": _paged,
+    "adamw-paged-8bit": _paged,
+    "adafactor": _adafactor,
+    "lion": _fused(1),
+    "lion-8bit": _eight_bit(1),
+    "sgd": _sgd(),
+    "sgd-momentum": _sgd(momentum=0.9),
+    "muon": _muon,
+    "came": _came,
 }

@@ -28,7 +28,7 @@ def _nothing() -> Any:
 
 
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", _nothing)
-_next_number: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+_next_number: Callable[[], int] = getattr(getattr(torch._C, "_autograd"), "_get_sequence_nr", lambda: 0)
 
 
 def repeated_layers(model: nn.Module) -> Dict[str, int]:

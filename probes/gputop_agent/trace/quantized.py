@@ -1,0 +1,169 @@
+"""Linear layers whose frozen weights are quantised, with the memory of bitsandbytes, and LoRA on them as peft adds it.
+
+bitsandbytes needs CUDA, so its layers are written by hand: packed weights and block constants are held, and the matrix
+multiplications make the whole weight in the type of the computation for as long as they run (``bitsandbytes/nn/modules.py``,
+``autograd/_functions.py``, ``functional.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+import torch
+from torch import nn
+
+NF4_BLOCK = 64
+"""Weights that share one constant (Dettmers et al. 2023, QLoRA, section 3)."""
+CONSTANTS_BLOCK = 256
+"""Constants that share one constant under double quantisation."""
+_KEPT_WHOLE = ("lm_head", "embed_out", "output_embedding", "score", "classifier")
+"""Heads, which transformers does not quantise."""
+
+Named = Callable[[str], Any]
+
+
+def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) -> int:
+    """Replace the linear layers but the head by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``."""
+    count = 0
+    for path, module in list(model.named_modules()):
+        if type(module) is not nn.Linear or path.rpartition(".")[2] in _KEPT_WHOLE:
+            continue
+        parent = model.get_submodule(path.rpartition(".")[0])
+        layer = Linear4bit(module, compute, named) if kind == "nf4" else Linear8bit(module, named)
+        setattr(parent, path.rpartition(".")[2], layer)
+        count += 1
+    return count
+
+
+class Linear4bit(nn.Module):
+    """4-bit NormalFloat with double quantisation."""
+
+    def __init__(self, linear: nn.Linear, compute: torch.dtype, named: Named) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        count = linear.weight.numel()
+        blocks = -(-count // NF4_BLOCK)
+        self.compute, self.named = compute, named
+        self.weight = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+        self.bias = linear.bias
+        self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8))
+        self.register_buffer("nested_absmax", torch.empty(-(-blocks // CONSTANTS_BLOCK)))
+        self.register_buffer("nested_code", torch.empty(256))
+        self.register_buffer("offset", torch.empty(()))
+        self.register_buffer("code", torch.empty(16))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        came_in = value.dtype
+        out = _Matmul4bit.apply(value.to(self.compute), self)
+        if self.bias is not None:
+            out = out + self.bias.to(self.compute)
+        return out.to(came_in)
+
+    def dequantize(self) -> torch.Tensor:
+        """The whole weight; its constants are made first and then freed."""
+        with self.named("dequantize_4bit"):
+            constants = torch.empty(self.absmax.shape, dtype=torch.float32)
+            whole = torch.empty(self.out_features, self.in_features, dtype=self.compute)
+            del constants
+            return whole
+
+
+class _Matmul4bit(torch.autograd.Function):
+    """``MatMul4Bit``: keeps neither the input nor the whole weight."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, layer: Linear4bit) -> torch.Tensor:
+        ctx.layer = layer
+        return nn.functional.linear(value, layer.dequantize())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return torch.matmul(grads[0], ctx.layer.dequantize()), None
+
+
+class Linear8bit(nn.Module):
+    """LLM.int8 (Dettmers et al. 2022) with a threshold of 6 and no columns above it."""
+
+    def __init__(self, linear: nn.Linear, named: Named) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.named = named
+        self.weight = nn.Parameter(torch.empty(linear.weight.shape, dtype=torch.int8), requires_grad=False)
+        self.bias = linear.bias
+        self.register_buffer("row_constants", torch.empty(linear.out_features))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        out = _Matmul8bit.apply(value, self)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+
+class _Matmul8bit(torch.autograd.Function):
+    """``MatMul8bitLt``: the input in int8 and the product in int32 are temporary; the backward makes the whole weight."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, layer: Linear8bit) -> torch.Tensor:
+        ctx.layer, ctx.came_in = layer, value.dtype
+        with layer.named("int8_matmul"):
+            half = value.to(torch.float16)
+            flat = half.reshape(-1, half.shape[-1])
+            rows = torch.empty(flat.shape, dtype=torch.int8)
+            constants = torch.empty(flat.shape[0], dtype=torch.float32)
+            product = torch.empty(flat.shape[0], layer.out_features, dtype=torch.int32)
+            out = torch.empty(flat.shape[0], layer.out_features, dtype=torch.float16)
+            del rows, constants, product
+            return out.to(value.dtype).reshape(*value.shape[:-1], layer.out_features)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        layer = ctx.layer
+        with layer.named("int8_dequantize"):
+            whole = torch.empty(layer.out_features, layer.in_features, dtype=grads[0].dtype)
+        return torch.matmul(grads[0], whole).to(ctx.came_in), None
+
+
+class QuantizedLora(nn.Module):
+    """peft's ``lora.Linear4bit`` and ``Linear8bitLt``: the base's result is copied, then the adapter's added."""
+
+    def __init__(self, base: nn.Module, rank: int, dropout: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = nn.Linear(int(base.in_features), rank, bias=False, dtype=dtype)  # type: ignore[arg-type]
+        self.lora_B = nn.Linear(rank, int(base.out_features), bias=False, dtype=dtype)  # type: ignore[arg-type]
+        self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        result = self.base_layer(value)
+        if isinstance(self.base_layer, Linear4bit):
+            result = result.clone()
+        converts = not torch.is_autocast_enabled()
+        if converts:
+            value = value.to(self.lora_A.weight.dtype)
+        added = self.lora_B(self.lora_A(self.lora_dropout(value))) * 1.0
+        return result + (added.to(result.dtype) if converts else added)
+
+
+def adapt(model: Any, lora: Dict[str, Any], dtype: torch.dtype) -> int:
+    """Freeze the model and put adapters on the quantised layers that ``lora`` names; how many."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    targets = list(lora.get("targets") or ["q_proj", "v_proj"])
+    count = 0
+    for path, module in list(model.named_modules()):
+        name = path.rpartition(".")[2]
+        if isinstance(module, (Linear4bit, Linear8bit)) and (targets == ["all-linear"] or _named(path, targets)):
+            layer = QuantizedLora(module, int(lora.get("rank") or 16), float(lora.get("dropout") or 0.0), dtype)
+            setattr(model.get_submodule(path.rpartition(".")[0]), name, layer)
+            count += 1
+    return count
+
+
+def _named(path: str, targets: Any) -> bool:
+    """As peft matches: a target is the path or its end."""
+    return any(path == target or path.endswith("." + target) for target in targets)
+
+
+def prepare_for_training(model: Any, cast: Optional[torch.dtype] = torch.float32) -> None:
+    """peft's ``prepare_model_for_kbit_training``: what is not quantised becomes fp32, embeddings and head included."""
+    for parameter in model.parameters():
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            parameter.data = parameter.data.to(cast)

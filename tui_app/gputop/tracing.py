@@ -1,0 +1,118 @@
+"""Start a trace in the user's interpreter and read the event log that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.eventlog import EventLog
+    from gputop_analysis.vram.setup import Setup
+
+Progress = Callable[[str], None]
+_SAYS = "trace: "
+_FAILS = "trace: error: "
+_NO_LIBRARY = 3
+"""Exit code of a trace whose interpreter lacks torch or transformers."""
+
+
+def trace(
+    setup: Setup,
+    python: str | None = None,
+    *,
+    config: str = "",
+    factory: str = "",
+    full: bool = False,
+    progress: Progress | None = None,
+) -> EventLog:
+    """The memory events of two steps of a setup, all layers of the model in them.
+
+    Args:
+        setup: the model and how it is trained.
+        python: the interpreter whose torch and transformers run; None: this one.
+        config: a Hugging Face configuration to take instead of the setup's shape: a file, a directory, a cached name.
+        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of transformers.
+        full: trace every layer instead of four that stand for all.
+        progress: told each line of what happens; None: they go to stderr.
+
+    Raises:
+        ImportError: the interpreter has no torch or no transformers.
+        ValueError: the model cannot be built or traced; the message says why.
+    """
+    from gputop_analysis.vram.deepen import deepen
+
+    with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
+        asked = Path(folder, "setup.json")
+        asked.write_text(json.dumps(asdict(setup)), encoding="utf-8")
+        arguments = ["--setup", str(asked)]
+        arguments += ["--config", config] if config else []
+        arguments += ["--factory", factory] if factory else []
+        arguments += ["--full"] if full else []
+        log = run(arguments, Path(folder, "log.json.gz"), python, progress)
+    depth = int(log.meta.get("depth") or 0)
+    return deepen(log, depth) if depth > int(log.meta.get("layers") or 0) else log
+
+
+def run(arguments: Sequence[str], out: Path, python: str | None = None, progress: Progress | None = None) -> EventLog:
+    """Run the trace command of the guest with ``arguments``; it writes ``out``, which is read.
+
+    Raises:
+        ImportError, ValueError: as of ``trace``.
+    """
+    from gputop_analysis.vram.eventlog import load
+
+    command = [python or sys.executable, str(_entry()), *arguments, "--out", str(out)]
+    tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_env()
+        )
+    except OSError as error:
+        raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None
+    try:
+        said = _follow(process, tell)
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    if code == 0 and out.exists():
+        return load(out)
+    raise (ImportError if code == _NO_LIBRARY else ValueError)(_reason(said, code))
+
+
+def _entry() -> Path:
+    """The file that starts a trace; run by its path, so that gputop need not be installed in the user's environment."""
+    import gputop_agent
+
+    return Path(str(gputop_agent.__file__)).parent / "trace" / "__main__.py"
+
+
+def _env() -> dict[str, str]:
+    """Without a GPU and without the network: configurations come from the local cache."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _follow(process: subprocess.Popen[str], tell: Progress) -> list[str]:
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line.rstrip())
+        if line.startswith(_SAYS) and not line.startswith(_FAILS):
+            tell(line[len(_SAYS) :].rstrip())
+    return said
+
+
+def _reason(said: list[str], code: int) -> str:
+    """The trace's own one line, or the last that its interpreter printed."""
+    own = [line[len(_FAILS) :] for line in said if line.startswith(_FAILS)]
+    if own:
+        return own[-1]
+    last = next((line for line in reversed(said) if line.strip()), "")
+    return f"the trace ended with exit code {code}: {last}" if last else f"the trace ended with exit code {code}"
