@@ -96,6 +96,8 @@ class Parallel:
     vpp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
+    """Tensor parallelism inside an expert; 0: as ``tp``."""
     sequence_parallel: bool = False
     sharding: str = "none"
     replicas: int = 1
