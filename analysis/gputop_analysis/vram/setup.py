@@ -151,8 +151,6 @@ class Setup:
     """What the forward pass keeps waits on the host."""
     autocast: bool = False
     """Mixed precision is on though the stored weights are in 16 bits already."""
-    transformers: str = ""
-    """Version of Transformers where it is known; empty: a recent one. What its loss keeps of the logits has changed."""
     dropout: float = 0.0
     """Of the model itself, in training."""
     clip_grad: bool = True

@@ -16,6 +16,8 @@ class Framework:
     attention: str = "sdpa"
     lora_loss: str = "plain"
     """Of LoRA fine-tuning where no loss is named."""
+    fused_optimizer: bool = False
+    """Whether AdamW is the fused one by default."""
     upcasts_sharded: bool = False
     """Whether trained 16-bit weights become fp32 under FSDP with mixed precision (Accelerate)."""
 
@@ -23,9 +25,9 @@ class Framework:
 HUGGING_FACE = Framework("transformers", "fp32", upcasts_sharded=True)
 KNOWN = (
     ("megatron", Framework("megatron", "", "flash")),
-    ("titan", Framework("torchtitan", "")),
+    ("titan", Framework("torchtitan", "", fused_optimizer=True)),
     ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_loss="chunked")),
-    ("torchtune", Framework("plain", "")),
+    ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
     ("deepspeed|colossal", Framework("deepspeed", "")),
     ("transformers|hf|trl|peft|swift|axolotl|factory|unsloth|accelerate|hugging", HUGGING_FACE),
 )

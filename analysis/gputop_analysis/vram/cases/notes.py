@@ -70,3 +70,14 @@ def trainable(said: dict[str, Any]) -> int | None:
         return int(value) if value is not None else None
     except ValueError:
         return None
+
+
+def names_lora(notes: str) -> str:
+    """``lora`` or ``qlora`` where the notes name a configuration of it (``.../qlora.yaml``); empty elsewhere."""
+    found = re.search(r"(?:^|[/=_ -])(q?lora)(?:\.ya?ml|\.json|_finetune)", notes.lower())
+    return found[1] if found else ""
+
+
+def length_varies(notes: str) -> bool:
+    """Whether sequences are as long as the data makes them, so that the stated length is no more than a limit."""
+    return bool(re.search(r"\bunpacked\b(?!\?)|not packed", notes.lower()))

@@ -93,6 +93,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     dtype = text.compute_dtype(
         cells.get("quant", "") if "fp8" in cells.get("quant", "").lower() else cells.get("dtype", "")
     )
+    if notes.length_varies(cells.get("notes", "")):
+        raise Skip("sequences are not packed, their length is not said")
     return Setup(
         model=shape,
         seq=_needed(cells, "seq"),
@@ -101,7 +103,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         dtype=dtype or "bf16",
         weights=_weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
         quantized=_quantized(cells, lora),
-        optimizer=_optimizer(cells, lora),
+        optimizer=_optimizer(cells, lora, habits),
         attention=megatron.attention(said.get("args") or {})
         or text.attention(cells.get("flash", ""))
         or habits.attention,
@@ -126,6 +128,13 @@ def _needed(cells: Mapping[str, str], column: str) -> int:
     return found
 
 
+def _certain(cells: Mapping[str, str], column: str) -> str:
+    written = cells.get(column, "")
+    if written.endswith("?") and not text.blank(written):
+        raise Skip(f"{column} is a guess: {written}")
+    return written
+
+
 def _known(value: str | None, what: str, cell: str) -> str:
     if value is None:
         raise Skip(f"{what} of a kind that is not modelled: {cell}")
@@ -135,11 +144,14 @@ def _known(value: str | None, what: str, cell: str) -> str:
 def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
     """The degrees of parallelism, the data-parallel one from the number of GPUs where it is not given."""
     tp, pp, cp, ep = (text.count(cells.get(name, "")) or 1 for name in ("tp", "pp", "cp", "ep"))
-    written = cells.get("sharding", "")
+    written = _certain(cells, "sharding")
     sharding = _known(text.sharding(written), "sharding", written)
     gpus, dp = text.count(cells.get("gpus", "")), text.count(cells.get("dp", ""))
     if dp is None and gpus is not None:
         dp = max(gpus // (tp * pp * cp), 1)
+    batch, each = text.count(str(said.get("gbs", ""))), text.count(cells.get("micro_batch", ""))
+    if dp and batch and each:
+        dp = min(dp, max(batch // each, 1))  # a global batch of fewer micro-batches than ranks
     if dp is None and sharding not in ("none", "ddp"):
         raise Skip("over how many ranks the optimizer is sharded is not said")
     args = said.get("args") or {}
@@ -150,6 +162,7 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
         vpp=_virtual(cells, pp),
         cp=cp,
         ep=ep,
+        etp=text.count(str(args.get("expert-tensor-parallel-size", ""))) or 0,
         sequence_parallel=bool(args.get("sequence-parallel")) and tp > 1,
         sharding="ddp" if sharding == "none" and (dp or 1) > 1 else sharding if (dp or 1) > 1 else "none",
         offload=text.offload(written),
@@ -177,7 +190,7 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel)
 def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -> Lora | None:
     """The adapter of a row; rank 8, peft's default, where only the word default stands."""
     written = cells.get("lora_rank", "")
-    if text.blank(written) or text.count(written) == 0:
+    if text.count(written) == 0 or (text.blank(written) and not notes.names_lora(cells.get("notes", ""))):
         return None
     dtype = text.adapter_dtype(cells.get("dtype", "")) or habits.adapter_dtype
     return Lora(
@@ -198,6 +211,8 @@ def _refuse_other_adapters(said: dict[str, Any], shape: ModelShape, lora: Lora |
 def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
     written = cells.get("quant", "")
     quantized = _known(text.quantized(written), "quantisation", written)
+    if text.blank(written) and notes.names_lora(cells.get("notes", "")) == "qlora":
+        return "nf4"
     if quantized and lora is None:
         raise Skip("quantised weights without LoRA")
     return quantized
@@ -211,17 +226,18 @@ def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lo
     return "fp32" if raised else stored
 
 
-def _optimizer(cells: Mapping[str, str], lora: Lora | None) -> str:
+def _optimizer(cells: Mapping[str, str], lora: Lora | None, habits: Framework) -> str:
     written = cells.get("optimizer", "")
     found = text.optimizer(written)
     if found is None and lora is None and not text.blank(written):
         raise Skip(f"optimizer of a kind that is not modelled: {written}")
-    return found or "adamw"
+    return "adamw-fused" if habits.fused_optimizer and found in (None, "adamw") else found or "adamw"
 
 
 def _checkpointing(cells: Mapping[str, str], gpus: int) -> str:
-    written = cells.get("act_ckpt", "")
-    return _known("none" if text.blank(written) else text.checkpointing(written, gpus), "checkpointing", written)
+    written = _certain(cells, "act_ckpt")
+    found = "none" if text.blank(written) else text.checkpointing(written, gpus)
+    return _known(found, "checkpointing", written)
 
 
 def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:

@@ -70,8 +70,8 @@ class Dims:
 
     @property
     def expert_tp(self) -> Number:
-        """Tensor parallelism inside an expert; with expert parallelism the experts stay whole."""
-        return np.where(np.asarray(self.ep) > 1, 1, self.tp)
+        """Tensor parallelism inside an expert; as that of the rest where none is given, as in Megatron-LM."""
+        return self.setup.parallel.etp or self.tp
 
     @property
     def first(self) -> Number:

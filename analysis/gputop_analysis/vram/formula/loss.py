@@ -35,8 +35,8 @@ def loss(d: Dims, kept: Habits) -> Loss:
         return Loss(0 * entries, 0 * entries)
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
-        whole = d.compute
-        return Loss(entries * (whole + forward / CHUNKS), entries * (2 * whole + backward / CHUNKS))
+        whole, piece = d.compute, 4.0 if d.setup.compile else backward
+        return Loss(entries * (whole + forward / CHUNKS), entries * (2 * whole + piece / CHUNKS))
     return Loss(entries * forward, entries * backward)
 
 
@@ -44,7 +44,7 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
     """Bytes of a token and entry of the vocabulary, forward and backward."""
     a = d.compute
     if d.recipe == "megatron":
-        return (4 + a, 4 + a) if not d.setup.kernels else (4 + a, 4 + a)
+        return (8 + a, 8 + a) if d.setup.kernels else (4 + a, 4 + a)
     half = a if a < 4 else 0
     if d.recipe in ("transformers", "deepspeed"):
         version = release(d.setup.transformers)

@@ -14,7 +14,7 @@ from gputop_analysis.vram.formula.habits import Habits, habits
 from gputop_analysis.vram.formula.loss import final_norm, loss
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.states import States, states
-from gputop_analysis.vram.formula.updates import update_temporaries
+from gputop_analysis.vram.formula.updates import update_temporaries, workspaces
 
 Bytes = dict[str, Number]
 
@@ -33,7 +33,8 @@ def phases(d: Dims) -> dict[str, Bytes]:
     early, late = gradients(d, held, kept)
     whole, one, work, tail = activations_of(d, kept)
     norm, ends = d.tokens * final_norm(d, kept) * d.last, loss(d, kept)
-    casts = weight_casts(d, found, kept)
+    held_by_libraries = workspaces(d)
+    casts = weight_casts(d, found, kept) + held_by_libraries
     entries = d.tokens * d.last
     return {
         "forward": always
@@ -60,12 +61,17 @@ def phases(d: Dims) -> dict[str, Bytes]:
             "temporaries": casts,
         },
         "backward end": always
-        | {"gradients": late, "activations": tail + one + work, "communication": buffers + reduced},
+        | {
+            "gradients": late,
+            "activations": tail + one + work,
+            "communication": buffers + reduced,
+            "temporaries": held_by_libraries,
+        },
         "optimizer": always
         | {
             "gradients": late,
             "communication": communication.buckets(d, found, kept),
-            "temporaries": update_temporaries(d, found, kept),
+            "temporaries": update_temporaries(d, found, kept) + held_by_libraries,
         },
     }
 

@@ -60,7 +60,7 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
     here = 0 if offload in ("optimizer", "all") else 1
     return States(
         weights=np.asarray(weights) * (copies + frozen) * (offload != "all"),
-        gradients=np.asarray(gradients) * copies,
+        gradients=np.asarray(gradients) * copies * (offload != "all"),
         optimizer=np.asarray(moments) * copies * here,
         master=np.asarray(master) * copies * here,
     )

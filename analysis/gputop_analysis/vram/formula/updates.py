@@ -34,3 +34,16 @@ def _largest(d: Dims, part: Part) -> Number:
     if part.name in ("embeddings", "head"):
         return part.count
     return np.minimum(part.count, d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp)
+
+
+CUBLAS_WORKSPACE = 2 * 8_519_680
+"""PyTorch takes a workspace of 8.125 MiB from its allocator for each handle of cuBLAS (``aten/src/ATen/cuda/CublasHandlePool.cpp``;
+32 MiB on Hopper): one of the thread that runs the forward pass, one of autograd's."""
+MEGATRON_WORKSPACE = 80 << 20
+"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the memory that Megatron-LM's own
+tests report between two steps, whatever the model."""
+
+
+def workspaces(d: Dims) -> int:
+    """Bytes that are held all the time by libraries."""
+    return MEGATRON_WORKSPACE if d.recipe == "megatron" else CUBLAS_WORKSPACE
