@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ def answer(
     python: str | None = None,
     calibrate: bool = True,
     advice: bool = True,
+    progress: Callable[[str], None] | None = None,
+    factory: str = "",
 ) -> Estimate:
     """The estimate of a setup, calibrated by what was measured here."""
     from gputop.calibration import recall
@@ -66,10 +69,15 @@ def answer(
     if tier == "trace":
         from gputop.tracing import trace
 
-        log = trace(setup, python)
+        log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
     return calibrated(found, recall()) if calibrate else found
+
+
+def _configured(model: ModelShape) -> str:
+    """The configuration that a model came from, where that is a file: a trace takes it as it is."""
+    return model.source if model.source.endswith(".json") and Path(model.source).is_file() else ""
 
 
 def shape_of(model: Any) -> ModelShape:

@@ -28,6 +28,7 @@ from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
 
 if TYPE_CHECKING:
+    from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
 
 COLLECT_AFTER_S = 1.5
@@ -185,7 +186,7 @@ class GputopApp(App[AppResult]):
     # ---- screens above the main one
 
     @property
-    def page_screen(self) -> PageScreen | None:
+    def page_screen(self) -> PageScreen | EstimatorScreen | None:
         """The screen above the main one, dialogs left out."""
         return next((s for s in self.screen_stack[1:] if getattr(s, "NAME", "")), None)  # type: ignore[return-value]
 
@@ -213,9 +214,9 @@ class GputopApp(App[AppResult]):
         from gputop.app.estimator import first_setup
         from gputop.screens.estimator import EstimatorScreen
 
-        self._open(lambda *_: EstimatorScreen(first_setup(), reads_run=True))
+        self._open(lambda *_: EstimatorScreen(first_setup()))
 
-    def _open(self, kind: Callable[..., PageScreen], *arguments: object) -> None:
+    def _open(self, kind: Callable[..., PageScreen | EstimatorScreen], *arguments: object) -> None:
         """Put a screen above the main one, in place of the one that is there."""
         snapshot = self.main.snapshot
         if snapshot is None:
@@ -225,7 +226,7 @@ class GputopApp(App[AppResult]):
         self.switch_screen(page) if self.page_screen is not None else self.push_screen(page)
         self._want(page)
 
-    def _want(self, page: PageScreen | None) -> None:
+    def _want(self, page: PageScreen | EstimatorScreen | None) -> None:
         self.feed.pages.wanted = page.page.loader() if page is not None else None
         self.tick()
 

@@ -40,7 +40,7 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
         tier: which tier answers; None: the first that covers the row.
         as_json: one JSON object a line in place of CSV.
     """
-    writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
     if not as_json:
         writer.writeheader()
     bad = 0

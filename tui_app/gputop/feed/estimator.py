@@ -97,8 +97,7 @@ def trace(setup: Setup, gpu: str, progress: Callable[[str], None]) -> Estimate:
     """The estimate of a trace in this interpreter."""
     from gputop.api import answer
 
-    progress("tracing on fake tensors")
-    return answer(setup, "trace", gpu)
+    return answer(setup, "trace", gpu, progress=progress)
 
 
 def _said(error: Exception) -> str:

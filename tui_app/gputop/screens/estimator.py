@@ -62,10 +62,10 @@ class EstimatorScreen(Screen[None]):
     """
     AUTO_FOCUS = "#form"
 
-    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = "", reads_run: bool = False):
+    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = ""):
         super().__init__()
         self.form = Form(setup)
-        self.page = _Reads() if reads_run else None
+        self.page = _Reads()
         self._source = source
         self._estimator = Estimator(tracer)
         self._answered: Form | None = None
@@ -304,9 +304,10 @@ class EstimatorScreen(Screen[None]):
         self.run_worker(partial(self._trace, self.form), thread=True, group="trace", exit_on_error=False)
 
     def _trace(self, form: Form) -> None:
-        self.post_message(
-            Traced(self._estimator.trace(form, lambda text: self.post_message(TraceProgressed(text)) and None))
-        )
+        def tell(text: str) -> None:
+            self.post_message(TraceProgressed(text))
+
+        self.post_message(Traced(self._estimator.trace(form, tell)))
 
     def _progress(self, text: str) -> None:
         self._tracing = text

@@ -162,8 +162,6 @@ class EstimateAnswer(Canvas, can_focus=True):
     def watch_cursor(self) -> None:
         self.redraw()
 
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
         self.redraw()

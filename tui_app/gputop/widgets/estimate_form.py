@@ -99,8 +99,6 @@ class EstimateForm(Canvas, can_focus=True):
     def watch_typed(self) -> None:
         self.redraw()
 
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
         self.redraw()
