@@ -5,6 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputop_analysis.vram import quick
 from gputop_analysis.vram.allocator import Allocator
 from gputop_analysis.vram.conf import parse
 
@@ -105,3 +106,22 @@ def test_the_capacity_is_never_exceeded(steps, capacity_mib):
     except MemoryError:
         assert allocator.stats.ooms == 1
         assert allocator.stats.retries >= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_the_quick_loop_gives_out_the_same_blocks(steps):
+    sizes, streams, events, live, blocks = [1], [0], [], [], [None]
+    allocator = Allocator()
+    for size, stream, frees, which in steps:
+        sizes.append(-(-size // 512))
+        streams.append(stream)
+        events.append(len(blocks))
+        live.append(len(blocks))
+        blocks.append(allocator.malloc(size, stream))
+        if frees:
+            events.append(-live.pop(which % len(live)))
+            allocator.free(blocks[-events[-1]])
+    played = quick.play(sizes, streams, events)
+    assert played.taken[1:] == [block.size for block in blocks[1:]]
+    assert played.reserved * 512 == allocator.stats.reserved

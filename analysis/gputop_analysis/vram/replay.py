@@ -7,15 +7,16 @@ allocated. So the sizes that the allocator gave out are summed, not those that w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.vram.allocator import UNIT, Allocator, OutOfMemoryError, Stats
+from gputop_analysis.vram.allocator import UNIT, Allocator, OutOfMemoryError
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.quick import play
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -23,28 +24,48 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A log after the allocator."""
+    """A log after the allocator; bytes."""
 
     taken: npt.NDArray[np.int64]
-    """Bytes of the block that each storage got; index 0 is a dummy."""
+    """The block that each storage got; index 0 is a dummy."""
     events: npt.NDArray[np.int32]
     """Those that were played: all, or up to the one that ran out of memory."""
-    stats: Stats
-    oom: int
+    reserved: int
+    """The most."""
+    allocated_then: int
+    """Allocated when the most was reserved."""
+    retries: int = 0
+    oom: int = 0
     """The storage for which there was no memory; 0: none."""
 
     @property
     def allocated(self) -> npt.NDArray[np.int64]:
-        """Bytes allocated after each event."""
+        """Allocated after each event."""
         return np.cumsum(self.taken[np.abs(self.events)] * np.sign(self.events))
 
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
     """Play a log; ``capacity`` is what segments may take, in bytes."""
+    if conf == DEFAULT:
+        played = _quick(log)
+        if capacity is None or played.reserved <= capacity:
+            return played
+    return _exact(log, conf, capacity)
+
+
+def _quick(log: EventLog) -> Replayed:
+    units = np.maximum(-(-log.bytes // UNIT), 1)
+    taken, reserved, last = play(units.tolist(), log.stream.tolist(), log.events.tolist())
+    played = Replayed(UNIT * np.array(taken, dtype=np.int64), log.events, UNIT * reserved, 0)
+    at = np.flatnonzero(log.events == last)
+    return replace(played, allocated_then=int(played.allocated[at[0]])) if len(at) else played
+
+
+def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
     allocator = Allocator(conf, capacity)
     sizes, streams = log.bytes.tolist(), log.stream.tolist()
     blocks: list = [None] * len(sizes)
-    malloc, free, played, event = allocator.malloc, allocator.free, 0, 0
+    malloc, free, played, oom = allocator.malloc, allocator.free, 0, 0
     try:
         for event in log.events.tolist():
             if event > 0:
@@ -53,8 +74,11 @@ def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = 
                 free(blocks[-event])
             played += 1
     except OutOfMemoryError:
-        return Replayed(_taken(blocks), log.events[:played], allocator.stats, event)
-    return Replayed(_taken(blocks), log.events, allocator.stats, 0)
+        oom = int(log.events[played])
+    taken = UNIT * np.array([block.size if block else 0 for block in blocks], dtype=np.int64)
+    stats = allocator.stats
+    reached = stats.peak_reserved, stats.allocated_at_peak_reserved
+    return Replayed(taken, log.events[:played], *reached, stats.retries, oom)
 
 
 def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Peak:
@@ -77,7 +101,7 @@ def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capa
     return Peak(
         tier=tier,
         allocated=int(allocated[top]),
-        reserved=played.stats.peak_reserved,
+        reserved=played.reserved,
         breakdown=_breakdown(log, played, top),
         operation=operation(log, top),
         phases=by_phase(log, allocated),
@@ -85,8 +109,8 @@ def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capa
         layers=by_layer(log, played.taken),
         sources=_sources(log),
         notes=tuple(str(note) for note in log.meta.get("notes", ())),
-        fragmentation=played.stats.peak_reserved - played.stats.allocated_at_peak_reserved,
-        retries=played.stats.retries,
+        fragmentation=played.reserved - played.allocated_then,
+        retries=played.retries,
         oom=operation(log, len(played.events)) if played.oom else "",
     )
 
@@ -100,10 +124,6 @@ def operation(log: EventLog, at: int) -> str:
         module = _INDEX.sub(str(layer), module, count=1)
     parts = (phase, module, log.strings[log.operator[storage]])
     return ": ".join(part for part in parts if part)
-
-
-def _taken(blocks: list) -> npt.NDArray[np.int64]:
-    return UNIT * np.array([block.size if block else 0 for block in blocks], dtype=np.int64)
 
 
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
