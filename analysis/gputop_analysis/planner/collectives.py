@@ -29,8 +29,9 @@ class Group:
     nodes: Floats
     bytes_per_s: Floats
     """Of the slowest part of a ring, per rank, one way, with the other groups of the node active."""
-    gather_bytes_per_s: float
-    """Inside a node, of collectives that the switch cannot reduce."""
+    gather_bytes_per_s: Floats
+    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch: on two nodes of H100
+    185 GB/s where the all-reduce had 361 (calib/collectives.csv)."""
     hop_s: Floats
 
 
@@ -53,7 +54,7 @@ def group(cluster: Cluster, size: Any, stride: Any) -> Group:
         in_node,
         nodes,
         np.where(nodes > 1, across, inside),
-        cluster.gather_bytes_per_s,
+        np.where(nodes > 1, across, inside) * cluster.gather_bytes_per_s / cluster.link_bytes_per_s,
         np.where(nodes > 1, hop_seconds(cluster.network), LINK_HOP_S),
     )
 
@@ -78,8 +79,7 @@ def all_gather(cluster: Cluster, group: Group, message: Floats) -> Floats:
     """Seconds until every rank has ``message`` bytes of which it held 1/size. Reduce-scatter takes as long."""
     hops = (group.in_node - 1) * LINK_HOP_S + _between_nodes(group, message)
     moved = message * (group.size - 1) / group.size
-    rate = np.where(group.nodes > 1, group.bytes_per_s, group.gather_bytes_per_s)
-    return _when_many(group, LAUNCH_S + hops + moved / rate)
+    return _when_many(group, LAUNCH_S + hops + moved / group.gather_bytes_per_s)
 
 
 def _between_nodes(group: Group, message: Floats) -> Floats:

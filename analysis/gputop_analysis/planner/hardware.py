@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gputop_analysis.catalog import gpu
 from gputop_analysis.data import table
 from gputop_analysis.peaks import find_gpu
 
@@ -22,7 +23,8 @@ class Device:
 
     name: str
     architecture: str
-    memory_bytes: float
+    usable_bytes: float
+    """What the driver offers to processes."""
     bytes_per_s: float
     peak_flops: dict[str, float]
     multiprocessors: int
@@ -77,12 +79,12 @@ def device(name: str) -> Device:
     return _device(row)
 
 
-def cluster(gpu: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0) -> Cluster:
+def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0) -> Cluster:
     """A cluster of that many GPUs; what is not told is as in the vendor's own server.
 
     ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is Gbit/s.
     """
-    chip = device(gpu)
+    chip = device(gpu_name)
     row = next(row for row in table("gpus.csv") if row["name"] == chip.name)
     per_node = min(gpus_per_node or _domain(row), gpus)
     default = _NIC_GBPS.get(chip.architecture, 100 if _link(row) else 25) * (0.5 if chip.architecture == "Volta" else 1)
@@ -156,7 +158,7 @@ def _device(row: dict[str, str]) -> Device:
     return Device(
         name=row["name"],
         architecture=row["architecture"],
-        memory_bytes=float(row["memory_gb"]) * 1e9,
+        usable_bytes=gpu(row["name"]).usable_bytes,
         bytes_per_s=float(row["memory_bw_gbs"] or 1000) * 1e9,
         peak_flops=peaks,
         multiprocessors=int(units[0]) if units else 100,

@@ -83,8 +83,16 @@ def job_of(row: Row) -> Job:
         dtype=dtype,
         trainable_share=0.01 if "lora" in (row.get("task") or "").lower() else 1.0,
         expert_imbalance=1.0 if "capacity" in notes or "balanced" in notes else 1.1,
+        recipe=_recipe(row),
         habits=habits,
     )
+
+
+def _recipe(row: Row) -> str:
+    framework = (row.get("framework") or "").lower()
+    if "deepspeed" in framework:
+        return "deepspeed"
+    return "torchtitan" if any(name in framework for name in ("nanotron", "fsdp", "titan")) else "megatron"
 
 
 def cluster_of(row: Row) -> Cluster:

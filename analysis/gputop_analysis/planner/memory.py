@@ -1,0 +1,67 @@
+"""Bytes on the fullest GPU of every configuration, by the formula tier of the VRAM estimator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import RECOMPUTE, Floats, Layouts
+from gputop_analysis.vram.formula import peak_bytes
+from gputop_analysis.vram.setup import Lora, Setup
+
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
+CONTEXT_BYTES = 1.0 * 2**30
+"""CUDA context and NCCL's buffers, which the allocator does not see."""
+FRAGMENTATION = 1.05
+"""Reserved over allocated, as the formula tier has it."""
+
+
+def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
+    """Peak of allocated bytes on the fullest rank (PyTorch's ``max_memory_allocated``)."""
+    found = np.zeros(len(layouts))
+    for zero, recompute, sequence_parallel in {
+        (z, r, s)
+        for z, r, s in zip(
+            layouts.zero.tolist(), layouts.recompute.tolist(), layouts.sequence_parallel.tolist(), strict=True
+        )
+    }:
+        mine = (
+            (layouts.zero == zero)
+            & (layouts.recompute == recompute)
+            & (layouts.sequence_parallel == sequence_parallel)
+        )
+        setup = _setup(job, zero, RECOMPUTE[recompute], sequence_parallel)
+        found[mine] = _of_kind(job, setup, layouts.take(mine))
+    return found
+
+
+def reserved_bytes(allocated: Floats) -> Floats:
+    """What the driver sees: the allocator's reserve and the context."""
+    return allocated * FRAGMENTATION + CONTEXT_BYTES
+
+
+def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
+    counts = {
+        name: getattr(layouts, name).astype(float) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
+    }
+    counts["accumulation"] = layouts.micro_batches(job.global_batch)
+    first = peak_bytes(setup, pipeline_stage=np.zeros(len(layouts)), **counts)
+    last = peak_bytes(setup, pipeline_stage=counts["pp"] - 1, **counts)
+    return np.maximum(first, last)
+
+
+def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:
+    habits = job.habits
+    return Setup(
+        model=job.model,
+        seq=job.seq,
+        dtype=job.dtype,
+        optimizer=job.optimizer,
+        attention="eager" if habits.attention == "eager" else "flash",
+        checkpointing=recompute,
+        loss="fused" if habits.fused_loss and job.recipe != "megatron" else "plain",
+        lora=Lora() if job.trainable_share < 1 else None,
+        grad_dtype={4: "fp32", 2: "bf16"}[habits.gradient_bytes],
+        master_weights=True,
+        recipe=job.recipe,
+    ).but(sharding=SHARDINGS[zero], sequence_parallel=sequence_parallel)

@@ -1,0 +1,122 @@
+"""The search: every configuration predicted, those that fit ranked, and what to say where none fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.catalog.params import params
+from gputop_analysis.planner import memory
+from gputop_analysis.planner.calibrate import Calibration
+from gputop_analysis.planner.cost import Cost, cost
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Bools, Floats, Ints, Layouts
+from gputop_analysis.planner.pareto import front
+from gputop_analysis.planner.space import Limits, configurations
+
+OBJECTIVES = ("throughput", "cost", "time", "memory")
+"""Fastest step, cheapest million tokens, shortest training (both follow the step where the GPUs are given), most headroom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All configurations that keep the rules, as arrays, best first where ``order`` says so."""
+
+    job: Job
+    cluster: Cluster
+    layouts: Layouts
+    parts: Cost
+    seconds: Floats
+    """Of a step, calibrated."""
+    allocated_bytes: Floats
+    fits: Bools
+    order: Ints
+    """Indices of those that fit, best first; empty where none does."""
+    interval: tuple[float, float]
+    """Factors on ``seconds`` that hold the truth in 80 % of cases."""
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Floats:
+        return self.job.tokens / self.seconds / self.cluster.gpus
+
+    @property
+    def pareto(self) -> Ints:
+        """Indices of those that fit and that no other beats in both step time and memory, fastest first."""
+        mine = self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])] if len(self.order) else self.order
+        return mine[np.argsort(self.seconds[mine], kind="stable")]
+
+    @property
+    def nearest(self) -> Ints:
+        """Indices of the three that come nearest to fitting, in bytes."""
+        return np.argsort(self.allocated_bytes, kind="stable")[:3]
+
+    def mfu(self, index: int) -> float:
+        """Model FLOPs utilisation, 6 FLOP a parameter and token and the attention's (Chowdhery et al. 2022, appendix B)."""
+        return model_flops(self.job) / (
+            float(self.seconds[index]) * self.cluster.gpus * self.cluster.device.flops(self.job.dtype)
+        )
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    limits: Limits | None = None,
+    objective: str = "throughput",
+    calibration: Calibration | None = None,
+) -> Plan:
+    """Predict every allowed configuration and rank those that fit.
+
+    Raises:
+        ValueError: no configuration keeps the rules, or the objective is unknown.
+    """
+    if objective not in OBJECTIVES:
+        raise ValueError(f"no objective is called {objective!r}; there are {', '.join(OBJECTIVES)}")
+    layouts = configurations(job, cluster, limits)
+    if not len(layouts):
+        raise ValueError(
+            f"no split of {cluster.gpus} GPUs keeps the rules for {job.model.layers} layers, {job.model.heads} heads "
+            f"and a global batch of {job.global_batch}: the batch has to be a multiple of the data-parallel ranks"
+        )
+    calibration = calibration or Calibration()
+    parts = cost(job, cluster, layouts)
+    seconds = calibration.seconds(parts)
+    allocated = memory.allocated_bytes(job, layouts)
+    fits = memory.reserved_bytes(allocated) <= cluster.device.usable_bytes
+    ranked = np.flatnonzero(fits)
+    key = allocated if objective == "memory" else seconds
+    order = ranked[np.lexsort((allocated[ranked], key[ranked]))]
+    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, order, calibration.interval)
+
+
+def cost_per_million_tokens(plan: Plan, price_per_gpu_hour: float) -> Floats:
+    """In the currency of the price."""
+    return price_per_gpu_hour / 3600 / plan.tokens_per_s_per_gpu * 1e6
+
+
+def training_hours(plan: Plan, index: int, tokens: float) -> float:
+    """Wall-clock hours for that many tokens, without restarts and evaluation."""
+    return tokens / plan.job.tokens * float(plan.seconds[index]) / 3600
+
+
+def scaling(job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits | None = None) -> dict[int, float]:
+    """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits are left out."""
+    found = {}
+    for gpus in counts:
+        try:
+            one = plan(job, cluster.but(gpus=gpus), limits)
+        except ValueError:
+            continue
+        if len(one.order):
+            found[gpus] = float(one.tokens_per_s_per_gpu[one.order[0]])
+    return found
+
+
+def model_flops(job: Job) -> float:
+    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper."""
+    counts = params(job.model)
+    routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
+    active = sum(counts.values()) - counts["experts"] + routed - (0 if job.model.tied_embeddings else counts["embeddings"])
+    width = job.model.heads * (job.model.head_dim or job.model.hidden // max(job.model.heads, 1))
+    return job.tokens * (6.0 * active + 12.0 * job.model.layers * width * job.seq)

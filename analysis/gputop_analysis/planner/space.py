@@ -1,0 +1,78 @@
+"""All configurations of a job on a number of GPUs that keep the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.rules import allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the search may try; an empty tuple: whatever divides."""
+
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    vpp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    micro_batch: tuple[int, ...] = ()
+    zero: tuple[int, ...] = (0, 1, 3)
+    recompute: tuple[int, ...] = (0, 1, 2)
+    most_vpp: int = 8
+    most_micro_batch: int = 64
+    long_sequence: int = 16384
+    """Below this many tokens context parallelism is not tried unless ``cp`` says so."""
+
+
+def configurations(job: Job, cluster: Cluster, limits: Limits | None = None) -> Layouts:
+    """Every configuration within ``limits`` that keeps the rules; may be empty."""
+    limits = limits or Limits()
+    found = _grid(job, cluster, limits)
+    found = _with_world(found, cluster.gpus)
+    return found.take(allowed(job, found, cluster.gpus))
+
+
+def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
+    model, gpus = job.model, cluster.gpus
+    tp = [n for n in limits.tp or _divisors(model.heads) if n <= gpus and (limits.tp or n <= cluster.gpus_per_node)]
+    pp = [n for n in limits.pp or _divisors(model.layers) if n <= gpus]
+    vpp = limits.vpp or tuple(n for n in _divisors(model.layers) if n <= limits.most_vpp)
+    cp = limits.cp or (tuple(_powers(min(gpus, 64))) if job.seq >= limits.long_sequence else (1,))
+    ep = limits.ep or (tuple(n for n in _divisors(model.experts) if n <= gpus) if model.experts else (1,))
+    micro = limits.micro_batch or tuple(n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch)
+    degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
+    degrees = {name: values[_possible(degrees, gpus)] for name, values in degrees.items()}
+    rest = _mesh({"vpp": vpp, "micro_batch": micro, "zero": limits.zero, "recompute": limits.recompute})
+    many, few = len(degrees["tp"]), len(rest["vpp"])
+    values = {name: np.repeat(column, few) for name, column in degrees.items()}
+    values |= {name: np.tile(column, many) for name, column in rest.items()}
+    values["sequence_parallel"] = values["tp"] > 1
+    return Layouts.of(**values)
+
+
+def _possible(degrees: dict[str, np.ndarray], gpus: int) -> np.ndarray:
+    return gpus % (degrees["tp"] * degrees["pp"] * degrees["cp"]) == 0
+
+
+def _with_world(layouts: Layouts, gpus: int) -> Layouts:
+    dp = gpus // (layouts.tp * layouts.pp * layouts.cp)
+    return Layouts(*(dp if f.name == "dp" else getattr(layouts, f.name) for f in fields(Layouts)))
+
+
+def _mesh(axes: dict[str, list[int] | tuple[int, ...]]) -> dict[str, np.ndarray]:
+    grids = np.meshgrid(*(np.asarray(values, np.int64) for values in axes.values()), indexing="ij")
+    return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _powers(most: int) -> list[int]:
+    return [2**n for n in range(most.bit_length()) if 2**n <= most]
