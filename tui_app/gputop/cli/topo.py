@@ -1,0 +1,93 @@
+"""``gputop topo``: how the GPUs and network cards hang together: here, in a text, or in a server to rent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop_analysis.topology.model import Topology
+
+_USAGE = "gputop topo [--from FILE | --preset NAME | --presets] [--json]"
+
+
+def execute(words: list[str]) -> int:
+    """Print a node's topology."""
+    parser = Parser("topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE)
+    of = parser.add_mutually_exclusive_group()
+    of.add_argument("--from", dest="file", metavar="FILE", help="text of `nvidia-smi topo -m`; - reads it from stdin")
+    of.add_argument("--preset", metavar="NAME", help="a known server or cloud instance")
+    of.add_argument("--presets", action="store_true", help="list those that are known")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    options = parser.parse_args(words)
+    if options.presets:
+        return _list(options.json)
+    found = _of_preset(options.preset) if options.preset else _of_text(options.file) if options.file else _of_machine()
+    if options.json:
+        print(json.dumps(found.to_json(), indent=2))
+        return 0
+    from gputop.cli.report import report_width
+    from gputop_analysis.topology.text import as_text
+
+    print(as_text(found, report_width()))
+    return 0
+
+
+def _list(as_json: bool) -> int:
+    from gputop_analysis.topology.presets import PRESETS
+
+    if as_json:
+        print(json.dumps([one._asdict() for one in PRESETS], indent=2))
+        return 0
+    width = max(len(one.name) for one in PRESETS)
+    for one in PRESETS:
+        inside = f"NVLink x {one.nvlinks}" if one.nvlinks else "NVLink mesh" if "V100" in one.gpu else "PCIe"
+        print(f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} {one.nic_gbit:>5g} Gbit/s")
+    return 0
+
+
+def _of_preset(name: str) -> Topology:
+    from gputop_analysis.topology import presets
+
+    try:
+        return presets.topology(presets.find(name))
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
+
+
+def _of_text(file: str) -> Topology:
+    from gputop_analysis.topology import smi
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CliError(f"cannot read {file}: {error.strerror}") from None
+    try:
+        return smi.parse(text, "stdin" if file == "-" else file)
+    except ValueError as error:
+        raise CliError(f"{file}: {error}") from None
+
+
+def _of_machine() -> Topology:
+    import socket
+
+    from gputop_analysis.topology.probed import from_probe
+    from gputop_probes import topology
+    from gputop_probes.samplers.nvml import Nvml, NvmlMissing
+
+    try:
+        nvml = Nvml()
+    except NvmlMissing as error:
+        hint = "`gputop topo --from FILE` reads a text of `nvidia-smi topo -m`"
+        raise CliError(f"{error}: {hint}", exit_code=3) from None
+    try:
+        return from_probe(topology.read(nvml), socket.gethostname())
+    except OSError as error:
+        raise CliError(str(error), exit_code=3) from None
+    finally:
+        nvml.close()
