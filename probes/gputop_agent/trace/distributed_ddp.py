@@ -8,7 +8,7 @@ bucket, the first of at most 1 MiB, the others of 25 MiB.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import torch
 from torch import nn
@@ -71,7 +71,27 @@ class BucketedModel(nn.Module):
         return {}
 
 
-def assign(parameters: List[Any], limit: int) -> List[List[Any]]:
+class BucketedLayers(nn.Module):
+    """The same for a model of which some layers stand for all: no bucket reaches over the end of a layer."""
+
+    def __init__(self, module: nn.Module, place_of: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.module = module
+        parts = {}  # type: Dict[Any, List[Any]]
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parts.setdefault(place_of(parameter)[1], []).append(parameter)
+        self.buckets = []  # type: List[Any]
+        for part in parts.values():
+            for group in assign(part, BUCKET_MB << 20, BUCKET_MB << 20):
+                size = sum(parameter.numel() for parameter in group)
+                self.buckets.append((group[0].detach().new_empty(size), place_of(group[0])[0]))
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self.module(*inputs, **options)
+
+
+def assign(parameters: List[Any], limit: int, first: int = FIRST_BUCKET_BYTES) -> List[List[Any]]:
     """The parameters of each bucket."""
     groups, open_groups = [], {}  # type: List[List[Any]], Any
     sizes = {}  # type: Any
@@ -82,7 +102,7 @@ def assign(parameters: List[Any], limit: int) -> List[List[Any]]:
             groups.append(open_groups[key])
         open_groups[key].append(parameter)
         sizes[key] += parameter.numel() * parameter.element_size()
-        if sizes[key] >= (FIRST_BUCKET_BYTES if len(groups) == 1 else limit):
+        if sizes[key] >= (first if len(groups) == 1 else limit):
             del open_groups[key]
     return groups
 

@@ -73,6 +73,14 @@ class Places:
             for parameter in module.parameters(recurse=False):
                 self._parameters[id(parameter)] = place
 
+    def know(self, parameter: torch.Tensor, place: Place) -> None:
+        """A parameter that a wrapper made belongs there."""
+        self._parameters[id(parameter)] = place
+
+    def adopt(self, wrapper: nn.Module, module: nn.Module) -> None:
+        """A module that wraps another is where that one is."""
+        self._paths[id(wrapper)] = self._paths.get(id(module), NOWHERE)
+
     def watch(self) -> None:
         """Hook into the calls of all modules, until ``unwatch``."""
         hooks = nn.modules.module

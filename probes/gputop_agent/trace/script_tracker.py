@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import script_cuda
+from . import distributed_groups, script_cuda
 from .script_fake import on_gpu
 from .tracker import Tracker
 
@@ -41,13 +41,5 @@ def _counts(tensor: Any) -> bool:
 
 def _stream() -> int:
     """That of the script, or that of a library of torch which takes the fake device at its word."""
-    own = getattr(torch, "cpu", None)
-    if own is not None and hasattr(own, "current_stream"):
-        stream = own.current_stream()
-        number = _KNOWN.setdefault(id(stream), (len(_KNOWN), stream))[0]
-        if number:
-            return 1000 + number
-    return script_cuda.Stream.current
-
-
-_KNOWN = {}  # type: dict
+    number = distributed_groups.current_stream()
+    return 1000 + number if number else script_cuda.Stream.current

@@ -40,6 +40,8 @@ class Tracker(TorchDispatchMode):
         self.layers: Dict[str, int] = {}
         self._ids: Dict[int, int] = {}
         self._watchers: Dict[int, Any] = {}
+        self._homes: Dict[int, str] = {}
+        """Where a storage that was resized belongs, whichever module runs when it is filled again."""
         self._fresh: Set[int] = set()
         self._names: Dict[Any, str] = {}
         self._operator = ""
@@ -259,11 +261,13 @@ class Tracker(TorchDispatchMode):
         original = self._resize
 
         def resize_(storage: Any, size: int) -> Any:
-            category, module = "temporaries", None
+            category, module = "communication", self._homes.get(storage._cdata)
             known = self._ids.get(storage._cdata)
             if known is not None:
                 category, module = self.log.category(known), self.log.module(known)
                 self._freed(storage._cdata)
+            if known is not None or (size and module is None):
+                self._homes[storage._cdata] = self.places.now()[0] if module is None else module
             result = original(storage, size)
             if size:
                 self._allocate(storage, category, "resize_", module)

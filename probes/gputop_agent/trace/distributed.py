@@ -1,0 +1,132 @@
+"""Data-parallel wrappers around a model: which one a setup asks for, and the memory that it takes on rank 0."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+import torch
+from torch import nn
+
+from . import build, distributed_groups
+from .place import layer_of, repeated_layers
+from .tracker import Tracker
+
+Setup = Dict[str, Any]
+
+
+def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]) -> nn.Module:
+    """Give the model storages as its data parallelism has them, make it known to the tracker, and wrap it."""
+    sharding, world = sharding_of(setup)
+    if world == 1 or sharding == "none":
+        build.materialize(model)
+        tracker.attach(model, head)
+        return model
+    distributed_groups.start(world)
+    tracker.stream = distributed_groups.current_stream
+    notes.append("rank 0 of %d data-parallel ranks; the others are not run" % world)
+    return _WRAPPERS[sharding](model, setup, tracker, head)
+
+
+def sharding_of(setup: Setup) -> Any:
+    """(kind of sharding, data-parallel ranks)."""
+    parallel = setup.get("parallel") or {}
+    return parallel.get("sharding") or "none", int(parallel.get("dp") or 1)
+
+
+def attach_sharded(tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]) -> nn.Module:
+    """Materialise on the host, shard onto the device, and know the shards by the paths of the unwrapped model."""
+    with tracker.on_host():
+        build.materialize(model)
+    layers = repeated_layers(model)
+    tracker.layers = {**tracker.layers, **layers}
+    tracker.places.add(model, layers)
+    paths = {id(module): path for path, module in model.named_modules()}
+    if head is not None:
+        tracker.places.heads.add(paths[id(head)])
+    wrapped = shard()
+    for module in wrapped.modules():
+        inner = getattr(module, "_fsdp_wrapped_module", None)
+        if inner is not None:
+            tracker.places.adopt(module, inner)
+        path = paths.get(id(module), "")
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            tracker.places.know(tensor, (path, layer_of(path, layers)))
+            tracker.tag(tensor, "weights", path)
+            tracker.watch_gradient(tensor)
+    return wrapped
+
+
+def _ddp(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
+    from .distributed_ddp import BucketedLayers
+
+    build.materialize(model)
+    tracker.attach(model, head)
+    wrapped = BucketedLayers(model, tracker.places.place_of)
+    for bucket, path in wrapped.buckets:
+        tracker.tag(bucket, "communication", path)
+    return wrapped
+
+
+def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    kinds = {type(layer) for layer in _layers(model)}
+    mixed = None
+    if mixes(setup):
+        low = build.compute_dtype(setup)
+        mixed = MixedPrecision(param_dtype=low, reduce_dtype=low, buffer_dtype=low)
+
+    def shard() -> nn.Module:
+        wrapped = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=ModuleWrapPolicy(kinds) if kinds else None,
+            mixed_precision=mixed,
+            device_id=torch.device("cpu"),
+            use_orig_params=True,
+            limit_all_gathers=True,
+        )
+        return wrapped
+
+    return attach_sharded(tracker, model, head, shard)
+
+
+def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    sharding, world = sharding_of(setup)
+    replicas = int(setup["parallel"].get("replicas") or 1) if sharding == "hsdp" else 1
+    if replicas > 1:
+        mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (world,))
+    return attach_sharded(tracker, model, head, lambda: _fully_shard(model, setup, mesh))
+
+
+def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
+    """Each repeated layer a unit, embedding and head with the norm before it units as in torchtitan, the rest the root."""
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:
+        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard  # torch 2.4 and 2.5
+
+    options = {"mesh": mesh, "reshard_after_forward": bool(setup["parallel"].get("reshard_after_forward", True))}
+    if mixes(setup):
+        options["mp_policy"] = MixedPrecisionPolicy(build.compute_dtype(setup), torch.float32)
+    for layer in _layers(model):
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+    return model
+
+
+def _layers(model: nn.Module) -> List[nn.Module]:
+    modules = dict(model.named_modules())
+    return [modules[path] for path in repeated_layers(model)]
+
+
+def mixes(setup: Setup) -> bool:
+    """Whether the wrapper itself casts fp32 shards to the dtype of the computation."""
+    return build.weights_dtype(setup) == torch.float32 != build.compute_dtype(setup)
+
+
+_WRAPPERS = {"ddp": _ddp, "fsdp1": _fsdp1, "fsdp2": _fsdp2, "hsdp": _fsdp2}
