@@ -54,7 +54,7 @@ def answer(case: Case, tier: str | None) -> Answer:
         return Answer(case, reason=case.reason)
     capacity = _capacity(case.gpu)
     try:
-        found = _traced(case.setup, capacity) if tier == "trace" else estimate(case.setup, tier, advice=False)
+        found = _traced(case.setup, capacity) if tier == "trace" else estimate(case.setup, tier, capacity, advice=False)
     except (NotCoveredError, LookupError, ValueError, ImportError) as why:
         return Answer(case, reason=f"{tier or 'best'} tier: {why}"[:120])
     sizes = {

@@ -43,6 +43,8 @@ class Peak:
     """What was assumed or left out, each in a sentence."""
     fragmentation: int = 0
     """Reserved and not allocated when the reserved peak was reached."""
+    least: int = 0
+    """Least reserved bytes with which the step still runs, where a tier without a replay can tell; 0: it cannot."""
     retries: int = 0
     """How often everything cached was given back because the GPU was full; only with a capacity."""
     oom: str = ""

@@ -57,11 +57,14 @@ def estimate(
     if log is not None and tier in (None, "trace"):
         found, runs_in = replayed(log, "trace", conf.parse(setup.allocator)), _by_replay(log, setup)
     else:
-        found, runs_in = solve(setup, tier), None
+        found = solve(setup, tier)
+        runs_in = (lambda room: room >= found.least) if found.least else None
     need = Need(found.allocated, found.reserved, runs_in)
     room = None if capacity is None else max(capacity - overhead.CONTEXT - overhead.nccl(setup), 0)
     if log is not None and room is not None and room < found.reserved:
         found = _crowded(log, setup, found, room)
+    if log is None and room is not None and found.least and found.least <= room < found.reserved:
+        found = replace(found, reserved=room)
     answer = Estimate(
         setup=setup,
         peak=found,

@@ -15,6 +15,7 @@ from gputop_analysis.vram.formula.activations import trains_base
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
+FP32_COPIES = 12.0
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a copy."""
 RECENT = (9, 0)
@@ -26,18 +27,23 @@ class Loss:
 
     forward: Number
     backward: Number
+    cached: Number
+    """In segments that the loss has to itself from one step to the next: three fp32 copies of the logits, where it is
+    computed in fp32."""
 
 
 def loss(d: Dims, kept: Habits) -> Loss:
     """Of logits and loss; nothing where the logits are never whole."""
     entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
-        return Loss(0 * entries, 0 * entries)
+        return Loss(0 * entries, 0 * entries, 0 * entries)
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
-        return Loss(entries * (whole + forward / CHUNKS), entries * (2 * whole + piece / CHUNKS))
-    return Loss(entries * forward, entries * backward)
+        forward, backward = whole + forward / CHUNKS, 2 * whole + piece / CHUNKS
+        return Loss(entries * forward, entries * backward, entries * backward)
+    cached = FP32_COPIES if d.recipe != "megatron" and backward >= FP32_COPIES or d.setup.kernels else backward
+    return Loss(entries * forward, entries * backward, entries * cached)
 
 
 def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:

@@ -6,7 +6,8 @@ import numpy as np
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.formula.dims import Number, dims
-from gputop_analysis.vram.formula.phases import phases
+from gputop_analysis.vram.formula.phases import step
+from gputop_analysis.vram.formula.reserved import reserved
 from gputop_analysis.vram.setup import Setup
 
 OPERATIONS = {
@@ -39,19 +40,22 @@ def peak(setup: Setup) -> Peak:
 
 
 def _peak(setup: Setup) -> Peak:
-    steps = phases(dims(setup))
-    sums = {name: _whole(by) for name, by in steps.items()}
+    d = dims(setup)
+    found = step(d)
+    sums = {name: _whole(by) for name, by in found.phases.items()}
     worst = max(sums, key=lambda name: sum(sums[name].values()))
     allocated = sum(sums[worst].values())
     highest: dict[str, int] = {}
     for name, by in sums.items():
         public = NAMES.get(name, name)
         highest[public] = max(highest.get(public, 0), sum(by.values()))
+    plenty, least = reserved(d, found.blocks, allocated)
     notes = [f"of pipeline stage {setup.parallel.pipeline_stage}"] if setup.parallel.pp > 1 else []
     return Peak(
         tier="formula",
         allocated=allocated,
-        reserved=int(allocated * 1.05),
+        reserved=int(plenty),
+        least=int(least),
         breakdown={name: size for name, size in sums[worst].items() if size},
         operation=OPERATIONS[worst],
         phases=highest,
@@ -70,6 +74,5 @@ def peak_bytes(setup: Setup, **arrays: Number) -> Number:
     ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``, ``vpp``, ``cp``, ``ep``,
     ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape.
     """
-    steps = phases(dims(setup, **arrays))
-    totals = [sum(by.values()) for by in steps.values()]
+    totals = [sum(by.values()) for by in step(dims(setup, **arrays)).phases.values()]
     return np.maximum.reduce(np.broadcast_arrays(*totals))

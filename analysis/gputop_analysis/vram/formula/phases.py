@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,14 +14,24 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits, habits
 from gputop_analysis.vram.formula.loss import final_norm, loss
 from gputop_analysis.vram.formula.parts import Part, parts
+from gputop_analysis.vram.formula.reserved import Blocks
 from gputop_analysis.vram.formula.states import States, states
 from gputop_analysis.vram.formula.updates import update_temporaries, workspaces
 
 Bytes = dict[str, Number]
 
 
-def phases(d: Dims) -> dict[str, Bytes]:
-    """Bytes by category at the worst moment of each phase.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step of a rank."""
+
+    phases: dict[str, Bytes]
+    """Bytes by category at the worst moment of each phase."""
+    blocks: Blocks
+
+
+def step(d: Dims) -> Step:
+    """What a rank holds in each phase.
 
     Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so its worst moment is
     its first or its last layer.
@@ -36,7 +47,14 @@ def phases(d: Dims) -> dict[str, Bytes]:
     held_by_libraries = workspaces(d)
     casts = weight_casts(d, found, kept) + held_by_libraries
     entries = d.tokens * d.last
-    return {
+    update = update_temporaries(d, found, kept)
+    blocks = Blocks(
+        lasting=sum(always.values()) + late + held_by_libraries,
+        activations=whole + norm + work + buffers + reduced,
+        loss=entries * ends.cached,
+        update=update,
+    )
+    found_phases = {
         "forward": always
         | {
             "gradients": early,
@@ -71,9 +89,10 @@ def phases(d: Dims) -> dict[str, Bytes]:
         | {
             "gradients": late,
             "communication": communication.buckets(d, found, kept),
-            "temporaries": update_temporaries(d, found, kept) + held_by_libraries,
+            "temporaries": update + held_by_libraries,
         },
     }
+    return Step(found_phases, blocks)
 
 
 def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:

@@ -1,0 +1,59 @@
+"""From allocated to reserved: what PyTorch's caching allocator holds beyond what is in use.
+
+A cached block is split for smaller ones, and a segment with a part in use is not given back. From one step to the next
+three kinds of blocks therefore hardly share segments: logits, whose free blocks the next forward pass splits for its
+activations; activations; and what the optimizer needs for all parameters at once. The reserved memory comes near the
+sum of the three, though they are never all in use. The shares below were read off runs with both figures known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.vram.formula.dims import Dims, Number
+
+FRAGMENTS = 0.06
+"""Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
+RECORDED_STREAM = 0.2
+"""The same under FSDP1, whose gathered weights are freed when another stream is done with them (``record_stream``)."""
+UPDATE_APART = 0.5
+"""Of the smaller of update and activations, what does not share segments with the other, parameters one by one."""
+EXPANDABLE = 0.02
+"""Of activations with ``expandable_segments``, which grow and shrink by pages."""
+SEGMENT = 2 << 20
+RELEASED = 0.02
+"""Of activations, what stays in split segments after the allocator has given its cache back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Bytes by what keeps to its own segments."""
+
+    lasting: Number
+    """Weights, optimizer states, gradients, libraries' workspaces."""
+    activations: Number
+    """Of all layers, with the working set of one and its communication."""
+    loss: Number
+    update: Number
+
+
+def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
+    """Reserved bytes where memory is plenty, and the least with which the step still runs (the allocator then gives its
+    cache back and asks again)."""
+    least = allocated + RELEASED * (blocks.activations + blocks.loss)
+    if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
+        return _whole(allocated + EXPANDABLE * (blocks.activations + blocks.loss)), _whole(allocated)
+    sharded = d.setup.parallel.sharding
+    share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
+    moving = blocks.activations * (1 + share) + blocks.loss
+    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else UPDATE_APART
+    both = np.maximum(moving, blocks.update) + apart * np.minimum(moving, blocks.update)
+    plenty = np.maximum(blocks.lasting + both, least)
+    return _whole(plenty), _whole(least)
+
+
+def _whole(size: Number) -> Number:
+    """In segments."""
+    return np.ceil(np.asarray(size) / SEGMENT) * SEGMENT
