@@ -33,6 +33,8 @@ def parts(estimate: Estimate) -> dict[str, int]:
 
 def words(setup: Setup) -> str:
     """How it is trained, in a line: ``bf16, seq 4096, micro-batch 2, adamw, full checkpointing``."""
+    if not setup.model.hidden:
+        return "as the script trains it"
     said = [setup.dtype if not setup.weights else f"{setup.dtype} on {setup.weights} weights"]
     if setup.lora is not None:
         said.append(f"{f'QLoRA {setup.quantized}' if setup.quantized else 'LoRA'} r{setup.lora.rank}")
@@ -104,7 +106,7 @@ def table(estimate: Estimate, width: int, mono: bool = False, against: Mapping[s
     for name in names:
         look, size = palette.MEMORY[name], found.get(name, 0)
         row: Row = [((look.letter if mono else "■") + " ", look.style), (left(title(name), NAME - 2), "text")]
-        row.append((right(gib(size), FIGURES), "text"))
+        row.append((right(_size(size), FIGURES), "text"))
         if against is not None:
             row.append(difference(size - against.get(name, 0)))
         else:
@@ -112,6 +114,11 @@ def table(estimate: Estimate, width: int, mono: bool = False, against: Mapping[s
         cells = width - row_width(row) - 2
         rows.append([*row, ("  ", ""), *bar(size / total, cells, look.style)] if cells >= 6 else row)
     return rows
+
+
+def _size(size: int) -> str:
+    """In GiB; what would round to nothing in MiB, with its unit."""
+    return gib(size) if size >= GIB // 20 else f"{size / 2**20:.1f} M"
 
 
 def difference(size: int) -> tuple[str, str]:

@@ -77,9 +77,10 @@ def rows(found: list[Size], width: int, most: int = 99) -> list[Row]:
 
 def nearest(found: list[Size], most: int) -> list[Size]:
     """The sizes around the smallest that fits: what is far too small or much too large says little."""
+    border = next((index for index, size in enumerate(found) if size.fits), len(found))
+    found = found[: border + max(most // 2 + 1, 3)]
     if len(found) <= most:
         return found
-    border = next((index for index, size in enumerate(found) if size.fits), len(found))
     first = max(0, min(border - most // 2, len(found) - most))
     return found[first : first + most]
 

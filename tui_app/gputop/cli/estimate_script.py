@@ -1,0 +1,114 @@
+"""``gputop estimate train.py``: the memory of a user's own script."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.estimate_options import existing_file, given
+
+if TYPE_CHECKING:
+    from gputop.script_tracing import ScriptTrace
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import Setup
+
+_HOW = {
+    "ran": "its code ran on fake tensors to the second optimizer step",
+    "module": "its code could not be run to an optimizer step: a model class of it was built and trained by itself",
+    "source": "only its source was read: it names the model",
+}
+_ASSUMED = "no {name} is said in the source: {value} is assumed, --{option} sets it"
+
+
+def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estimate:
+    """The estimate of a script; stderr tells what is done with it.
+
+    Raises:
+        CliError: nothing about it could be found out; the message ends with what was tried.
+    """
+    from gputop.script_tracing import trace_script
+
+    script = existing_file(options.script)
+    if options.no_execute:
+        print(f"gputop: only reading {script}; nothing of it runs", file=sys.stderr)
+    else:
+        print(
+            f"gputop: running the code of {script} on fake tensors: in an empty folder, without GPU and network; "
+            "--no-execute only reads it",
+            file=sys.stderr,
+        )
+    values = given(options)
+    world = int(values.get("dp") or 0)
+    try:
+        found = trace_script(script.resolve(), arguments, options.python, world, not options.no_execute)
+    except ValueError as error:
+        raise CliError(str(error)) from None
+    if found.traceback and found.how != "ran":
+        print(found.traceback.rstrip(), file=sys.stderr)
+    if found.log is not None:
+        return _of_log(found, script, values, options)
+    if found.pretrained:
+        return _of_source(found, script, values, options)
+    tried = "; ".join(f"{one.get('way')}: {one.get('outcome')}" for one in found.tried)
+    raise CliError(f"{script} tells no model{f' (tried {tried})' if tried else ''}: name it with --model")
+
+
+def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    from gputop_analysis import catalog
+    from gputop_analysis.vram.tiers import estimate
+
+    assert found.log is not None
+    setup = _setup_of_log(found, script, values)
+    try:
+        capacity = catalog.gpu(options.gpu).usable_bytes if options.gpu else None
+    except LookupError as error:
+        raise CliError(str(error)) from None
+    answer = estimate(setup, "trace", capacity, log=found.log, gpu=options.gpu, advice=False)
+    notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *answer.notes)
+    return replace(answer, notes=tuple(dict.fromkeys(notes)))
+
+
+def _setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
+    """What is known of the setup: enough for the context, NCCL and the allocator."""
+    from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
+
+    assert found.log is not None
+    world = int(found.log.meta.get("world") or 1)
+    layout = Parallel(dp=world, sharding="ddp" if world > 1 else "none")
+    setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
+    return setup.but(allocator=str(values.get("allocator", "")))
+
+
+def _of_source(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    from gputop.api import answer
+    from gputop.models import resolve
+    from gputop_analysis.vram.options import OPTION, setup_of
+
+    said = {("quant" if name == "quantized" else name): value for name, value in found.options.items()}
+    said = {name: value for name, value in said.items() if name in OPTION}
+    if said.get("quant") and not said.get("lora_rank"):
+        said["lora_rank"] = 16
+    known = {**said, **values}
+    trouble = ""
+    for name in found.pretrained:
+        try:
+            setup = setup_of(resolve(name), known)
+        except (LookupError, ValueError) as error:
+            trouble = trouble or str(error)
+            continue
+        try:
+            result = answer(setup, None if options.tier == "trace" else options.tier, options.gpu)
+        except (LookupError, ValueError) as error:
+            raise CliError(str(error)) from None
+        assumed = [
+            _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
+            for field, label in (("seq", "sequence length"), ("micro_batch", "micro-batch"))
+            if field not in known
+        ]
+        note = f"{script.name}: {_HOW['source']}, {name}; the {result.peak.tier} tier answers"
+        return replace(result, notes=(*result.notes, note, *assumed))
+    raise CliError(f"{script} names {', '.join(found.pretrained)}, which is not known here: {trouble}")

@@ -1,0 +1,135 @@
+"""Start the trace of a user's script in their interpreter, and read what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.eventlog import EventLog
+    from gputop_analysis.vram.setup import ModelShape
+
+_SAYS = "trace: "
+_HUB_NAME = re.compile(r"""["']([\w.-]+/[\w.-]+|[\w.-]+)["']""")
+_CONFIG = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "max_position": "max_position_embeddings",
+}
+_SIMPLE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "gpt2", "gpt_neox", "opt", "olmo2")
+"""Families whose configuration these keys describe in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptTrace:
+    """What came of a script."""
+
+    log: EventLog | None
+    how: str
+    """``ran``, ``module`` (a model class of it was built), ``source`` (only read), or empty."""
+    tried: tuple[dict[str, str], ...] = ()
+    """Each way that was tried: ``way`` and ``outcome``."""
+    traceback: str = ""
+    """The script's own, where it failed."""
+    pretrained: tuple[str, ...] = ()
+    """Models that the source names."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a setup that the source gives."""
+    notes: tuple[str, ...] = ()
+
+
+def trace_script(
+    script: Path,
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    world: int = 0,
+    execute: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> ScriptTrace:
+    """Trace a script: run it on fake tensors, else build a model class of it, else read which model it names.
+
+    Args:
+        script: a Python file.
+        arguments: its own.
+        python: the interpreter; this one by default.
+        world: ranks that it is to believe in; 0: as it says itself.
+        execute: whether its code may run at all.
+        progress: told each line of what happens; None: they go to stderr.
+
+    Raises:
+        ValueError: the interpreter cannot be started, or the trace ended without an answer.
+    """
+    from gputop.tracing import _entry, _env
+    from gputop_analysis.vram.eventlog import load
+
+    with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
+        out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")
+        configs.write_text(json.dumps(known_configs(script)), encoding="utf-8")
+        command = [python or sys.executable, str(_entry()), str(script), "--out", str(out), "--configs", str(configs)]
+        command += ["--world", str(world)] if world else []
+        command += [] if execute else ["--no-execute"]
+        tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
+        said, last = _run([*command, "--", *arguments], _env(), tell)
+        try:
+            found = json.loads(said)
+        except ValueError:
+            raise ValueError(f"the trace of {script} ended without an answer: {last or 'it said nothing'}") from None
+        return ScriptTrace(
+            log=load(out) if out.exists() else None,
+            how=str(found.get("how") or ""),
+            tried=tuple(found.get("tried") or ()),
+            traceback=str(found.get("traceback") or ""),
+            pretrained=tuple(found.get("pretrained") or ()),
+            options=dict(found.get("options") or {}),
+            notes=tuple(found.get("notes") or ()),
+        )
+
+
+def known_configs(script: Path) -> dict[str, dict[str, Any]]:
+    """Hugging Face configurations of the catalog's models that a source names, so that none has to be downloaded."""
+    from gputop_analysis import catalog
+
+    try:
+        source = script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    named = {catalog.hf_id(shape): shape for shape in catalog.models() if shape.family in _SIMPLE}
+    return {name: _config(named[name]) for name in set(_HUB_NAME.findall(source)) if name in named}
+
+
+def _config(shape: ModelShape) -> dict[str, Any]:
+    config = {key: value for name, key in _CONFIG.items() if (value := getattr(shape, name))}
+    return {"model_type": shape.family, "tie_word_embeddings": shape.tied_embeddings, **config}
+
+
+def _run(command: list[str], env: dict[str, str], tell: Callable[[str], None]) -> tuple[str, str]:
+    """The answer on stdout and the last line on stderr."""
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+    except OSError as error:
+        raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None
+    assert process.stdout is not None and process.stderr is not None
+    last = ""
+    try:
+        for line in process.stderr:
+            last = line.strip() or last
+            if line.startswith(_SAYS):
+                tell(line[len(_SAYS) :].rstrip())
+        return process.stdout.read(), last
+    finally:
+        process.kill()
+        process.wait()
