@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,19 +11,15 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.hardware import GIB
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
+from gputop_analysis.vram.oom import explain, nearest_lever
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.levers import Lever
 
 Event = dict[str, Any]
 
-_SIZE = r"([\d.]+) ([KMGT]?i?B)"
-_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
-_PATTERNS = {
-    "asked": rf"Tried to allocate {_SIZE}",
-    "total": rf"total capacity of {_SIZE}",
-    "free": rf"of which {_SIZE} is free",
-    "allocated": rf"{_SIZE} is allocated by PyTorch",
-    "idle": rf"{_SIZE} is reserved by PyTorch but unallocated",
-}
 FRAGMENTED = 0.10
 """Reserved but unallocated memory, of the card, from which fragmentation is the first thing to mend."""
 _SHM_WORDS = (
@@ -51,20 +46,22 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     event = next((e for e in _by_time(view) if _is_cuda_oom(e)), None)
     if event is None:
         return None
-    rank, message = event.get("rank"), str(event.get("message") or "")
-    sizes = {name: size for name, pattern in _PATTERNS.items() if (size := _bytes(pattern, message)) is not None}
+    rank = event.get("rank")
+    met = explain(event)
+    sizes, lever = met.sizes, nearest_lever(view, met)
     told = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
     growth, foreign = _growth(view, rank), _foreign_bytes(view)
-    where = f"{event.get('site') or 'an unknown line'}, phase {event.get('phase', '?')}, step {event.get('step', '?')}"
+    where = f"{event.get('site') or 'an unknown line'}, {met.where()}"
     asked = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
     return spec.make(
         "critical",
         f"rank {rank} ran out of GPU memory{asked} at step {event.get('step', '?')}",
         f"{event.get('class')} at {where}"
+        + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {told}" if told else "")
         + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
         + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
-        _advice(sizes, growth, foreign),
+        _advice(sizes, growth, foreign, lever[0] if lever else None),
         rank=rank,
         site=event.get("site"),
         host=event.get("host"),
@@ -76,6 +73,8 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
             "sizes as PyTorch's message says them; growth = last peak - peak of step 10",
             (
                 *(Input(name, size / GIB, "GiB", "exception.message") for name, size in sizes.items()),
+                *(Input(f"held by {name}", size / GIB, "GiB", "exception.memory") for name, size in met.held.items()),
+                *_lever_inputs(lever),
                 Input("growth since step 10", growth / GIB, "GiB", f"steps.peak_allocated_bytes, rank {rank}"),
                 Input("held by other processes", foreign / GIB, "GiB", "gpu.memory_foreign_bytes, last sample"),
             ),
@@ -202,11 +201,6 @@ def _exit_codes(view: RunView) -> set[int]:
     return {int(h.state.exit_code) for h in view.record.hosts.values() if h.state.exit_code}
 
 
-def _bytes(pattern: str, message: str) -> float | None:
-    found = re.search(pattern, message)
-    return float(found.group(1)) * _UNITS.get(found.group(2).upper(), 1) if found else None
-
-
 def _growth(view: RunView, rank: int | None) -> int:
     """Of the peak of allocated device memory since step 10; 0 where it was not measured."""
     series = view.per_rank.get(rank) if rank is not None else None
@@ -221,7 +215,18 @@ def _foreign_bytes(view: RunView) -> int:
     return max([0, *(int(size) for size in last)])
 
 
-def _advice(sizes: dict[str, float], growth: int, foreign: int) -> str:
+def _lever_inputs(lever: tuple[Lever, Estimate] | None) -> list[Input]:
+    if lever is None:
+        return []
+    change, answer = lever
+    source = f"estimate by the {answer.peak.tier} tier, of the run as it described itself"
+    return [
+        Input("estimated for this run", answer.device_total / GIB, "GiB", source),
+        Input(f"estimated with {change.change}", (answer.device_total - change.saves) / GIB, "GiB", source),
+    ]
+
+
+def _advice(sizes: dict[str, float], growth: int, foreign: int, lever: Lever | None) -> str:
     total = sizes.get("total", 0.0)
     first = []
     if foreign > 0.05 * (total or float("inf")):
@@ -230,6 +235,8 @@ def _advice(sizes: dict[str, float], growth: int, foreign: int) -> str:
         first.append("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is reserved but in pieces)")
     if growth > 0.1 * (sizes.get("allocated") or float("inf")):
         first.append("look for what grows: losses kept with their graph (use loss.item()), longer inputs")
+    if lever is not None:
+        first.append(f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.1f} GiB)")
     return "; ".join([*first, "halve the micro-batch and accumulate twice as often, or use activation checkpointing"])
 
 

@@ -57,8 +57,8 @@ def setup_of(view: RunView, rank: int | None = None) -> Setup | None:
     Returns:
         None where the model has no configuration with an architecture in it, or the batches no sequence length.
     """
-    hello = view.hello(rank)
-    series = view.per_rank.get(view.ranks[0] if rank is None and view.ranks else rank or 0)
+    hello = view.hello(rank) or view.record.hello(rank or 0) or {}
+    series = view.per_rank.get(view.ranks[0] if rank is None and view.ranks else (rank or 0))
     accumulation = 1
     if series is not None and len(series.rows):
         batches, updates = series.rows["micro_batches"].sum(), series.rows["optimizer_steps"].sum()

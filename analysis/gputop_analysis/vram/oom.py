@@ -1,0 +1,130 @@
+"""An out-of-memory error explained: the layer that asked, what held the memory, the nearest change that would fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gputop_analysis.view import RunView
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.levers import Lever
+
+Event = Mapping[str, Any]
+GIB = 1 << 30
+
+_SIZE = r"([\d.]+) ([KMGT]?i?B)"
+_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_PATTERNS = {
+    "asked": rf"Tried to allocate {_SIZE}",
+    "total": rf"total capacity of {_SIZE}",
+    "free": rf"of which {_SIZE} is free",
+    "allocated": rf"{_SIZE} is allocated by PyTorch",
+    "idle": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
+_HELD = {
+    "weights": "weights_bytes",
+    "gradients": "gradients_bytes",
+    "optimizer states": "optimizer_bytes",
+    "buffers": "buffers_bytes",
+}
+REST = "activations and temporaries"
+SPARE = 0.02
+"""Of the card, that a change must leave free to be said to fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """What one exception says; bytes."""
+
+    rank: int | None
+    step: int | None
+    phase: str
+    layer: str
+    """Path of the innermost module whose forward was going on; empty in the autograd engine and the optimizer."""
+    layer_class: str
+    sizes: dict[str, float] = field(default_factory=dict)
+    """``asked``, ``total``, ``free``, ``allocated``, ``idle``, as far as the message says them."""
+    held: dict[str, int] = field(default_factory=dict)
+    """What the memory was held for, the largest first."""
+
+    @property
+    def demand(self) -> float:
+        """Bytes on the device with which this allocation would have gone through, at least."""
+        allocated, asked = self.sizes.get("allocated", 0.0), self.sizes.get("asked", 0.0)
+        foreign = max(self.sizes.get("total", 0.0) - self.sizes.get("free", 0.0) - allocated, 0.0)
+        return allocated + asked + foreign - self.sizes.get("idle", 0.0)
+
+    def where(self) -> str:
+        """The layer and the phase in words."""
+        layer = f"{self.layer} ({self.layer_class}), " if self.layer else ""
+        return f"{layer}phase {self.phase}, step {'?' if self.step is None else self.step}"
+
+    def holders(self) -> str:
+        """What held the memory, in GiB."""
+        return ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in self.held.items() if size >= GIB / 200)
+
+
+def sizes(message: str) -> dict[str, float]:
+    """Bytes by name, as PyTorch's message of an out-of-memory error says them (c10/cuda/CUDACachingAllocator.cpp)."""
+    found = {}
+    for name, pattern in _PATTERNS.items():
+        match = re.search(pattern, message)
+        if match:
+            found[name] = float(match.group(1)) * _UNITS.get(match.group(2).upper(), 1)
+    return found
+
+
+def explain(event: Event) -> OutOfMemory:
+    """An ``exception`` event of such an error."""
+    said = sizes(str(event.get("message") or ""))
+    memory = event.get("memory") if isinstance(event.get("memory"), Mapping) else {}
+    assert isinstance(memory, Mapping)
+    if memory.get("allocated_bytes") and "allocated" not in said:
+        said["allocated"] = float(memory["allocated_bytes"])
+    step = event.get("step")
+    return OutOfMemory(
+        rank=event.get("rank"),
+        step=int(step) if isinstance(step, int) else None,
+        phase=str(event.get("phase") or "?"),
+        layer=str(event.get("module") or ""),
+        layer_class=str(event.get("module_class") or ""),
+        sizes=said,
+        held=_held(memory, said.get("allocated", 0.0)),
+    )
+
+
+def _held(memory: Event, allocated: float) -> dict[str, int]:
+    """By holder, the largest first; what is allocated beyond what was counted is activations and temporaries."""
+    found = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
+    if allocated:
+        found[REST] = max(0, round(allocated) - sum(found.values()))
+    return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
+
+
+def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] | None:
+    """The change with the smallest saving that would have fitted, and the estimate it is a change of.
+
+    The estimate is lifted to what the run is known to have asked for, where that was more.
+
+    Returns:
+        None where the model or the card's memory is not known, or no change is enough.
+    """
+    from gputop_analysis.vram.from_run import setup_of
+    from gputop_analysis.vram.tiers import estimate
+
+    hello = view.record.hello(found.rank or 0) or {}
+    total = found.sizes.get("total") or float(hello.get("device_memory_bytes") or 0)
+    setup = setup_of(view, found.rank)
+    if setup is None or not total:
+        return None
+    try:
+        answer = estimate(setup)
+    except ValueError:
+        return None
+    need = max(float(answer.device_total), found.demand, total)
+    enough = [lever for lever in answer.levers if need - lever.saves <= (1 - SPARE) * total]
+    return (min(enough, key=lambda lever: lever.saves), answer) if enough else None
