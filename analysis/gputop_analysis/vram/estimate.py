@@ -84,11 +84,11 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
 
     Args:
         estimate: by a tier alone.
-        records: ``model``, ``kind``, ``tier`` and ``ratio`` (measured over estimated), the newest last.
+        records: ``model``, ``kind``, ``ratio`` (measured over estimated), maybe ``tier`` and ``run``; the newest last.
     """
     setup = estimate.setup
-    wanted = (setup.model.name.lower(), kind(setup), estimate.peak.tier)
-    known = [record for record in records if _of(record) == wanted]
+    wanted = (setup.model.name.lower(), kind(setup))
+    known = [one for one in records if _of(one) == wanted and one.get("tier") in (None, estimate.peak.tier)]
     if not known:
         return estimate
     ratio = float(known[-1]["ratio"])
@@ -103,8 +103,8 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
 
 
-def _of(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return str(record.get("model", "")).lower(), str(record.get("kind", "")), str(record.get("tier", ""))
+def _of(record: Mapping[str, Any]) -> tuple[str, str]:
+    return str(record.get("model", "")).lower(), str(record.get("kind", ""))
 
 
 def _fit(fit: Fit) -> dict[str, Any]:

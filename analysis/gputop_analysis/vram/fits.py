@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,23 +12,33 @@ from gputop_analysis.vram.rules import needs_fp8
 from gputop_analysis.vram.setup import Setup
 
 
-@dataclass(frozen=True, slots=True)
 class Need:
-    """What an estimate asks of a GPU; bytes."""
+    """What an estimate asks of a GPU; bytes.
 
-    allocated: int
-    reserved: int
-    runs_in: Callable[[int], bool] | None = None
-    """Whether it runs when segments may take so many bytes, by replay; None: only ``reserved`` says."""
+    Between what is allocated and what would be reserved the allocator gives its cache back and tries again; whether that
+    is enough a replay tells, which is costly, so that its answers narrow the range in which the next is needed.
+
+    Args:
+        allocated: at the peak.
+        reserved: at the peak, on a GPU with enough memory.
+        runs_in: whether it runs where segments may take so many bytes, by replay; None: only ``reserved`` says.
+    """
+
+    def __init__(self, allocated: int, reserved: int, runs_in: Callable[[int], bool] | None = None) -> None:
+        self.allocated = allocated
+        self.reserved = reserved
+        self._runs_in = runs_in
+        self._enough = reserved
+        self._short = allocated - 1 if runs_in else reserved - 1
 
     def within(self, capacity: int) -> bool:
-        """Whether it runs where segments may take ``capacity``.
-
-        Between what is allocated and what would be reserved the allocator gives its cache back and tries again.
-        """
-        if capacity >= self.reserved:
-            return True
-        return self.runs_in is not None and capacity >= self.allocated and self.runs_in(capacity)
+        """Whether it runs where segments may take ``capacity``."""
+        if self._runs_in is not None and self._short < capacity < self._enough:
+            if self._runs_in(capacity):
+                self._enough = capacity
+            else:
+                self._short = capacity
+        return capacity >= self._enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +61,19 @@ def overhead(setup: Setup) -> int:
 def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     """Every GPU of the catalog that PyTorch runs on, the smallest first."""
     besides = overhead(setup)
-    answers: dict[int, bool] = {}
+    specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
+    bisect_left(specs, True, key=lambda spec: need.within(spec.usable_bytes - besides))  # a few replays tell for all
     found = []
-    for spec in sorted(_gpus(setup), key=lambda spec: spec.usable_bytes):
-        capacity = spec.usable_bytes - besides
-        if capacity not in answers:
-            answers[capacity] = need.within(capacity)
-        found.append(Fit(spec.name, spec.usable_bytes, answers[capacity], capacity - need.reserved))
+    for spec in specs:
+        room = spec.usable_bytes - besides
+        found.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
     return tuple(found)
 
 
 def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
     """The GPU with the least memory on which it fits; None: on none."""
     besides = overhead(setup)
-    able = [spec for spec in _gpus(setup) if need.within(spec.usable_bytes - besides)]
+    able = (spec for spec in _gpus(setup) if need.within(spec.usable_bytes - besides))
     return min(able, key=lambda spec: spec.usable_bytes, default=None)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
+from functools import cache
 
 from gputop_analysis import catalog
-from gputop_analysis.vram import conf, overhead
+from gputop_analysis.vram import conf, formula, overhead, profiles
 from gputop_analysis.vram.answer import TIERS, Peak
 from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.eventlog import EventLog
@@ -18,7 +18,8 @@ from gputop_analysis.vram.replay import peak as replayed
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Setup
 
-Solver = Callable[[Setup], Peak]
+Solver = Callable[[int | None], Peak]
+"""The peak of one setup where segments may take so many bytes; None: as many as they want."""
 MOST = 4096
 """Micro-batches beyond this are not searched."""
 
@@ -41,7 +42,7 @@ def estimate(
     Args:
         setup: the model and how it is trained.
         tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the first that covers it.
-        capacity: bytes of the GPU that it is to run on; the replay then tells retries and where memory runs out.
+        capacity: bytes of the GPU that it is to run on; a replay then tells retries and where memory runs out.
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
         advice: whether to look for levers and the largest micro-batch, which takes a dozen further estimates.
@@ -54,20 +55,14 @@ def estimate(
     if tier not in (None, *TIERS):
         raise ValueError(f"no tier '{tier}': choose from {', '.join(TIERS)}")
     check(setup)
-    if log is not None and tier in (None, "trace"):
-        found, runs_in = replayed(log, "trace", conf.parse(setup.allocator)), _by_replay(log, setup)
-    else:
-        found = solve(setup, tier)
-        runs_in = (lambda room: room >= found.least) if found.least else None
-    need = Need(found.allocated, found.reserved, runs_in)
-    room = None if capacity is None else max(capacity - overhead.CONTEXT - overhead.nccl(setup), 0)
-    if log is not None and room is not None and room < found.reserved:
-        found = _crowded(log, setup, found, room)
-    if log is None and room is not None and found.least and found.least <= room < found.reserved:
-        found = replace(found, reserved=room)
+    besides = overhead.CONTEXT + overhead.nccl(setup)
+    solver = _solver(setup, tier, log)
+    found = solver(None)
+    need = Need(found.allocated, found.reserved, lambda room: not solver(room).oom)
+    room = None if capacity is None else max(capacity - besides, 0)
     answer = Estimate(
         setup=setup,
-        peak=found,
+        peak=found if room is None else _crowded(solver, found, room),
         context=overhead.CONTEXT,
         nccl=overhead.nccl(setup),
         interval_pct=interval(setup, found.tier),
@@ -84,16 +79,7 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
     Raises:
         NotCoveredError: the tier asked for does not cover it.
     """
-    if tier == "trace":
-        raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
-    found = None if tier == "formula" else _profile(setup)
-    if found is not None:
-        return found
-    if tier == "profile":
-        raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
-    from gputop_analysis.vram import formula
-
-    return formula.peak(setup)
+    return _solver(setup, tier, None)(None)
 
 
 def max_micro_batch(setup: Setup, fitting: Callable[[Setup], bool]) -> int:
@@ -109,46 +95,62 @@ def max_micro_batch(setup: Setup, fitting: Callable[[Setup], bool]) -> int:
     return low
 
 
-def _profile(setup: Setup) -> Peak | None:
-    known = import_module("gputop_analysis.vram.profiles")
-    return known.peak(setup) if hasattr(known, "peak") else None
+def _solver(setup: Setup, tier: str | None, log: EventLog | None) -> Solver:
+    if log is not None and tier in (None, "trace"):
+        options = conf.parse(setup.allocator)
+        return lambda room: replayed(log, "trace", options, room)
+    if tier == "trace":
+        raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
+    profile = None if tier == "formula" else profiles.peak(setup)
+    if profile is not None:
+        return lambda room: profile if room is None else profiles.peak(setup, room) or profile
+    if tier == "profile":
+        raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
+    return lambda room: formula.peak(setup, room)
 
 
-def _by_replay(log: EventLog, setup: Setup) -> Callable[[int], bool]:
-    options = conf.parse(setup.allocator)
-    return lambda capacity: not replayed(log, "trace", options, capacity).oom
-
-
-def _crowded(log: EventLog, setup: Setup, free: Peak, room: int) -> Peak:
+def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
     """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs out of memory."""
-    tight = replayed(log, "trace", conf.parse(setup.allocator), room)
+    if room >= free.reserved:
+        return free
+    tight = solver(room)
     return replace(free, oom=tight.oom, retries=tight.retries) if tight.oom else tight
 
 
 def _advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
-    """With levers and the largest micro-batch; after a trace both come from a tier without one, scaled to it."""
-    setup, traced = answer.setup, answer.peak.tier == "trace"
-    tier = None if traced else answer.peak.tier
-    scale = answer.peak.reserved / solve(setup).reserved if traced else 1.0
-
-    def reserved(changed: Setup) -> int:
-        return round(solve(changed, tier).reserved * scale)
-
-    found = [_with_gpu(lever, answer.fits) for lever in levers(setup, answer.peak.reserved, reserved)]
-    wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
+    """With levers and the largest micro-batch."""
+    again = _again(answer, need.reserved)
+    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(answer.setup, need.reserved, again))
+    wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
     if wanted is None:
-        return replace(answer, levers=tuple(found))
+        return replace(answer, levers=found)
     room = wanted.usable_bytes - answer.context - answer.nccl
-    most = max_micro_batch(setup, lambda changed: reserved(changed) <= room)
+    most = max_micro_batch(answer.setup, lambda changed: again(changed) <= room)
     if need.within(room):
-        most = max(most, setup.micro_batch)
-    return replace(answer, levers=tuple(found), gpu=wanted.name, max_micro_batch=most)
+        most = max(most, answer.setup.micro_batch)
+    return replace(answer, levers=found, gpu=wanted.name, max_micro_batch=most)
+
+
+def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
+    """Estimates what a changed setup reserves, by the same tier.
+
+    Where that tier does not cover the change, and after a trace, another one estimates both, and their ratio counts.
+    """
+    setup = answer.setup
+    covered = answer.peak.tier != "formula" and profiles.peak(setup) is not None
+    unchanged = cache(lambda tier: solve(setup, tier).reserved)
+
+    def changed_reserved(changed: Setup) -> int:
+        found = profiles.peak(changed) if covered else None
+        found = found or solve(changed, "formula")
+        return round(reserved * found.reserved / unchanged(found.tier))
+
+    return changed_reserved
 
 
 def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:
     """With the smallest GPU that the lever opens."""
-    need = Need(lever.reserved, lever.reserved)
-    spec = smallest(lever.setup, need)
+    spec = smallest(lever.setup, Need(lever.reserved, lever.reserved))
     before = next((fit for fit in known if fit.fits), None)
     if spec is None or (before is not None and spec.usable_bytes >= before.memory):
         return lever
