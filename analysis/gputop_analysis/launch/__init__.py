@@ -1,0 +1,1 @@
+"""From a strategy to what one types: commands and configuration files of the launchers, and their checks."""

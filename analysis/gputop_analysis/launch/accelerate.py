@@ -1,0 +1,111 @@
+"""`accelerate launch` with its YAML. ``num_processes`` is the whole world; keys as accelerate 1.x writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
+from gputop_analysis.launch.torchrun import PORT
+
+FILE = "accelerate.yaml"
+
+
+def emit(strategy: Strategy) -> Launch:
+    """The command and ``accelerate.yaml``.
+
+    Raises:
+        NotPossible: pipeline stages or experts; sequence parallelism beside context parallelism.
+    """
+    strategy.check()
+    if strategy.pp > 1 or strategy.ep > 1:
+        what = "pipeline stages" if strategy.pp > 1 else "expert parallelism"
+        raise NotPossible(f"accelerate has no {what}: emit it for megatron or torchtitan")
+    if strategy.cp > 1 and strategy.sequence_parallel:
+        raise NotPossible("accelerate takes context or sequence parallelism, not both: leave one out")
+    if (strategy.tp > 1 or strategy.cp > 1) and strategy.zero in (1, 2):
+        raise NotPossible("accelerate joins tp and cp with FSDP or DDP only: take --zero 3 or 0")
+    command = ["accelerate", "launch", "--config-file", FILE]
+    notes: list[str] = []
+    if strategy.nodes > 1:
+        command += ["--machine-rank", "$MACHINE_RANK", "--main-process-ip", "$MASTER_ADDR"]
+        notes.append("run it on each node with MACHINE_RANK 0, 1, ... and MASTER_ADDR the first one's name")
+    if strategy.accumulation > 1:
+        notes.append(f"pass gradient_accumulation_steps={strategy.accumulation} to Accelerator or TrainingArguments")
+    notes.append(f"set the script's batch size to {strategy.micro_batch} per GPU")
+    words = (*command, strategy.script, *strategy.arguments)
+    return Launch("accelerate", words, {FILE: as_yaml(config(strategy))}, tuple(notes))
+
+
+def config(strategy: Strategy) -> dict[str, Any]:
+    """The YAML's content."""
+    kind = "DEEPSPEED" if strategy.zero in (1, 2) else "FSDP" if strategy.zero == 3 else "MULTI_GPU"
+    found: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": kind if strategy.world > 1 else "NO",
+        "downcast_bf16": "no",
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "mixed_precision": strategy.dtype if strategy.dtype in ("bf16", "fp16", "fp8") else "no",
+        "num_machines": strategy.nodes,
+        "num_processes": strategy.world,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if strategy.nodes > 1:
+        found["main_process_port"] = PORT
+    if kind == "FSDP":
+        found["fsdp_config"] = _fsdp(strategy)
+    if kind == "DEEPSPEED":
+        found["deepspeed_config"] = _deepspeed(strategy)
+    if strategy.tp > 1 or strategy.cp > 1 or strategy.replicas > 1:
+        found["parallelism_config"] = _mesh(strategy)
+    return found
+
+
+def _fsdp(strategy: Strategy) -> dict[str, Any]:
+    return {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": True,
+        "fsdp_activation_checkpointing": strategy.recompute == "full",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_offload_params": strategy.offload == "all",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
+def _deepspeed(strategy: Strategy) -> dict[str, Any]:
+    return {
+        "zero_stage": strategy.zero,
+        "gradient_accumulation_steps": strategy.accumulation,
+        "gradient_clipping": 1.0,
+        "offload_optimizer_device": "none" if strategy.offload == "none" else "cpu",
+        "offload_param_device": "none",
+        "zero3_init_flag": False,
+    }
+
+
+def _mesh(strategy: Strategy) -> dict[str, Any]:
+    sharded = strategy.zero == 3
+    return {
+        "parallelism_config_dp_replicate_size": strategy.replicas if sharded else strategy.dp,
+        "parallelism_config_dp_shard_size": strategy.dp // strategy.replicas if sharded else 1,
+        "parallelism_config_tp_size": strategy.tp,
+        "parallelism_config_cp_size": strategy.cp,
+    }
+
+
+def as_yaml(values: dict[str, Any], indent: int = 0) -> str:
+    """Numbers, words, booleans and one level of mappings below another: all that these files hold."""
+    lines = []
+    for key, value in values.items():
+        head = " " * indent + f"{key}:"
+        if isinstance(value, dict):
+            lines += [head, as_yaml(value, indent + 2).rstrip("\n")]
+        elif value in ("no", "NO", "none"):
+            lines.append(f"{head} '{value}'")  # bare, YAML 1.1 reads no as false
+        else:
+            lines.append(f"{head} {str(value).lower() if isinstance(value, bool) else value}")
+    return "\n".join(lines) + "\n"

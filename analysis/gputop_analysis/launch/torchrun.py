@@ -1,0 +1,47 @@
+"""torchrun, on one node and on several.
+
+Under the c10d backend ``--node-rank`` is ignored and an endpoint of localhost would give each node a world of its own,
+so the endpoint is a name that all nodes know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop_analysis.launch.strategy import Launch, Strategy
+
+PORT = 29500
+
+
+def torchrun(strategy: Strategy, words: Sequence[str], job: str = "train", host: str = "$MASTER_ADDR") -> list[str]:
+    """The launcher's own words before ``words`` (a script with its arguments, or ``-m module``)."""
+    command = ["torchrun", "--nproc-per-node", str(strategy.gpus_per_node)]
+    if strategy.nodes == 1:
+        return [*command, "--standalone", *words]
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{PORT}", "--rdzv-id", job]
+    return [*command, "--nnodes", str(strategy.nodes), *rendezvous, *words]
+
+
+def several_nodes(strategy: Strategy) -> tuple[str, ...]:
+    """What to know before starting it on more than one node."""
+    if strategy.nodes == 1:
+        return ()
+    return (
+        f"run the same command on each of the {strategy.nodes} nodes, with MASTER_ADDR set to the first one's name: "
+        "not localhost, which would make a world of its own on every node",
+    )
+
+
+def emit(strategy: Strategy) -> Launch:
+    """The command; how the model is split is the script's own doing."""
+    strategy.check()
+    notes = several_nodes(strategy)
+    kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(strategy.zero)
+    kind = kind or ("FSDP (fully_shard)" if strategy.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)")
+    mesh = {"pp": strategy.pp, "dp": strategy.dp, "cp": strategy.cp, "tp": strategy.tp}
+    shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
+    notes += (
+        f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), apply {kind}, "
+        f"and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} to an optimizer step",
+    )
+    return Launch("torchrun", tuple(torchrun(strategy, [strategy.script, *strategy.arguments])), notes=notes)

@@ -1,0 +1,73 @@
+"""torchtitan: its TOML and the line that starts `torchtitan.train` (sections of torchtitan/config/job_config.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
+from gputop_analysis.launch.torchrun import several_nodes, torchrun
+
+FILE = "torchtitan.toml"
+_NAMES = {"llama": "llama3", "qwen3": "qwen3", "deepseek_v3": "deepseek_v3", "llama4": "llama4"}
+
+
+def emit(strategy: Strategy) -> Launch:
+    """The command and ``torchtitan.toml``.
+
+    Raises:
+        NotPossible: ZeRO-1 and 2, which torchtitan does not have.
+    """
+    strategy.check()
+    if strategy.zero in (1, 2):
+        raise NotPossible("torchtitan shards parameters too (--zero 3) or replicates (--zero 0), not ZeRO-1 or 2")
+    words = torchrun(strategy, ["-m", "torchtitan.train", "--job.config_file", FILE])
+    name = strategy.model.name if strategy.model else "your model"
+    notes = (*several_nodes(strategy), f"set [model] name, flavor and hf_assets_path to {name} as torchtitan calls it")
+    return Launch("torchtitan", tuple(words), {FILE: as_toml(config(strategy))}, notes)
+
+
+def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
+    """The TOML's sections."""
+    sharded = strategy.zero == 3
+    family = strategy.model.family if strategy.model else "llama"
+    accumulated = strategy.pp > 1  # a pipeline cuts the local batch; elsewhere the global batch says how often
+    parallelism: dict[str, Any] = {
+        "data_parallel_replicate_degree": strategy.replicas if sharded else strategy.dp,
+        "data_parallel_shard_degree": strategy.dp // strategy.replicas if sharded else 1,
+        "fsdp_reshard_after_forward": "default",
+        "tensor_parallel_degree": strategy.tp,
+        "pipeline_parallel_degree": strategy.pp,
+        "context_parallel_degree": strategy.cp,
+        "expert_parallel_degree": strategy.ep,
+    }
+    if strategy.pp > 1:
+        parallelism["pipeline_parallel_schedule"] = "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
+        parallelism["pipeline_parallel_microbatch_size"] = strategy.micro_batch
+    return {
+        "job": {"dump_folder": "./outputs"},
+        "model": {"name": _NAMES.get(family, "llama3"), "flavor": "8B", "hf_assets_path": "./assets/hf"},
+        "optimizer": {"name": "AdamW", "lr": strategy.learning_rate},
+        "training": {
+            "local_batch_size": strategy.micro_batch * (strategy.accumulation if accumulated else 1),
+            "global_batch_size": strategy.global_batch,
+            "seq_len": strategy.seq,
+            "max_norm": 1.0,
+            "steps": strategy.steps,
+            "dataset": "c4",
+        },
+        "parallelism": parallelism,
+        "activation_checkpoint": {"mode": strategy.recompute, "selective_ac_option": "op"},
+        "compile": {"enable": True},
+    }
+
+
+def as_toml(sections: dict[str, dict[str, Any]]) -> str:
+    """Sections of numbers, words and booleans."""
+    blocks = []
+    for name, values in sections.items():
+        lines = [f"[{name}]"]
+        for key, value in values.items():
+            text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else value
+            lines.append(f"{key} = {text}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
