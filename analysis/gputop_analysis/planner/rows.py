@@ -90,9 +90,9 @@ def job_of(row: Row) -> Job:
 
 def _recipe(row: Row) -> str:
     framework = (row.get("framework") or "").lower()
-    if "deepspeed" in framework:
+    if "deepspeed" in framework or "nanotron" in framework:
         return "deepspeed"
-    return "torchtitan" if any(name in framework for name in ("nanotron", "fsdp", "titan")) else "megatron"
+    return "torchtitan" if any(name in framework for name in ("fsdp", "titan")) else "megatron"
 
 
 def cluster_of(row: Row) -> Cluster:

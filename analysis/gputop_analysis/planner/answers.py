@@ -1,0 +1,65 @@
+"""What the planner says about benchmark rows, all rows of a job at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gputop_analysis.planner import memory
+from gputop_analysis.planner.cost import Cost, cost
+from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.rows import GIB, Case
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One row's prediction; where a row leaves a choice open, of the fastest choice that fits (else of the leanest)."""
+
+    case: Case
+    parts: Cost
+    """Arrays of one value."""
+    layout: dict[str, int | bool]
+    allocated_gib: float
+    fits: bool
+
+    @property
+    def seconds(self) -> float:
+        return float(self.parts.seconds[0])
+
+
+def answers(cases: Sequence[Case]) -> list[Answer]:
+    """In the order of ``cases``."""
+    together: defaultdict[object, list[int]] = defaultdict(list)
+    for i, case in enumerate(cases):
+        c = case.cluster
+        key = (case.job, c.device.name, c.gpus, c.gpus_per_node, c.network, c.node_bytes_per_s)
+        together[key].append(i)
+    found: dict[int, Answer] = {}
+    for group in together.values():
+        found |= zip(group, _of_group([cases[i] for i in group]), strict=True)
+    return [found[i] for i in range(len(cases))]
+
+
+def _of_group(cases: list[Case]) -> list[Answer]:
+    """Cases of one job and cluster."""
+    job, cluster = cases[0].job, cases[0].cluster
+    layouts = _joined([case.layouts for case in cases])
+    parts, allocated = cost(job, cluster, layouts), memory.allocated_bytes(job, layouts)
+    fits = memory.reserved_bytes(allocated) <= cluster.device.usable_bytes
+    seconds = parts.seconds
+    ends = np.cumsum([len(case.layouts) for case in cases])
+    found = []
+    for case, end in zip(cases, ends, strict=True):
+        mine = np.arange(end - len(case.layouts), end)
+        able = mine[fits[mine]]
+        best = able[np.argmin(seconds[able])] if len(able) else mine[np.argmin(allocated[mine])]
+        one = Cost(**{f.name: getattr(parts, f.name)[best : best + 1] for f in fields(Cost)})
+        found.append(Answer(case, one, layouts.row(int(best)), float(allocated[best]) / GIB, bool(fits[best])))
+    return found
+
+
+def _joined(found: list[Layouts]) -> Layouts:
+    return Layouts(*(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(Layouts)))

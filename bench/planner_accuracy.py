@@ -1,0 +1,286 @@
+"""How far the planner's predictions are from published runs, and what its pick would have cost.
+
+    python bench/planner_accuracy.py DIR [--json] [--half tune|check] [--write]
+
+``DIR`` holds CSV files of runs (columns: model, params, hidden, layers, heads, kv_heads, ffn, vocab, n_experts, top_k, seq,
+micro_batch, global_batch, gpus, gpus_per_node, gpu_model, dtype, tp, pp, vpp, dp, cp, ep, zero, act_ckpt,
+tokens_per_s_per_gpu, step_time_s, status, peak_mem_gib, framework, interconnect, notes; what a file lacks is left open and
+the planner takes the fastest choice that fits, as people who tune do). Every row is predicted from what it says; none is
+looked up, and its measurement is used for the score alone. ``--write`` makes docs/planner_accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import zlib
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.planner.answers import Answer, answers
+from gputop_analysis.planner.calibrate import Calibration, calibrate
+from gputop_analysis.planner.rows import Case, Unreadable, read
+from gputop_analysis.planner.scores import errors, regrets, spearman
+from gputop_analysis.planner.search import model_flops
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs/planner_accuracy.md"
+CALIBRATION_ROWS = 5
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints a table, or JSON of one object a source."""
+    options = _parser().parse_args(argv)
+    found = {path.stem: score(path, options.half) for path in sorted(Path(options.folder).rglob("*.csv"))}
+    found = {name: one for name, one in found.items() if one}
+    if not found:
+        print(f"no CSV file in {options.folder} has the columns seq, gpus and global_batch", file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=2) if options.json else table(found))
+    if options.write:
+        halves = {half: _halves(Path(options.folder), half) for half in ("tune", "check")}
+        DOCUMENT.write_text(document(found, halves), "utf-8")
+    return 0
+
+
+def score(path: Path, half: str = "") -> dict[str, Any]:
+    """All figures of one source; empty if the file is of another kind."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
+        return {}
+    cases, skipped = _read(rows)
+    said = answers([case for case in cases if not half or _half(case) == half])
+    timed = [one for one in said if one.case.ran and one.case.step_s]
+    result: dict[str, Any] = {"rows_read": len(rows), "rows_used": len(said), "rows_timed": len(timed)}
+    result |= {"rows_skipped": dict(skipped)}
+    if timed:
+        result |= _speed(timed) | {"baselines": _baselines(timed), "calibrated": _calibrated(timed)}
+    return result | _memory(said)
+
+
+def _read(rows: list[dict[str, str]]) -> tuple[list[Case], Counter[str]]:
+    cases, skipped = [], Counter()
+    for row in rows:
+        try:
+            cases.append(read(row))
+        except Unreadable as reason:
+            skipped[str(reason)] += 1
+    return cases, skipped
+
+
+def _speed(timed: list[Answer]) -> dict[str, Any]:
+    predicted, measured = _arrays(timed)
+    within = [spearman(predicted[index], measured[index]) for index in _cells(timed).values() if len(index) > 4]
+    within = [one for one in within if one == one]
+    return (
+        errors(predicted, measured)
+        | {
+            "spearman": spearman(predicted / _tokens(timed), measured / _tokens(timed)),
+            "spearman_within_cells": float(np.mean(within)) if within else None,
+        }
+        | _regret(_fitting(timed, predicted), timed)
+    )
+
+
+def _fitting(timed: list[Answer], predicted: np.ndarray) -> np.ndarray:
+    """Predicted times as a pick sees them: what does not fit comes last."""
+    return np.where([one.fits for one in timed], predicted, predicted * 1e6)
+
+
+def _regret(scores: np.ndarray, timed: list[Answer]) -> dict[str, Any]:
+    _, measured = _arrays(timed)
+    found = list(regrets(scores, measured, [one.case.cell for one in timed]).values())
+    if not found:
+        return {"cells": 0}
+    return {
+        "cells": len(found),
+        "regret_mean_pct": 100 * float(np.mean(found)),
+        "regret_worst_pct": 100 * max(found),
+        "top1_pct": 100 * float(np.mean([one < 0.005 for one in found])),
+    }
+
+
+def _baselines(timed: list[Answer]) -> dict[str, Any]:
+    """Two rules of thumb. The MFU of a GPU is the median over the very rows that are scored, which favours it."""
+    _, measured = _arrays(timed)
+    least = np.array(
+        [one.layout["tp"] * one.layout["pp"] * 1e6 - one.layout["micro_batch"] for one in timed], dtype=float
+    )
+    ideal = np.array(
+        [
+            model_flops(one.case.job) / one.case.cluster.gpus / one.case.cluster.device.flops(one.case.job.dtype)
+            for one in timed
+        ]
+    )
+    names = np.array([one.case.cluster.device.name for one in timed])
+    mfu = {name: float(np.median((ideal / measured)[names == name])) for name in set(names)}
+    constant = ideal / np.array([mfu[name] for name in names])
+    return {
+        "least_tp_pp_then_largest_micro_batch": _regret(least - least.min() + 1, timed),
+        "one_mfu_per_gpu": errors(constant, measured)
+        | {"spearman": spearman(constant / _tokens(timed), measured / _tokens(timed))}
+        | _regret(constant, timed),
+    }
+
+
+def _calibrated(timed: list[Answer]) -> dict[str, Any]:
+    """Each model on each GPU corrected by five of its rows (spread evenly over a fixed shuffle), scored on the others."""
+    groups: defaultdict[tuple[str, str], list[Answer]] = defaultdict(list)
+    for one in timed:
+        groups[one.case.row.get("model", ""), one.case.cluster.device.name].append(one)
+    off, before, left_out = [], [], []
+    for group in groups.values():
+        if len(group) < CALIBRATION_ROWS + 2:
+            continue
+        order = sorted(group, key=lambda one: zlib.crc32(repr(sorted(one.case.row.items())).encode()))
+        known, rest = order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:]
+        found = calibrate([one.parts for one in known], [one.case.step_s for one in known])
+        left_out.append(found.leave_one_out)
+        for one in rest:
+            off.append(float(found.seconds(one.parts)[0]) / one.case.step_s - 1)
+            before.append(one.seconds / one.case.step_s - 1)
+    if not off:
+        return {"rows": 0}
+    return {
+        "rows": len(off),
+        "groups": len(left_out),
+        "mape_pct": 100 * float(np.mean(np.abs(off))),
+        "median_error_pct": 100 * float(np.median(np.abs(off))),
+        "mape_uncalibrated_pct": 100 * float(np.mean(np.abs(before))),
+        "leave_one_out_pct": 100 * float(np.mean(left_out)),
+        "interval": Calibration().interval,
+    }
+
+
+def _memory(said: list[Answer]) -> dict[str, Any]:
+    """Error of the peak where it was measured, and precision and recall of "fits"."""
+    result: dict[str, Any] = {}
+    known = [one for one in said if one.case.ran and one.case.peak_gib]
+    if known:
+        off = np.array([100 * (one.allocated_gib / one.case.peak_gib - 1) for one in known])
+        result["memory"] = {
+            "rows": len(known),
+            "median_error_pct": float(np.median(np.abs(off))),
+            "mean_error_pct": float(np.mean(np.abs(off))),
+            "bias_pct": float(np.median(off)),
+        }
+    if any(not one.case.ran for one in said):
+        ran, fits = np.array([one.case.ran for one in said]), np.array([one.fits for one in said])
+        result["fits"] = {
+            "rows_ran": int(ran.sum()),
+            "rows_out_of_memory": int((~ran).sum()),
+            "precision_pct": 100 * float((ran & fits).sum() / max(fits.sum(), 1)),
+            "recall_pct": 100 * float((ran & fits).sum() / max(ran.sum(), 1)),
+        }
+    return result
+
+
+def _arrays(timed: list[Answer]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([one.seconds for one in timed]), np.array([one.case.step_s for one in timed])
+
+
+def _tokens(timed: list[Answer]) -> np.ndarray:
+    return np.array([one.case.job.tokens / one.case.cluster.gpus for one in timed])
+
+
+def _cells(timed: list[Answer]) -> dict[tuple[str, ...], np.ndarray]:
+    found: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for i, one in enumerate(timed):
+        found[one.case.cell].append(i)
+    return {cell: np.array(index) for cell, index in found.items()}
+
+
+def _half(case: Case) -> str:
+    """Which half of the cells a row belongs to: constants were tuned on one, the other only checks."""
+    return "tune" if zlib.crc32(repr(case.cell).encode()) % 2 else "check"
+
+
+def _halves(folder: Path, half: str) -> dict[str, Any]:
+    found = {path.stem: score(path, half) for path in sorted(folder.rglob("*.csv"))}
+    return {name: one for name, one in found.items() if one.get("rows_timed")}
+
+
+HEAD = ("source", "rows", "MAPE %", "median %", "Spearman", "in cells", "regret %", "worst %", "5 rows: MAPE %", "memory %")
+
+
+def table(found: dict[str, Any]) -> str:
+    """A Markdown table, one line a source."""
+    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    for name, one in found.items():
+        memory, calibrated = one.get("memory", {}), one.get("calibrated", {})
+        cells = (
+            f"{one['rows_timed']} of {one['rows_read']}",
+            *(_figure(one.get(key)) for key in ("mape_pct", "median_error_pct")),
+            *(_figure(one.get(key), 2) for key in ("spearman", "spearman_within_cells")),
+            *(_figure(one.get(key)) for key in ("regret_mean_pct", "regret_worst_pct")),
+            _figure(calibrated.get("mape_pct")),
+            _figure(memory.get("median_error_pct")),
+        )
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _figure(value: float | None, digits: int = 1) -> str:
+    return "" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def _baseline_table(found: dict[str, Any]) -> str:
+    lines = [
+        "| source | planner | least TP x PP, then largest micro-batch | one MFU per GPU | its MAPE % | its Spearman |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        if not one.get("rows_timed"):
+            continue
+        rule, constant = one["baselines"].values()
+        figures = [one.get("regret_mean_pct"), rule.get("regret_mean_pct"), constant.get("regret_mean_pct")]
+        rest = (_figure(constant.get("mape_pct")), _figure(constant.get("spearman"), 2))
+        lines.append(f"| {name} | " + " | ".join((*map(_figure, figures), *rest)) + " |")
+    return "\n".join(lines)
+
+
+def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
+    """The whole of docs/planner_accuracy.md."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    notes = (ROOT / "bench/planner_accuracy_notes.md").read_text("utf-8")
+    parts = [
+        "# How accurate the planner is",
+        f"Made by `python bench/planner_accuracy.py DIR --write` at commit {commit.stdout.strip() or 'unknown'}.",
+        "Step time against published runs; nothing is calibrated but in the column that says so.",
+        table(found),
+        "## The same by halves\n\nConstants were tuned on one half of the cells (by hash); the other only checks.",
+        "Tuned on:\n\n" + table(halves["tune"]),
+        "Held out:\n\n" + table(halves["check"]),
+        "## What the pick costs, against two rules of thumb\n\nMean regret in percent over cells of (model, GPUs, batch).",
+        _baseline_table(found),
+        "## Rows left out\n\n" + _left_out(found),
+        notes.strip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _left_out(found: dict[str, Any]) -> str:
+    lines = [
+        f"- {name}: {count} rows, {reason}" for name, one in found.items() for reason, count in one["rows_skipped"].items()
+    ]
+    return "\n".join(lines) or "None."
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="all figures")
+    parser.add_argument("--half", choices=("tune", "check"), default="", help="only the cells of that half")
+    parser.add_argument("--write", action="store_true", help=f"make {DOCUMENT.relative_to(ROOT)}")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
