@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import pickle
+import re
 import sys
 import tempfile
 import zlib
@@ -67,10 +68,16 @@ def answer(case: Case, tier: str | None) -> Answer:
 
 
 def _capacity(name: str) -> int | None:
+    """Usable bytes of a GPU; None where the name does not say which of several sizes it is (``A100``)."""
     try:
-        return catalog.gpu(name).usable_bytes if name else None
+        found = catalog.gpu(name) if name else None
     except LookupError:
         return None
+    if found is None:
+        return None
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    sizes = {gpu.memory_gb for gpu in catalog.gpus() if gpu.name.lower().replace("-", "").startswith(plain)}
+    return None if len(sizes) > 1 and not re.search(r"\d+ ?GB", name, re.IGNORECASE) else found.usable_bytes
 
 
 def _fits(found: Estimate, capacity: int) -> bool:

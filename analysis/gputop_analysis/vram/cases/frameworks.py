@@ -14,6 +14,8 @@ class Framework:
     adapter_dtype: str
     """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights, an empty word here."""
     attention: str = "sdpa"
+    lora_dropout: float = 0.0
+    """Of the adapters where it is not said: what the scripts of peft's users set."""
     lora_loss: str = "plain"
     """Of LoRA fine-tuning where no loss is named."""
     fused_optimizer: bool = False
@@ -22,11 +24,11 @@ class Framework:
     """Whether trained 16-bit weights become fp32 under FSDP with mixed precision (Accelerate)."""
 
 
-HUGGING_FACE = Framework("transformers", "fp32", upcasts_sharded=True)
+HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
 KNOWN = (
     ("megatron", Framework("megatron", "", "flash")),
     ("titan", Framework("torchtitan", "", fused_optimizer=True)),
-    ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_loss="chunked")),
+    ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_dropout=0.05, lora_loss="chunked")),
     ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
     ("deepspeed|colossal", Framework("deepspeed", "")),
     ("transformers|hf|trl|peft|swift|axolotl|factory|unsloth|accelerate|hugging", HUGGING_FACE),

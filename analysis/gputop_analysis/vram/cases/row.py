@@ -13,6 +13,7 @@ from gputop_analysis.vram.cases.shape import Unknown, shape_of
 from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
 GIB = 1 << 30
+UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 TRAINED_SHARE = 0.5
 """Share of the parameters below which a run that names no adapter cannot be full training."""
 
@@ -188,14 +189,16 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel)
 
 
 def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -> Lora | None:
-    """The adapter of a row; rank 8, peft's default, where only the word default stands."""
+    """The adapter of a row: rank 8, peft's default, where only the word default stands; on the four projections of the
+    attention, halfway between peft's default and all linear layers, where no layers are named."""
     written = cells.get("lora_rank", "")
     if text.count(written) == 0 or (text.blank(written) and not notes.names_lora(cells.get("notes", ""))):
         return None
     dtype = text.adapter_dtype(cells.get("dtype", "")) or habits.adapter_dtype
     return Lora(
         rank=text.count(written) or 8,
-        targets=notes.lora_targets(cells.get("notes", ""), said) or ("q_proj", "v_proj"),
+        targets=notes.lora_targets(cells.get("notes", ""), said) or UNSAID_TARGETS,
+        dropout=habits.lora_dropout,
         dtype=dtype or text.compute_dtype(cells.get("dtype", "")) or "bf16",
     )
 

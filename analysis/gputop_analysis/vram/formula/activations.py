@@ -44,11 +44,11 @@ def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
     attention = (attention_kept(d, kept) + adapters) / d.tp
     a, hidden = d.compute, d.model.hidden
     inside = experts_kept(d, kept) if moe else mlp_kept(d, kept, d.model.ffn)
-    gradients = a * width * (2 if d.model.gated_mlp else 1) / d.tp
+    gradients = a * width * ((3 if d.model.gated_mlp else 2) - trains_base(d)) / d.tp
     return Kept(
         outside=between + attention,
         mlp=(inside + adapters_mlp) / d.tp,
-        entry=kept.residual * hidden / d.outer_tp * (not _copies_input(d, kept)),
+        entry=kept.residual * hidden / d.outer_tp * (not _copies_input(d, kept) and kept.boundary == kept.residual),
         mlp_peak=(inside + adapters_mlp) / d.tp + gradients + (2 * kept.residual + 2) * hidden / d.outer_tp,
         norm_peak=(5 * 4 if kept.eager_norm and _rms(d) else 3 * kept.residual) * hidden / d.outer_tp,
     )
@@ -56,7 +56,7 @@ def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
 
 def boundary(d: Dims, kept: Habits) -> Number:
     """What full checkpointing keeps of a layer: its input (Chen et al. 2016, section 4)."""
-    return kept.residual * d.model.hidden / d.outer_tp
+    return kept.boundary * d.model.hidden / d.outer_tp
 
 
 def _rms(d: Dims) -> bool:

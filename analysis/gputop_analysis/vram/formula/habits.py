@@ -20,6 +20,8 @@ class Habits:
     """0: no fp32 copy of the weights."""
     residual: float
     """Of the stream between the layers, which linear layers do not cast: fp32 under autocast with fp32 weights."""
+    boundary: float
+    """Of a layer's input as checkpointing keeps it."""
     casts_weights: bool
     """Autocast keeps a 16-bit copy of the weights of the linear layers for the backward pass."""
     casts_inputs: bool
@@ -44,12 +46,14 @@ def habits(setup: Setup) -> Habits:
     gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if megatron and setup.dtype != "fp16" else weights
     sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     casts = weights > compute and not sharded
+    residual = weights if casts else compute
     return Habits(
         weights=weights,
         gradients=gradients,
         states=4.0 if master else weights,
         master=master,
-        residual=_residual(setup, weights, compute, sharded),
+        residual=residual,
+        boundary=_boundary(setup, residual),
         casts_weights=casts,
         casts_inputs=casts,
         flat_gradients=megatron or deepspeed,
@@ -57,8 +61,6 @@ def habits(setup: Setup) -> Habits:
     )
 
 
-def _residual(setup: Setup, weights: float, compute: float, sharded: bool) -> float:
-    """FSDP hands its units 16-bit weights, but under autocast the layers' outputs come back to fp32."""
-    if setup.parallel.sharding == "fsdp1" and setup.autocast:
-        return 4.0
-    return weights if weights > compute and not sharded else compute
+def _boundary(setup: Setup, residual: float) -> float:
+    """Accelerate's FSDP1 with mixed precision keeps twice the 16-bit input of a checkpointed layer: as much as fp32."""
+    return 4.0 if setup.parallel.sharding == "fsdp1" and setup.autocast else residual

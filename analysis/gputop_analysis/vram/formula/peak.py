@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
@@ -17,6 +19,8 @@ OPERATIONS = {
     "backward end": "backward: first layer",
     "optimizer": "optimizer: update",
 }
+MOMENTS = (0.33, 0.36, 0.4, 0.95, 1.0)
+"""Where in a step the phases have their worst moments, as shares of its time: the backward pass takes twice the forward's."""
 NAMES = {"backward end": "backward", "loss": "backward"}
 SOURCES = (
     "activations: Korthikanti et al. 2022, section 4",
@@ -24,9 +28,13 @@ SOURCES = (
 )
 
 
-def peak(setup: Setup) -> Peak:
-    """The peak of one step on the rank that needs the most: of the first and the last pipeline stage, unless a later stage
-    is asked about.
+def peak(setup: Setup, capacity: int | None = None) -> Peak:
+    """The peak of one step on the rank that needs the most: of the first and the last pipeline stage, unless a later
+    stage is asked about.
+
+    Args:
+        setup: the model and how it is trained.
+        capacity: bytes that segments may take; the answer then says whether the step runs out of memory.
 
     Raises:
         ValueError: the model has no dimensions.
@@ -36,32 +44,48 @@ def peak(setup: Setup) -> Peak:
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
-    return max((_peak(setup.but(pipeline_stage=stage)) for stage in sorted(stages)), key=lambda found: found.allocated)
+    found = max((_peak(setup.but(pipeline_stage=stage)) for stage in sorted(stages)), key=lambda one: one.allocated)
+    return found if capacity is None else _crowded(found, capacity)
+
+
+def _crowded(found: Peak, capacity: int) -> Peak:
+    """On a GPU with less room than would be reserved the allocator gives its cache back, as long as that is enough."""
+    if capacity < found.least:
+        return replace(found, oom=found.operation)
+    kept = min(found.reserved, capacity)
+    return replace(found, reserved=kept, fragmentation=kept - found.allocated)
 
 
 def _peak(setup: Setup) -> Peak:
     d = dims(setup)
     found = step(d)
     sums = {name: _whole(by) for name, by in found.phases.items()}
-    worst = max(sums, key=lambda name: sum(sums[name].values()))
-    allocated = sum(sums[worst].values())
-    highest: dict[str, int] = {}
-    for name, by in sums.items():
-        public = NAMES.get(name, name)
-        highest[public] = max(highest.get(public, 0), sum(by.values()))
-    plenty, least = reserved(d, found.blocks, allocated)
-    notes = [f"of pipeline stage {setup.parallel.pipeline_stage}"] if setup.parallel.pp > 1 else []
+    totals = {name: sum(by.values()) for name, by in sums.items()}
+    worst = max(totals, key=lambda name: totals[name])
+    plenty, least = (int(size) for size in reserved(d, found.blocks, totals[worst]))
     return Peak(
         tier="formula",
-        allocated=allocated,
-        reserved=int(plenty),
-        least=int(least),
+        allocated=totals[worst],
+        reserved=plenty,
+        least=least,
         breakdown={name: size for name, size in sums[worst].items() if size},
         operation=OPERATIONS[worst],
-        phases=highest,
+        phases=_highest(totals),
+        timeline=tuple(zip(MOMENTS, totals.values(), strict=True)),
+        layers=tuple((f"layers.{index}", round(float(found.layer))) for index in range(round(float(d.layers)))),
         sources=SOURCES,
-        notes=tuple(notes),
+        notes=(f"of pipeline stage {setup.parallel.pipeline_stage}",) if setup.parallel.pp > 1 else (),
+        fragmentation=plenty - totals[worst],
     )
+
+
+def _highest(totals: dict[str, int]) -> dict[str, int]:
+    """The peak of each phase by its public name."""
+    highest: dict[str, int] = {}
+    for name, total in totals.items():
+        public = NAMES.get(name, name)
+        highest[public] = max(highest.get(public, 0), total)
+    return highest
 
 
 def _whole(by: dict[str, Number]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,10 @@ from gputop_analysis.vram.formula.loss import final_norm, loss
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.reserved import Blocks
 from gputop_analysis.vram.formula.states import States, states
-from gputop_analysis.vram.formula.updates import update_temporaries, workspaces
+from gputop_analysis.vram.formula.updates import dequantised, update_temporaries, workspaces
 
 Bytes = dict[str, Number]
+PASSES = ("forward", "loss", "backward", "backward end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Step:
     phases: dict[str, Bytes]
     """Bytes by category at the worst moment of each phase."""
     blocks: Blocks
+    layer: Number
+    """Bytes of activations that one layer keeps."""
 
 
 def step(d: Dims) -> Step:
@@ -48,12 +51,6 @@ def step(d: Dims) -> Step:
     casts = weight_casts(d, found, kept) + held_by_libraries
     entries = d.tokens * d.last
     update = update_temporaries(d, found, kept)
-    blocks = Blocks(
-        lasting=sum(always.values()) + late + held_by_libraries,
-        activations=whole + norm + work + buffers + reduced,
-        loss=entries * ends.cached,
-        update=update,
-    )
     found_phases = {
         "forward": always
         | {
@@ -76,14 +73,14 @@ def step(d: Dims) -> Step:
             "gradients": np.maximum(early, held.gradients / np.maximum(d.layers, 1)),
             "activations": whole + work,
             "communication": buffers + reduced,
-            "temporaries": casts,
+            "temporaries": casts + dequantised(d),
         },
         "backward end": always
         | {
             "gradients": late,
             "activations": tail + one + work,
             "communication": buffers + reduced,
-            "temporaries": held_by_libraries,
+            "temporaries": held_by_libraries + dequantised(d),
         },
         "optimizer": always
         | {
@@ -92,7 +89,20 @@ def step(d: Dims) -> Step:
             "temporaries": update + held_by_libraries,
         },
     }
-    return Step(found_phases, blocks)
+    constant = sum(always.values()) + held_by_libraries
+    blocks = Blocks(
+        lasting=constant + late,
+        activations=whole + norm + work + buffers + reduced,
+        loss=entries * ends.cached,
+        update=update,
+        passes=_highest(found_phases[name] for name in PASSES),
+        states=constant,
+    )
+    return Step(found_phases, blocks, one)
+
+
+def _highest(found: Iterable[Bytes]) -> Number:
+    return np.maximum.reduce(np.broadcast_arrays(*(sum(by.values()) for by in found)))
 
 
 def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:

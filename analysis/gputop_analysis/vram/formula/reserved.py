@@ -24,7 +24,7 @@ EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 SEGMENT = 2 << 20
 RELEASED = 0.02
-"""Of activations, what stays in split segments after the allocator has given its cache back."""
+"""Of what comes and goes, what stays in split segments after the allocator has given its cache back; all of it under FSDP1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,16 @@ class Blocks:
     """Of all layers, with the working set of one and its communication."""
     loss: Number
     update: Number
+    passes: Number
+    """Most that is allocated in the forward and backward pass, and of it"""
+    states: Number
+    """what is there all the time."""
 
 
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
     """Reserved bytes where memory is plenty, and the least with which the step still runs (the allocator then gives its
-    cache back and asks again)."""
-    least = allocated + RELEASED * (blocks.activations + blocks.loss)
+    cache back and asks again, but keeps what a split segment still holds)."""
+    least = np.maximum(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
         return _whole(allocated + EXPANDABLE * (blocks.activations + blocks.loss)), _whole(allocated)
     sharded = d.setup.parallel.sharding
@@ -52,6 +56,12 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     both = np.maximum(moving, blocks.update) + apart * np.minimum(moving, blocks.update)
     plenty = np.maximum(blocks.lasting + both, least)
     return _whole(plenty), _whole(least)
+
+
+def _crowded(d: Dims, blocks: Blocks) -> Number:
+    """The least for the forward and backward pass."""
+    share = RECORDED_STREAM if d.setup.parallel.sharding == "fsdp1" else RELEASED
+    return blocks.passes + share * (blocks.passes - blocks.states)
 
 
 def _whole(size: Number) -> Number:

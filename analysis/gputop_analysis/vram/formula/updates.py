@@ -36,6 +36,11 @@ def _largest(d: Dims, part: Part) -> Number:
     return np.minimum(part.count, d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp)
 
 
+def dequantised(d: Dims) -> Number:
+    """The largest quantised weight in the computation's type, as each product with it makes it anew."""
+    return d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp if d.setup.quantized else 0
+
+
 CUBLAS_WORKSPACE = 2 * 8_519_680
 """PyTorch takes a workspace of 8.125 MiB from its allocator for each handle of cuBLAS (``aten/src/ATen/cuda/CublasHandlePool.cpp``;
 32 MiB on Hopper): one of the thread that runs the forward pass, one of autograd's."""
