@@ -15,6 +15,7 @@ from gputop.app.actions import ACTIONS, OF_THE_APP, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
@@ -25,7 +26,13 @@ from gputop.widgets.header import Header
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
 
-PAGES = {"evidence": EvidenceScreen, "numerics": NumericsScreen, "budget": BudgetScreen, "ranks": RanksScreen}
+PAGES = {
+    "evidence": EvidenceScreen,
+    "numerics": NumericsScreen,
+    "budget": BudgetScreen,
+    "ranks": RanksScreen,
+    "estimator": EstimatorScreen,
+}
 SCREENS = {"main": MainScreen, **PAGES}
 
 

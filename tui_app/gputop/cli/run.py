@@ -16,6 +16,7 @@ from gputop.cli.terminal import has_terminal
 if TYPE_CHECKING:
     from gputop.cli.bursts import WhenSteady
     from gputop_probes.launch import RunHandle
+    from gputop_probes.record.reader import RunRecord
 
 _WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds", "--profile-steps"}
 _USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
@@ -133,12 +134,26 @@ def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
     return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.json)
 
 
+def _remember(record: RunRecord) -> None:
+    """What it measured, for the next estimate of this model."""
+    from gputop.feed.prediction import remember_run
+
+    try:
+        said = remember_run(record)
+    except Exception as error:
+        said = f"what this run measured was not kept ({type(error).__name__}: {error})"
+    if said:
+        print(f"gputop: {said}", file=sys.stderr)
+
+
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
     """The summary on stderr, the report on stdout; a failure here must not hide the command's exit code."""
     try:
         from gputop.cli.summary import print_report_json, print_summary
 
         report = print_summary(handle.run_dir)
+        if report is not None:
+            _remember(report.record)
         if burst is not None:
             burst.print_result()
         if options.json and report is not None:

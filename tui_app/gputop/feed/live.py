@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
+from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.snapshot import Notice, RecentSteps, Snapshot, first_snapshot
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 FINDINGS_PERIOD_S = 2.0
 """Findings change slowly and cost more than the rest: they are evaluated this often."""
+PREDICTION_PERIOD_S = 5.0
+"""What is measured beside the predicted memory is looked at this often."""
 WINDOW = 500
 """Steps that the figures look back."""
 NOTICE_TYPES = ("profile", "stack_dump")
@@ -50,6 +53,9 @@ class LiveFeed:
         self._last = first_snapshot(run_dir, self.clock.now_ns())
         self._recent: RecentSteps | None = None
         self._next_findings = 0.0
+        self._predictor = Predictor()
+        self._prediction: Prediction | None = None
+        self._next_prediction = 0.0
 
     def first(self) -> Snapshot:
         """What ``run.json`` says."""
@@ -81,6 +87,7 @@ class LiveFeed:
         findings = self._final(self._record) if ended else self._tick_findings(self._record)
         snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended)
         self._recent = snapshot.recent
+        snapshot = replace(snapshot, prediction=self._tick_prediction(self._record))
         return self._with_page(self._record, snapshot, moved=True)
 
     def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:
@@ -97,6 +104,13 @@ class LiveFeed:
         if self._findings is None:
             self._findings = LiveFindings(record)
         return tuple(self._findings.tick())
+
+    def _tick_prediction(self, record: RunRecord) -> Prediction | None:
+        now = self.clock.monotonic()
+        if now >= self._next_prediction:
+            self._next_prediction = now + PREDICTION_PERIOD_S
+            self._prediction = self._predictor.of(record)
+        return self._prediction
 
     def _final(self, record: RunRecord) -> tuple[Finding, ...]:
         """Findings over the whole of an ended run."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
+from gputop.feed.prediction import Predictor
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ReplayFeed:
         self._recent: RecentSteps | None = None
         self._findings: tuple[Finding, ...] = ()
         self._judged_at: tuple[int, float] | None = None
+        self._predictor = Predictor()
 
     def first(self) -> Snapshot:
         """What ``run.json`` says."""
@@ -127,7 +129,7 @@ class ReplayFeed:
         part = self._part = cut(self._record, position.at_ns)
         snapshot = build(part, self._judge(part, position), WINDOW, self._recent, position.at_ns, whole)
         self._recent = snapshot.recent
-        return replace(snapshot, position=position)
+        return replace(snapshot, position=position, prediction=self._predictor.of(part))
 
     def _judge(self, part: RunRecord, position: Position) -> tuple[Finding, ...]:
         """Findings over what has been seen, at most every two seconds while playing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gputop.feed.prediction import Prediction
 from gputop_analysis.model import Finding, RunSummary, Verdict
 
 
@@ -93,6 +94,8 @@ class Snapshot:
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
     sequence: int = 0
+    prediction: Prediction | None = None
+    """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None
     """What the screen above the main one asked for (``feed.pages``); None while none is open or nothing is read yet."""
 

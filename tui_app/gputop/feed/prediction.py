@@ -1,0 +1,101 @@
+"""The memory that was estimated for the run that is being watched, beside what it measures."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gputop_probes.record.reader import RunRecord
+
+
+class Prediction(NamedTuple):
+    """Sizes in GiB; what could not be said is None."""
+
+    allocated_gib: float
+    device_total_gib: float
+    tier: str
+    calibrated: bool = False
+    measured_gib: float | None = None
+    """Peak allocated of the rank that has most; None on a CPU and before the second step."""
+
+    @property
+    def off_pct(self) -> float | None:
+        """Measured against predicted."""
+        return None if self.measured_gib is None else 100 * (self.measured_gib / self.allocated_gib - 1)
+
+
+class Predictor:
+    """Estimates anew only when what the first rank said of itself has changed."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._found: Prediction | None = None
+
+    def of(self, record: RunRecord) -> Prediction | None:
+        """The prediction for a record; None while it is not known what is trained. Never raises."""
+        ranks = record.ranks()
+        if not ranks:
+            return None
+        hello = record.hello(ranks[0]) or {}
+        key = json.dumps({name: hello.get(name) for name in _MATTERS}, sort_keys=True, default=repr)
+        try:
+            if key != self._key:
+                self._key, self._found = key, _predict(record)
+            return _with_measured(record, self._found)
+        except Exception:  # a prediction is worth no trouble to the screen
+            return None
+
+
+_MATTERS = ("model", "optimizer", "amp", "batch", "shapes", "parallel", "checkpointing", "clip", "world_size")
+
+
+def _predict(record: RunRecord) -> Prediction | None:
+    from gputop.api import answer
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.from_run import setup_of
+
+    setup = setup_of(RunView(record, window_steps=100))
+    if setup is None:
+        return None
+    found = answer(setup, advice=False)
+    known = any(note.startswith("calibrated") for note in found.notes)
+    return Prediction(found.peak.allocated / 2**30, found.device_total / 2**30, found.peak.tier, known)
+
+
+def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | None:
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.comparison import measured
+
+    seen = measured(RunView(record, window_steps=2000)) if found is not None and _on_gpu(record) else None
+    return found._replace(measured_gib=seen.allocated / 2**30) if found is not None and seen is not None else found
+
+
+def _on_gpu(record: RunRecord) -> bool:
+    return any(str((record.hello(rank) or {}).get("device", "")).startswith("cuda") for rank in record.ranks())
+
+
+def remember_run(record: RunRecord) -> str:
+    """Store what an ended run measured against its estimate; a line that says so, empty where there is nothing to say.
+
+    Raises:
+        OSError: the store cannot be written.
+    """
+    from gputop.calibration import remember
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.comparison import compare
+
+    view = RunView(record)
+    found = compare(view)
+    if found is None or any(_is_oom(event) for event in record.events("exception")):
+        return ""
+    t_ns = max((int(rows.rows["t_end_ns"][-1]) for rows in view.per_rank.values() if len(rows.rows)), default=0)
+    remember(found.record(record.manifest.name or record.path.name, t_ns))
+    sizes = f"predicted {found.estimated / 2**30:.2f} GiB, measured {found.measured.allocated / 2**30:.2f} GiB"
+    return (
+        f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of {found.setup.model.name} start from it"
+    )
+
+
+def _is_oom(event: dict[str, Any]) -> bool:
+    return "out of memory" in str(event.get("message") or "").lower()
