@@ -108,20 +108,26 @@ def test_the_capacity_is_never_exceeded(steps, capacity_mib):
         assert allocator.stats.retries >= 1
 
 
-@settings(max_examples=100, deadline=None)
-@given(STEPS)
-def test_the_quick_loop_gives_out_the_same_blocks(steps):
-    sizes, streams, events, live, blocks = [1], [0], [], [], [None]
-    allocator = Allocator()
+@settings(max_examples=120, deadline=None)
+@given(STEPS, st.one_of(st.none(), st.integers(1, 60)))
+def test_the_quick_loop_gives_out_the_same_blocks(steps, capacity_mib):
+    capacity = None if capacity_mib is None else capacity_mib * 2 * MIB
+    sizes, streams, events, live, blocks, oom = [1], [0], [], [], [None], 0
+    allocator = Allocator(capacity=capacity)
     for size, stream, frees, which in steps:
         sizes.append(-(-size // 512))
         streams.append(stream)
         events.append(len(blocks))
         live.append(len(blocks))
-        blocks.append(allocator.malloc(size, stream))
+        try:
+            blocks.append(allocator.malloc(size, stream))
+        except MemoryError:
+            oom = len(blocks)
+            break
         if frees:
             events.append(-live.pop(which % len(live)))
             allocator.free(blocks[-events[-1]])
-    played = quick.play(sizes, streams, events)
-    assert played.taken[1:] == [block.size for block in blocks[1:]]
-    assert played.reserved * 512 == allocator.stats.reserved
+    played = quick.play(sizes, streams, events, None if capacity is None else capacity // 512)
+    assert played.taken[1 : len(blocks)] == [block.size for block in blocks[1:]]
+    assert played.reserved * 512 == allocator.stats.peak_reserved
+    assert (played.retries, played.oom) == (allocator.stats.retries, oom)

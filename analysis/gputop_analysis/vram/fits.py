@@ -15,8 +15,8 @@ from gputop_analysis.vram.setup import Setup
 class Need:
     """What an estimate asks of a GPU; bytes.
 
-    Between what is allocated and what would be reserved the allocator gives its cache back and tries again; whether that
-    is enough a replay tells, which is costly, so that its answers narrow the range in which the next is needed.
+    Between what is allocated and what would be reserved the allocator gives its cache back and tries again. Whether
+    that is enough a replay tells; it is costly, so that each answer narrows the range in which the next is needed.
 
     Args:
         allocated: at the peak.

@@ -46,19 +46,22 @@ class Replayed:
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
     """Play a log; ``capacity`` is what segments may take, in bytes."""
-    if conf == DEFAULT:
-        played = _quick(log)
-        if capacity is None or played.reserved <= capacity:
-            return played
-    return _exact(log, conf, capacity)
+    return _quick(log, capacity) if conf == DEFAULT else _exact(log, conf, capacity)
 
 
-def _quick(log: EventLog) -> Replayed:
+def _quick(log: EventLog, capacity: int | None) -> Replayed:
     units = np.maximum(-(-log.bytes // UNIT), 1)
-    taken, reserved, last = play(units.tolist(), log.stream.tolist(), log.events.tolist())
-    played = Replayed(UNIT * np.array(taken, dtype=np.int64), log.events, UNIT * reserved, 0)
-    at = np.flatnonzero(log.events == last)
-    return replace(played, allocated_then=int(played.allocated[at[0]])) if len(at) else played
+    room = None if capacity is None else capacity // UNIT
+    found = play(units.tolist(), log.stream.tolist(), log.events.tolist(), room)
+    at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
+    taken = UNIT * np.array(found.taken, dtype=np.int64)
+    played = Replayed(taken, log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom)
+    return replace(played, allocated_then=int(played.allocated[at_most])) if found.at_most else played
+
+
+def _position(log: EventLog, storage: int) -> int:
+    """Of the event that allocates a storage; the end for none."""
+    return int((log.events == storage).argmax()) if storage else len(log.events)
 
 
 def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
