@@ -84,18 +84,13 @@ class Form:
         return found
 
     def stepped(self, name: str, direction: int) -> Form:
-        """With the next value of a line, or the one before; the same where there is none."""
+        """With the next value of a line that can be trained, or the one before; the same where there is none."""
         if name == MODEL:
             return self
         if name == GPU:
             return replace(self, gpu=GPUS[(GPUS.index(self.gpu) + direction) % len(GPUS) if self.gpu in GPUS else 0])
-        option, value = OPTION[name], values_of(self.setup)[name]
-        if option.kind == "flag":
-            return self.given(name, not value)
-        if option.choices and option.kind == "choice":
-            index = option.choices.index(value) if value in option.choices else 0
-            return self.given(name, option.choices[(index + direction) % len(option.choices)])
-        return self.given(name, _next(_LADDERS[name], value, direction)) if name in _LADDERS else self
+        forms = [self.given(name, value) for value in _beyond(name, values_of(self.setup)[name], direction)]
+        return next((form for form in forms if _possible(form.setup)), self)
 
     def given(self, name: str, value: Any) -> Form:
         """With one option set, and with it what cannot stay as it was.
@@ -169,13 +164,31 @@ def _with(name: str, value: Any, setup: Setup) -> dict[str, Any]:
     return {}
 
 
-def _next(ladder: tuple[Any, ...], value: Any, direction: int) -> Any:
-    """The next step of the ladder above or below a value, which may stand between two steps."""
-    if isinstance(value, (int, float)):
-        beyond = [one for one in ladder if (one > value if direction > 0 else one < value)]
-        return (beyond[0] if direction > 0 else beyond[-1]) if beyond else value
+def _beyond(name: str, value: Any, direction: int) -> list[Any]:
+    """The values that lie ahead of one, the nearest first; kinds come round again, amounts end."""
+    option = OPTION[name]
+    ladder = (
+        (False, True)
+        if option.kind == "flag"
+        else option.choices
+        if option.kind == "choice"
+        else _LADDERS.get(name, ())
+    )
+    if isinstance(value, (int, float)) and option.kind != "flag":
+        ahead = [one for one in ladder if (one > value if direction > 0 else one < value)]
+        return ahead if direction > 0 else ahead[::-1]
     index = ladder.index(value) if value in ladder else 0
-    return ladder[(index + direction) % len(ladder)]
+    return [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))] if ladder else []
+
+
+def _possible(setup: Setup) -> bool:
+    from gputop_analysis.vram.rules import check
+
+    try:
+        check(setup)
+    except ValueError:
+        return False
+    return True
 
 
 def shown(line: Line) -> str:

@@ -1,0 +1,241 @@
+"""The estimator as a user drives it, alone and above a run; the setups are small, the formula tier answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tui_pilot import screen_text, started
+from tui_support import START_NS, write_run
+
+from gputop.app.estimator import EstimatorApp
+from gputop.feed.build import build
+from gputop.feed.estimator import Estimator, RunSetup
+from gputop.feed.examples import EXAMPLES
+from gputop.feed.form import GPUS, Form, applies, command, differences
+from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.estimator import EstimatorScreen
+from gputop.screens.models import ModelDialog, matching
+from gputop_analysis import catalog
+from gputop_analysis.vram.options import OPTION, setup_of
+from gputop_analysis.vram.rules import check
+from gputop_probes.record.reader import RunRecord
+
+
+@pytest.fixture(autouse=True)
+def _no_store(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def setup():
+    return setup_of(catalog.model("gpt2"), {"seq": 512, "micro_batch": 4})
+
+
+async def settle(app, pilot):
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def press(app, pilot, *keys):
+    for key in keys:
+        await pilot.press(key)
+        await settle(app, pilot)
+
+
+def answer_of(app):
+    return app.screen.query_one("#answer").answer
+
+
+# ---- the form as data
+
+
+def test_an_arrow_never_ends_at_a_rule():
+    """Whatever an arrow key changes in an example, the result can be trained."""
+    for example in EXAMPLES:
+        form = Form(setup_of(catalog.model(example.model), example.values))
+        check(form.setup)
+        for line in form.lines():
+            for direction in (1, -1):
+                check(form.stepped(line.name, direction).setup)
+
+
+def test_steps_go_up_and_down_and_come_back(setup):
+    form = Form(setup)
+    assert form.stepped("seq", 1).setup.seq == 1024
+    assert form.stepped("seq", 1).stepped("seq", -1).setup == setup
+    assert form.given("seq", "700").stepped("seq", 1).setup.seq == 1024
+    assert form.stepped("checkpointing", 1).setup.checkpointing == OPTION["checkpointing"].choices[1]
+    assert form.stepped("gpu", 1).gpu == GPUS[1] and form.stepped("gpu", -1).gpu == GPUS[-1]
+    assert form.stepped("model", 1) == form
+    assert form.given("seq", 1024).stepped("seq", 1).setup.seq == 1024, "gpt2 has positions for so many"
+
+
+def test_what_goes_together_changes_together(setup):
+    sharded = Form(setup).given("sharding", "fsdp2")
+    assert sharded.setup.parallel.dp == 8
+    assert sharded.given("dp", 1).setup.parallel.sharding == "none"
+    qlora = Form(setup).given("lora_rank", 16).given("quant", "nf4")
+    assert qlora.setup.quantized == "nf4" and qlora.given("lora_rank", 0).setup.quantized == ""
+
+
+def test_undo_and_base(setup):
+    form = Form(setup).stepped("seq", 1).marked().stepped("micro_batch", 1)
+    assert list(differences(form.base, form.setup)) == [("micro batch", "4", "6")]
+    assert form.undone().undone().setup == setup and form.undone().undone().undone().setup == setup
+    assert form.marked().marked().base is None
+
+
+def test_another_model_takes_away_what_it_cannot_have():
+    form = Form(setup_of(catalog.model("qwen2.5-vl-7b"), {"images": 2, "freeze": "vision"}))
+    assert "images" in [line.name for line in form.lines()]
+    other = form.of_model(catalog.model("gpt2"))
+    assert other.setup.images == 0 and other.setup.freeze == ()
+    assert not applies("images", other.setup) and not applies("ep", other.setup)
+
+
+def test_the_command_asks_the_same(setup):
+    from gputop.cli.estimate import _parser, _setup
+
+    form = Form(
+        setup_of(setup.model, {"seq": 512, "lora_rank": 8, "quant": "nf4", "clip_grad": False, "freeze": "embeddings"})
+    )
+    words = command(replace(form, gpu="H100")).split()[2:]
+    options = _parser().parse_args(words)
+    assert _setup(options) == form.setup and options.gpu == "H100"
+
+
+def test_models_are_found_by_any_of_their_words():
+    assert [name for name, _ in matching("llama-3 70b")][:1] == ["llama-3-70b"]
+    assert not matching("no such model")
+    assert len(matching("")) == len(catalog.models())
+
+
+# ---- the screen
+
+
+async def test_a_change_is_estimated_at_once_and_compared(setup):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        first = answer_of(app).estimate
+        assert first is not None and first.setup == setup
+        await press(app, pilot, "down", "down", "b", "right")
+        now = answer_of(app)
+        assert now.estimate.setup.seq == 1024 and now.base.setup == setup
+        assert "base: seq 512 → 1024" in screen_text(app) and "against the base" in screen_text(app)
+        await press(app, pilot, "u")
+        assert answer_of(app).estimate.setup == setup
+
+
+async def test_values_are_typed_and_wrong_ones_refused(setup):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await press(app, pilot, "down", "down", "7", "6", "8", "enter")
+        assert app.screen.form.setup.seq == 768
+        await press(app, pilot, "0", "enter")
+        assert app.screen.form.setup.seq == 768
+        await press(app, pilot, "1", "escape")
+        assert app.screen.form.setup.seq == 768 and app.screen_stack[-1] is app.screen
+
+
+async def test_a_lever_is_applied_by_enter(setup):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        wanted = answer_of(app).estimate.levers[1]
+        await press(app, pilot, "tab", "down", "enter")
+        assert app.screen.form.setup == wanted.setup
+        assert answer_of(app).estimate.peak.reserved == wanted.reserved
+
+
+async def test_a_rule_is_said_and_the_last_answer_stays(setup):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        app.screen._show(app.screen.form.given("tp", 5))
+        await settle(app, pilot)
+        answer = answer_of(app)
+        assert "tensor parallelism 5" in answer.problem and answer.estimate.setup == setup
+        assert "tensor parallelism 5" in screen_text(app)
+
+
+async def test_models_and_examples_are_picked(setup):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(app, pilot, "slash")
+        assert isinstance(app.screen, ModelDialog)
+        await press(
+            app, pilot, *("minus" if c == "-" else "full_stop" if c == "." else c for c in "qwen2.5-0.5b"), "enter"
+        )
+        assert app.screen.form.setup.model.name == "qwen2.5-0.5b"
+        await press(app, pilot, "x")
+        assert isinstance(app.screen, ChoiceDialog)
+        await press(app, pilot, "1")
+        assert app.screen.form.setup.quantized == "nf4"
+        await press(app, pilot, "n")
+        assert isinstance(app.screen, TextDialog)
+
+
+async def test_a_trace_shows_its_progress_and_its_answer(setup):
+    from gputop.api import answer
+
+    told = []
+
+    def tracer(asked, gpu, progress):
+        progress("half way")
+        told.append(asked)
+        found = answer(asked, gpu=gpu)
+        return replace(found, peak=replace(found.peak, tier="trace"))
+
+    app = EstimatorApp(setup, tracer)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "t")
+        assert told == [setup] and answer_of(app).estimate.peak.tier == "trace"
+        await press(app, pilot, "down", "down", "right")
+        assert answer_of(app).estimate.peak.tier != "trace"
+
+
+def test_a_trace_that_fails_says_why_and_which_tier_answers(setup):
+    def tracer(*_):
+        raise ImportError("no torch in this Python")
+
+    result = Estimator(tracer).trace(Form(setup), lambda _: None)
+    assert "no torch in this Python" in result.problem and "tier answers" in result.problem and result.estimate
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (60, 16)])
+async def test_every_size_shows_the_answer(setup, size):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "GiB" in text and "Setup" in text and "weights" in text
+
+
+# ---- above a run
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = write_run(tmp_path_factory.mktemp("record") / "run", ranks=1, gpus=1, state="running")
+    return build(RunRecord.open(folder), (), 500, None, START_NS + 11 * 10**9)
+
+
+async def test_one_key_opens_it_and_escape_goes_back(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "v")
+        assert isinstance(app.screen, EstimatorScreen)
+        await press(app, pilot, "escape")
+        assert app.screen is app.main and app.feed.pages.wanted is None
+
+
+async def test_it_starts_from_the_live_run(running, setup):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "v")
+        app.screen.receive(replace(running, page=RunSetup(setup, "mine")), None)
+        await settle(app, pilot)
+        assert app.screen.form.setup == setup and "from run mine" in screen_text(app)
