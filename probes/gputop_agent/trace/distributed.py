@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import build, distributed_groups
 from .place import layer_of, repeated_layers
@@ -22,6 +23,7 @@ def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: Li
         tracker.attach(model, head)
         return model
     distributed_groups.start(world)
+    distributed_groups.keep_shapes_aside(tracker)
     tracker.stream = distributed_groups.current_stream
     notes.append("rank 0 of %d data-parallel ranks; the others are not run" % world)
     return _WRAPPERS[sharding](model, setup, tracker, head)
@@ -96,15 +98,20 @@ def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
 
     sharding, world = sharding_of(setup)
     replicas = int(setup["parallel"].get("replicas") or 1) if sharding == "hsdp" else 1
-    if replicas > 1:
-        mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
-    else:
-        mesh = init_device_mesh("cpu", (world,))
+    with unset_fake_temporarily(), tracker.on_host():  # ranks are looked up by value
+        if replicas > 1:
+            mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
+        else:
+            mesh = init_device_mesh("cpu", (world,))
     return attach_sharded(tracker, model, head, lambda: _fully_shard(model, setup, mesh))
 
 
 def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
-    """Each repeated layer a unit, embedding and head with the norm before it units as in torchtitan, the rest the root."""
+    """Each repeated layer is a unit and the rest the root, as accelerate and torchtune do it.
+
+    Under the recipe ``plain`` the embedding is a unit too, and head and last norm are one that stays gathered between
+    forward and backward, as ``torchtitan/models/llama3/infra/parallelize.py`` does it.
+    """
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
@@ -115,8 +122,27 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
         options["mp_policy"] = MixedPrecisionPolicy(build.compute_dtype(setup), torch.float32)
     for layer in _layers(model):
         fully_shard(layer, **options)
+    if setup.get("recipe") == "plain":
+        embedding, last = _ends(model)
+        if embedding is not None:
+            fully_shard(embedding, **options)
+            fully_shard(last, **dict(options, reshard_after_forward=False))
     fully_shard(model, **options)
     return model
+
+
+def _ends(model: Any) -> Any:
+    """(embedding, [last norm, head]) where they share no weights, else (None, [])."""
+    get_in, get_out = getattr(model, "get_input_embeddings", None), getattr(model, "get_output_embeddings", None)
+    embedding, head = get_in and get_in(), get_out and get_out()
+    if embedding is None or head is None or embedding.weight is head.weight:
+        return None, []
+    norms = [
+        module
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in ("norm", "ln_f", "final_layernorm")
+    ]
+    return embedding, [*norms[-1:], head]
 
 
 def _layers(model: nn.Module) -> List[nn.Module]:
@@ -127,6 +153,12 @@ def _layers(model: nn.Module) -> List[nn.Module]:
 def mixes(setup: Setup) -> bool:
     """Whether the wrapper itself casts fp32 shards to the dtype of the computation."""
     return build.weights_dtype(setup) == torch.float32 != build.compute_dtype(setup)
+
+
+def casts(setup: Setup) -> bool:
+    """Whether a wrapper takes the place of autocast."""
+    sharding, world = sharding_of(setup)
+    return world > 1 and sharding in ("fsdp2", "hsdp") and mixes(setup)
 
 
 _WRAPPERS = {"ddp": _ddp, "fsdp1": _fsdp1, "fsdp2": _fsdp2, "hsdp": _fsdp2}

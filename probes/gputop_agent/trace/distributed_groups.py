@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 import torch
 import torch.distributed as dist
 
 _STREAMS = {}  # type: Dict[int, Any]
+_TRACKER = {}  # type: Dict[str, Any]
 
 
 def start(world: int) -> None:
@@ -25,7 +26,28 @@ def current_stream() -> int:
     if ask is None:
         return 0
     stream = ask()
-    if not _STREAMS:
-        _STREAMS[id(stream)] = stream
     _STREAMS.setdefault(id(stream), stream)
     return list(_STREAMS).index(id(stream))
+
+
+def keep_shapes_aside(tracker: Any) -> None:
+    """DTensor finds the shape of a result by running the operation on fake tensors of the whole; that is no memory."""
+    first, _TRACKER["now"] = not _TRACKER, tracker
+    try:
+        from torch.distributed.tensor._sharding_prop import ShardingPropagator as Propagator
+    except ImportError:
+        return
+    for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta") if first else ():
+        if hasattr(Propagator, name):
+            setattr(Propagator, name, _aside(getattr(Propagator, name)))
+
+
+def _aside(original: Callable[..., Any]) -> Callable[..., Any]:
+    def propagate(*arguments: Any, **options: Any) -> Any:
+        with _TRACKER["now"].on_host():
+            return original(*arguments, **options)
+
+    return propagate
+
+
+current_stream()  # the first stream to be asked for is the default one

@@ -34,7 +34,9 @@ def train(path: str, note: Note) -> None:
     namespace, names = _definitions(path)
     models = sorted(filter(None, (_built(namespace.get(name)) for name in names)), key=_size, reverse=True)
     if not models:
-        raise ValueError("no module class that can be built without arguments (found: %s)" % (", ".join(names) or "none"))
+        raise ValueError(
+            "no module class that can be built without arguments (found: %s)" % (", ".join(names) or "none")
+        )
     model = models[0].to("cuda").train()
     batch = _fitting_batch(model)
     note("Only the class %s was traced, with AdamW and a batch of %s." % (type(model).__name__, _told(batch)))

@@ -43,7 +43,12 @@ def read(path: str) -> Dict[str, Any]:
         try:
             tree = ast.parse(source.read(), path)
         except SyntaxError as error:
-            return {"pretrained": [], "options": {}, "classes": [], "syntax_error": "line %s: %s" % (error.lineno, error.msg)}
+            return {
+                "pretrained": [],
+                "options": {},
+                "classes": [],
+                "syntax_error": "line %s: %s" % (error.lineno, error.msg),
+            }
     constants = _constants(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {

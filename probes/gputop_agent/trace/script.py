@@ -46,8 +46,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
         trace = trace or outcome.get("traceback")
         _say(outcome["error"])
     named = bool(source["pretrained"])
-    tried.append({"way": "source", "outcome": "names " + ", ".join(source["pretrained"]) if named else "names no model"})
-    return _answer({"how": "source" if named else None, "tried": tried, "traceback": trace, **source}, 3 if named else 1)
+    tried.append(
+        {"way": "source", "outcome": "names " + ", ".join(source["pretrained"]) if named else "names no model"}
+    )
+    return _answer(
+        {"how": "source" if named else None, "tried": tried, "traceback": trace, **source}, 3 if named else 1
+    )
 
 
 def parser() -> argparse.ArgumentParser:

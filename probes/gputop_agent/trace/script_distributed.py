@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import distributed_groups
 from .distributed_ddp import BucketedModel
 
 
@@ -15,6 +16,7 @@ def replace(tracker: Any, note: Any, world: int) -> None:
     """Replace the start of process groups and the wrappers that need real ones."""
     if not dist.is_available():
         return
+    distributed_groups.keep_shapes_aside(tracker)
     original = dist.init_process_group
 
     def init(*_arguments: Any, **_options: Any) -> None:

@@ -55,7 +55,11 @@ def _leave_network() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
             return
-        for name, text in (("setgroups", "deny"), ("uid_map", "%d %d 1" % (user, user)), ("gid_map", "%d %d 1" % (group, group))):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", "%d %d 1" % (user, user)),
+            ("gid_map", "%d %d 1" % (group, group)),
+        ):
             with open("/proc/self/" + name, "w") as lines:
                 lines.write(text)
     except (OSError, AttributeError):

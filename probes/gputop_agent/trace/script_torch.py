@@ -117,7 +117,13 @@ def _printing_and_copying() -> None:
         else:
             result.requires_grad_(tensor.requires_grad and tensor.is_leaf)
         for name, value in tensor.__dict__.items():
-            if not name.startswith("_") and name not in ("fake_mode", "constant", "real_tensor", "pytype", "dispatch_keys"):
+            if not name.startswith("_") and name not in (
+                "fake_mode",
+                "constant",
+                "real_tensor",
+                "pytype",
+                "dispatch_keys",
+            ):
                 result.__dict__.setdefault(name, copy.deepcopy(value, memo))
         memo[id(tensor)] = result
         return result

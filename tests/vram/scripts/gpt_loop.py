@@ -25,7 +25,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         b, t, c = x.size()
-        q, k, v = (part.view(b, t, heads, c // heads).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(c, dim=2))
+        q, k, v = (
+            part.view(b, t, heads, c // heads).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(c, dim=2)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).contiguous().view(b, t, c))
         return x + self.mlp(self.ln_2(x))
@@ -61,12 +63,18 @@ def get_batch():
 
 
 device_type = "cuda"
-ctx = contextlib.nullcontext() if device_type == "cpu" else torch.amp.autocast(device_type=device_type, dtype=torch.bfloat16)
+ctx = (
+    contextlib.nullcontext()
+    if device_type == "cpu"
+    else torch.amp.autocast(device_type=device_type, dtype=torch.bfloat16)
+)
 torch.backends.cuda.matmul.allow_tf32 = True
 model = GPT().to("cuda")
 decay = [p for p in model.parameters() if p.dim() >= 2]
 rest = [p for p in model.parameters() if p.dim() < 2]
-optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], fused=True)
+optimizer = torch.optim.AdamW(
+    [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], fused=True
+)
 model = torch.compile(model)
 X, Y = get_batch()
 for step in range(4):

@@ -11,7 +11,9 @@ model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16, a
 assert AutoConfig.from_pretrained(name).vocab_size == 256
 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 model.enable_input_require_grads()
-model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+model = get_peft_model(
+    model, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+)
 model.print_trainable_parameters()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 scheduler = get_linear_schedule_with_warmup(optimizer, 2, 10)

@@ -16,7 +16,9 @@ for step in range(20):
     real = torch.rand(16, 784, device=device)
     for _ in range(2):
         fake = generator(torch.randn(16, 64, device=device)).detach()
-        loss = bce(critic(real), torch.ones(16, 1, device=device)) + bce(critic(fake), torch.zeros(16, 1, device=device))
+        loss = bce(critic(real), torch.ones(16, 1, device=device)) + bce(
+            critic(fake), torch.zeros(16, 1, device=device)
+        )
         for_critic.zero_grad()
         loss.backward()
         for_critic.step()
