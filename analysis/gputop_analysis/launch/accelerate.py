@@ -14,7 +14,7 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``accelerate.yaml``.
 
     Raises:
-        NotPossible: pipeline stages or experts; sequence parallelism beside context parallelism.
+        NotPossible: pipeline stages or experts; sequence beside context parallelism; ZeRO beside tp or cp.
     """
     strategy.check()
     if strategy.pp > 1 or strategy.ep > 1:
@@ -22,8 +22,10 @@ def emit(strategy: Strategy) -> Launch:
         raise NotPossible(f"accelerate has no {what}: emit it for megatron or torchtitan")
     if strategy.cp > 1 and strategy.sequence_parallel:
         raise NotPossible("accelerate takes context or sequence parallelism, not both: leave one out")
-    if (strategy.tp > 1 or strategy.cp > 1) and strategy.zero in (1, 2):
-        raise NotPossible("accelerate joins tp and cp with FSDP or DDP only: take --zero 3 or 0")
+    if strategy.cp > 1 and strategy.zero != 3:
+        raise NotPossible("accelerate's context parallelism goes with FSDP only: take --zero 3")
+    if strategy.tp > 1 and strategy.zero in (1, 2):
+        raise NotPossible("accelerate joins tp with FSDP or DDP only: take --zero 3 or 0")
     command = ["accelerate", "launch", "--config-file", FILE]
     notes: list[str] = []
     if strategy.nodes > 1:

@@ -30,6 +30,7 @@ COMMANDS = (
     Command("findings", "list every finding that gputop knows, or explain one", "gputop.cli.findings"),
     Command("lint", "read a training script for what will cost time, before it runs", "gputop.cli.lint"),
     Command("estimate", "how much GPU memory a training needs, and on which GPUs it fits", "gputop.cli.estimate"),
+    Command("validate", "check a DeepSpeed or accelerate file or a launch command by its rules", "gputop.cli.validate"),
     Command("topo", "show how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
     Command("export", "write a run as JSON, CSV or SVG", "gputop.cli.export"),
     Command("demo", "open a bundled recording of a real run", "gputop.cli.demo"),

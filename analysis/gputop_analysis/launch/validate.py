@@ -1,0 +1,102 @@
+"""Which kind of configuration a text or a command is, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gputop_analysis.launch import check_accelerate, check_deepspeed, check_megatron, flags
+from gputop_analysis.launch.problems import Problem, whole
+
+
+class UnknownFormatError(ValueError):
+    """Neither a DeepSpeed JSON nor an accelerate YAML; the message says what was seen."""
+
+
+def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, list[Problem]]:
+    """``(kind, problems)`` of a configuration file's text.
+
+    Raises:
+        UnknownFormatError: not a configuration that is known, or not readable.
+    """
+    config = _parsed(text, name)
+    if "distributed_type" in config or "compute_environment" in config:
+        return "accelerate", check_accelerate.check(config)
+    if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"} & set(config):
+        return "deepspeed", check_deepspeed.check(config, ranks)
+    raise UnknownFormatError(
+        f"{name} has no distributed_type (accelerate) and no zero_optimization or batch (DeepSpeed)"
+    )
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as wrong:
+        if name.endswith(".json"):
+            raise UnknownFormatError(f"{name} is no JSON: {wrong}") from None
+        found = _yaml(text, name)
+    if not isinstance(found, dict):
+        raise UnknownFormatError(f"{name} holds no mapping of keys to values")
+    return found
+
+
+def _yaml(text: str, name: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as wrong:
+        raise UnknownFormatError(f"{name} is no YAML: {' '.join(str(wrong).split())}") from None
+
+
+def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, list[Problem]]:
+    """``(launcher, problems)`` of a command line: the launcher's flags, and Megatron-LM's where it starts that."""
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]  # assignments before the command
+    at = next((i for i, word in enumerate(words) if _is_script(words, i)), len(words))
+    launcher, own, rest = words[0] if words else "", words[:at], words[at:]
+    program = "accelerate launch" if launcher == "accelerate" else launcher
+    problems = []
+    if program in ("torchrun", "deepspeed", "accelerate launch"):
+        problems += [Problem("error", program, text) for text in flags.wrong(program, own)]
+    problems += _rendezvous(own)
+    if _is_megatron(rest):
+        problems += check_megatron.check(rest[1:], world if world is not None else _world_of(own))
+        return "megatron", problems
+    return launcher, problems
+
+
+def _is_script(words: Sequence[str], at: int) -> bool:
+    if at == 0:
+        return False
+    return words[at] in ("-m", "--module") or words[at].endswith(".py")
+
+
+def _is_megatron(rest: Sequence[str]) -> bool:
+    named = bool(rest) and rest[0].rpartition("/")[2].startswith("pretrain_")
+    return named or any("model-parallel-size" in word for word in rest)
+
+
+def _rendezvous(own: Sequence[str]) -> list[Problem]:
+    found = check_megatron.read([word.replace("_", "-") if word.startswith("--") else word for word in own])
+    if not own or own[0] != "torchrun":
+        return []
+    several = found.values.get("--nnodes", "1") not in ("1", "1:1", "")
+    problems = []
+    if several and found.has("--standalone"):
+        problems.append(Problem("error", "--standalone", "is for one node; several need --rdzv-endpoint"))
+    endpoint = found.values.get("--rdzv-endpoint", "")
+    if several and endpoint.split(":")[0] in ("localhost", "127.0.0.1"):
+        problems.append(Problem("error", "--rdzv-endpoint", "localhost gives each node a world of its own"))
+    if several and found.has("--node-rank") and found.values.get("--rdzv-backend") == "c10d":
+        problems.append(Problem("warning", "--node-rank", "is ignored under the c10d backend"))
+    return problems
+
+
+def _world_of(own: Sequence[str]) -> int | None:
+    found = check_megatron.read([word.replace("_", "-") if word.startswith("--") else word for word in own])
+    ranks = whole(found.values.get("--nproc-per-node"))
+    nodes = whole(found.values.get("--nnodes")) if found.has("--nnodes") else 1
+    return None if ranks is None or nodes is None else ranks * nodes
