@@ -90,8 +90,8 @@ def _speed(timed: list[Answer]) -> dict[str, Any]:
 
 
 def _fitting(timed: list[Answer], predicted: np.ndarray) -> np.ndarray:
-    """Predicted times as a pick sees them: what does not fit comes last."""
-    return np.where([one.fits for one in timed], predicted, predicted * 1e6)
+    """Predicted times as a pick sees them: what does not fit, or barely, comes last."""
+    return np.where([one.tight for one in timed], predicted * 1e6, predicted)
 
 
 def _regret(scores: np.ndarray, timed: list[Answer]) -> dict[str, Any]:

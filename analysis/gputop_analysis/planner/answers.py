@@ -24,6 +24,8 @@ class Answer:
     layout: dict[str, int | bool]
     allocated_gib: float
     fits: bool
+    tight: bool
+    """It fits, with less than ``memory.HEADROOM`` to spare, or it does not."""
 
     @property
     def seconds(self) -> float:
@@ -48,7 +50,9 @@ def _of_group(cases: list[Case]) -> list[Answer]:
     job, cluster = cases[0].job, cases[0].cluster
     layouts = _joined([case.layouts for case in cases])
     parts, allocated = cost(job, cluster, layouts), memory.allocated_bytes(job, layouts)
-    fits = memory.reserved_bytes(allocated) <= cluster.device.usable_bytes
+    reserved = memory.reserved_bytes(allocated) / cluster.device.usable_bytes
+    fits = reserved <= 1
+    tight = (reserved > 1 - memory.HEADROOM).tolist()
     seconds = parts.seconds
     ends = np.cumsum([len(case.layouts) for case in cases])
     found = []
@@ -57,7 +61,7 @@ def _of_group(cases: list[Case]) -> list[Answer]:
         able = mine[fits[mine]]
         best = able[np.argmin(seconds[able])] if len(able) else mine[np.argmin(allocated[mine])]
         one = Cost(**{f.name: getattr(parts, f.name)[best : best + 1] for f in fields(Cost)})
-        found.append(Answer(case, one, layouts.row(int(best)), float(allocated[best]) / GIB, bool(fits[best])))
+        found.append(Answer(case, one, layouts.row(int(best)), float(allocated[best]) / GIB, bool(fits[best]), tight[best]))
     return found
 
 

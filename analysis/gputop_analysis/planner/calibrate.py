@@ -17,9 +17,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "bubble": ("bubble",),
 }
 """Parts that err together: a GPU that is slower than thought, a slower host, slower links."""
-PRIOR_LOG_SD = {"compute": 0.15, "launch": 0.35, "communication": 0.35, "bubble": 0.20}
+PRIOR_LOG_SD = {"compute": 0.08, "launch": 0.10, "communication": 0.15, "bubble": 0.08}
 """How far a group's factor is from 1 before anything is measured, as a standard deviation of its logarithm."""
-NOISE_LOG_SD = 0.05
+NOISE_LOG_SD = 0.12
 """What a prediction with the right factors still misses."""
 UNCALIBRATED = (0.80, 1.35)
 """Truth over prediction, 10th and 90th percentile over the published runs that were used for tuning."""

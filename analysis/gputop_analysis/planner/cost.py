@@ -89,7 +89,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
         bubble=bubble,
         data_parallel=data,
         optimizer=update,
-        launch=micro * (count * layer.launch + has_head * end_launch + _stall(job, cluster, layouts)),
+        launch=micro * (count * layer.launch + has_head * end_launch),
     )
 
 
@@ -130,11 +130,6 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         launch=launch_forward + np.maximum(host_backward - backward, 0),
         forward=forward + launch_forward,
     )
-
-
-def _stall(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
-    nodes = np.ceil(cluster.gpus / cluster.gpus_per_node)
-    return np.where((layouts.pp > 1) & (nodes > 1), job.habits.stall_ms_per_node / 1e3 * nodes, 0.0)
 
 
 def _behind(communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:

@@ -28,8 +28,6 @@ class Habits:
     after which the CPU has to run ahead again."""
     pipelined_tensor_ms: float = 0.0
     """CPU time of a layer for each tensor-parallel rank once there are pipeline stages."""
-    stall_ms_per_node: float = 0.0
-    """Expected loss of a micro-batch under pipeline parallelism for each node of the cluster."""
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""

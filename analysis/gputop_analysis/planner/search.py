@@ -32,8 +32,10 @@ class Plan:
     """Of a step, calibrated."""
     allocated_bytes: Floats
     fits: Bools
+    tight: Bools
+    """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
-    """Indices of those that fit, best first; empty where none does."""
+    """Indices of those that fit, best first, the tight ones last; empty where none fits."""
     interval: tuple[float, float]
     """Factors on ``seconds`` that hold the truth in 80 % of cases."""
 
@@ -83,11 +85,12 @@ def plan(
     parts = cost(job, cluster, layouts)
     seconds = calibration.seconds(parts)
     allocated = memory.allocated_bytes(job, layouts)
-    fits = memory.reserved_bytes(allocated) <= cluster.device.usable_bytes
+    reserved = memory.reserved_bytes(allocated) / cluster.device.usable_bytes
+    fits, tight = reserved <= 1, reserved > 1 - memory.HEADROOM
     ranked = np.flatnonzero(fits)
     key = allocated if objective == "memory" else seconds
-    order = ranked[np.lexsort((allocated[ranked], key[ranked]))]
-    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, order, calibration.interval)
+    order = ranked[np.lexsort((allocated[ranked], key[ranked], tight[ranked]))]
+    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration.interval)
 
 
 def cost_per_million_tokens(plan: Plan, price_per_gpu_hour: float) -> Floats:
