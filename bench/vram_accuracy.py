@@ -1,13 +1,12 @@
 """How far the memory estimates are from published measurements.
 
-    python bench/vram_accuracy.py DIR [--tier trace|profile|formula|best] [--json] [--groups] [--rows]
+    python bench/vram_accuracy.py DIR [--tier trace|profile|formula|best] [--json] [--groups]
                                       [--limit N] [--write] [--write-intervals]
 
-``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes through
-the tier, and is compared with what was measured: allocated with allocated, reserved with reserved, the driver's view
-with the device total. Rows are never looked up. ``best`` (the default) takes the profile tier where it covers a row, else
-the formula; ``trace`` needs torch here, and traces each distinct setup once.
-"""
+``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes
+through the tier, and is compared with what was measured: allocated with allocated, reserved with reserved, the
+driver's view with the device total. Rows are never looked up. ``best`` (the default) takes the profile tier where it
+covers a row, else the formula; ``trace`` needs torch here, and traces each distinct setup once."""
 
 from __future__ import annotations
 
@@ -22,6 +21,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import vram_page
 
 from gputop_analysis import catalog
 from gputop_analysis.vram.cases import Case, read, score
@@ -139,42 +140,6 @@ def _of(answers: list[Answer]) -> dict[str, Any]:
     }
 
 
-def line(name: str, found: dict[str, Any]) -> str:
-    """One row of the table that people read."""
-    if not found["runs"]:
-        return f"{name:68} {'no runs':>8}"
-    return (
-        f"{name[:68]:68} {found['runs']:5} {found['median_abs_error_pct']:8.1f} {found['p90_abs_error_pct']:8.1f}"
-        f" {found['bias_pct']:8.1f}"
-    )
-
-
-def report(judged: dict[str, Any], answers: list[Answer], groups: bool) -> None:
-    """The table on stdout."""
-    print(f"{'':68} {'runs':>5} {'median %':>8} {'p90 %':>8} {'bias %':>8}")
-    for source, found in (*judged["sources"].items(), ("overall", judged["overall"])):
-        print(line(f"{source}: {found['rows_used']} of {found['rows']} rows", found["errors"]))
-        for metric, part in found["by_metric"].items():
-            print(line(f"    {metric}", part))
-        fits = found["fits"]
-        if fits["oom"]:
-            print(
-                f"    out of memory: {fits['oom']} of {fits['runs']} runs, recall {fits['oom_recall']}, "
-                f"precision {fits['oom_precision']}; fits: recall {fits['fits_recall']}, precision {fits['fits_precision']}"
-            )
-        for reason, count in found["rows_skipped"].items() if source != "overall" else ():
-            print(f"    skipped {count:4}: {reason}")
-    print(line("Megatron-LM tests of 1024 hidden channels and more", judged["megatron_hidden_1024_tests"]))
-    for half, part in judged["halves"].items():
-        print(line(f"half of the runs, {half.replace('_', ' ')}", part))
-    for name, part in (
-        score.by(score.runs(answers), lambda run: f"{run.source}: {run.metric}: {score.group(run)}").items()
-        if groups
-        else ()
-    ):
-        print(line(name, part))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
@@ -191,13 +156,15 @@ def main() -> None:
     answers = [answer(case, tier) for case in cases(options.folder, options.limit)]
     if not answers:
         parser.error(f"no CSV file with these columns under {options.folder}")
-    judged = {"bench": "vram_accuracy", "tier": options.tier, **judge(answers)}
+    judged = judge(answers)
     if options.write_intervals:
         write_intervals(answers)
+    if options.write:
+        vram_page.write(options.tier, judged, score.runs(answers))
     if options.json:
-        print(json.dumps(judged))
+        print(json.dumps({"bench": "vram_accuracy", "tier": options.tier, **judged}))
     else:
-        report(judged, answers, options.groups)
+        vram_page.show(judged, score.runs(answers) if options.groups else [])
 
 
 def write_intervals(answers: list[Answer]) -> None:

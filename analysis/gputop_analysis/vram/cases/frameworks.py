@@ -12,7 +12,8 @@ class Framework:
 
     recipe: str
     adapter_dtype: str
-    """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights, an empty word here."""
+    """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights, an empty word
+    here."""
     attention: str = "sdpa"
     lora_dropout: float = 0.0
     """Of the adapters where it is not said: what the scripts of peft's users set."""

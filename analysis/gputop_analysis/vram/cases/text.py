@@ -31,7 +31,8 @@ def off(text: str) -> bool:
 
 
 def compute_dtype(text: str) -> str | None:
-    """Of the computation: what autocast or the stored weights are in. Flags that are not set (``bf16=None``) say nothing."""
+    """Of the computation: what autocast or the stored weights are in. Flags that are not set (``bf16=None``) say
+    nothing."""
     lower = re.sub(r"\b(?:bf16|fp16)\s*=\s*(?!true)\w+", "", re.sub(r"\(.*?\)", "", text.lower()))
     for pattern, dtype in (
         (r"\bfp8|float8|e4m3", "fp8"),
@@ -53,7 +54,8 @@ def autocast(text: str) -> bool:
 
 
 def stored_dtype(text: str) -> str | None:
-    """Of the weights in memory, where the text names it apart (``torch_dtype=``, ``-true``, ``-mixed``); None: not said."""
+    """Of the weights in memory, where the text names it apart (``torch_dtype=``, ``-true``, ``-mixed``); None: not
+    said."""
     lower = text.lower()
     if named := re.search(r"(?:torch_dtype|model_dtype|param_dtype|dtype)\s*[=:]?\s*(?:auto->)?\s*(\w+)", lower):
         return compute_dtype(named[1])
@@ -119,7 +121,8 @@ def offload(text: str) -> str:
 
 
 def checkpointing(text: str, gpus: int) -> str | None:
-    """``none``, ``selective`` or ``full``; a text may say it by the number of GPUs (``none on 1 GPU; with FSDP full``)."""
+    """``none``, ``selective`` or ``full``; a text may say it by the number of GPUs (``none on 1 GPU; with FSDP
+    full``)."""
     clauses = [clause for clause in re.split(r"[;,](?![^\[]*\])", text.lower()) if _applies(clause, gpus)]
     for clause in clauses:
         if (found := _checkpointing(clause.strip())) is not None:

@@ -78,8 +78,8 @@ def stream_kept(d: Dims, kept: Habits) -> Number:
 
 
 def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
-    """Of one norm of that width, without its output. One kernel keeps its input; written out in PyTorch it keeps an fp32
-    copy, and the normalised values where their weight is trained."""
+    """Of one norm of that width, without its output. One kernel keeps its input; written out in PyTorch it keeps an
+    fp32 copy, and the normalised values where their weight is trained."""
     if not (kept.eager_norm and _rms(d)):
         return kept.residual * width
     return width * (4 + trains_base(d) * kept.residual)
@@ -131,7 +131,8 @@ def _mlp_width(d: Dims, moe: bool) -> int:
 
 
 def experts_kept(d: Dims, kept: Habits) -> Number:
-    """The experts that a token passes: their input, inside, and output (kept to be weighted); the router's fp32 scores."""
+    """The experts that a token passes: their input, inside, and output (kept to be weighted); the router's fp32
+    scores."""
     shape = d.model
     routed = shape.top_k * (2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn))
     return routed + mlp_kept(d, kept, shared_width(shape)) + 4 * 2 * shape.experts
@@ -171,8 +172,8 @@ def trains_base(d: Dims) -> bool:
 def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
     """What selective checkpointing keeps of a layer.
 
-    With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the layer's input, the output of
-    attention and of every second matrix product (torchtitan's per-operation policy,
+    With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the layer's input, the
+    output of attention and of every second matrix product (torchtitan's per-operation policy,
     ``torchtitan/distributed/activation_checkpoint.py``): queries, values, the first product of the MLP and its last.
     """
     if d.setup.attention == "eager":

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gputop_analysis.vram.formula.activations import trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
-from gputop_analysis.vram.formula.activations import trains_base
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
 FP32_COPIES = 12.0
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
-"""Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a copy."""
+"""Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a
+copy."""
 RECENT = (9, 0)
 
 
@@ -42,7 +43,7 @@ def loss(d: Dims, kept: Habits) -> Loss:
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
         forward, backward = whole + forward / CHUNKS, 2 * whole + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
-    cached = FP32_COPIES if d.recipe != "megatron" and backward >= FP32_COPIES or d.setup.kernels else backward
+    cached = FP32_COPIES if (d.recipe != "megatron" and backward >= FP32_COPIES) or d.setup.kernels else backward
     return Loss(entries * forward, entries * backward, entries * cached)
 
 

@@ -12,8 +12,8 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.setup import Lora, ModelShape
 
 LARGEST_SURPLUS = 0.2
-"""Share of the parameters by which a published count may exceed the computed one and still be taken for layers of a kind
-that the shape has no words for."""
+"""Share of the parameters by which a published count may exceed the computed one and still be taken for layers of a
+kind that the shape has no words for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Part:
 
 
 def parts(d: Dims) -> tuple[Part, ...]:
-    """What tensor, pipeline and expert parallelism leave on this rank (Narayanan et al. 2021, section 2; the experts as in
-    Megatron-LM, whole where they are spread over ranks)."""
+    """What tensor, pipeline and expert parallelism leave on this rank (Narayanan et al. 2021, section 2; the experts
+    as in Megatron-LM, whole where they are spread over ranks)."""
     shape, counts = d.model, params(d.model)
     share = d.layers / max(shape.layers, 1)
     trains = _trained(d)

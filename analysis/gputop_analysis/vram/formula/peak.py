@@ -20,7 +20,8 @@ OPERATIONS = {
     "optimizer": "optimizer: update",
 }
 MOMENTS = (0.33, 0.36, 0.4, 0.95, 1.0)
-"""Where in a step the phases have their worst moments, as shares of its time: the backward pass takes twice the forward's."""
+"""Where in a step the phases have their worst moments, as shares of its time: the backward pass takes twice the
+forward's."""
 NAMES = {"backward end": "backward", "loss": "backward"}
 SOURCES = (
     "activations: Korthikanti et al. 2022, section 4",
@@ -95,8 +96,7 @@ def _whole(by: dict[str, Number]) -> dict[str, int]:
 def peak_bytes(setup: Setup, **arrays: Number) -> Number:
     """Peak of allocated bytes for arrays of configurations that share the kinds of ``setup``.
 
-    ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``, ``vpp``, ``cp``, ``ep``,
-    ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape.
-    """
+    ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``,
+    ``vpp``, ``cp``, ``ep``, ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape."""
     totals = [sum(by.values()) for by in step(dims(setup, **arrays)).phases.values()]
     return np.maximum.reduce(np.broadcast_arrays(*totals))

@@ -106,8 +106,8 @@ def _highest(found: Iterable[Bytes]) -> Number:
 
 
 def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
-    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of a buffer that is never
-    freed; an optimizer inside the backward pass leaves those of one layer."""
+    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of a buffer that is
+    never freed; an optimizer inside the backward pass leaves those of one layer."""
     if d.setup.optimizer_in_backward:
         one = held.gradients / np.maximum(d.layers, 1)
         return 0 * one, one
@@ -125,10 +125,9 @@ def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
 def in_flight(d: Dims) -> Number:
     """How many micro-batches' worth of its layers a pipeline stage keeps.
 
-    One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1 / v`` of the
-    stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 + (p - 1) / (p v)`` times as much (Korthikanti et
-    al. 2022, section 4.2.3).
-    """
+    One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1 / v`` of
+    the stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 + (p - 1) / (p v)`` times as much
+    (Korthikanti et al. 2022, section 4.2.3)."""
     plain = np.minimum(d.accumulation, d.pp - d.stage)
     pieces = 2 * (d.pp - d.stage - 1) + (d.vpp - 1) * d.pp + 1
     interleaved = np.minimum(pieces, d.accumulation * d.vpp) / d.vpp

@@ -24,7 +24,8 @@ EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 SEGMENT = 2 << 20
 RELEASED = 0.02
-"""Of what comes and goes, what stays in split segments after the allocator has given its cache back; all of it under FSDP1."""
+"""Of what comes and goes, what stays in split segments after the allocator has given its cache back; all of it under
+FSDP1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, moment_bytes, over
 
 LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
-"""Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square root
-(AdamW) or the sign (Lion); update and its square (Adafactor); those of Newton-Schulz (Muon, Jordan 2024)."""
+"""Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square
+root (AdamW) or the sign (Lion); update and its square (Adafactor); those of Newton-Schulz (Muon, Jordan 2024)."""
 
 
 def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
@@ -42,11 +42,12 @@ def dequantised(d: Dims) -> Number:
 
 
 CUBLAS_WORKSPACE = 2 * 8_519_680
-"""PyTorch takes a workspace of 8.125 MiB from its allocator for each handle of cuBLAS (``aten/src/ATen/cuda/CublasHandlePool.cpp``;
-32 MiB on Hopper): one of the thread that runs the forward pass, one of autograd's."""
+"""PyTorch takes a workspace of 8.125 MiB from its allocator for each handle of cuBLAS
+(``aten/src/ATen/cuda/CublasHandlePool.cpp``; 32 MiB on Hopper): one of the thread that runs the forward pass, one of
+autograd's."""
 MEGATRON_WORKSPACE = 80 << 20
-"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the memory that Megatron-LM's own
-tests report between two steps, whatever the model."""
+"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the memory that
+Megatron-LM's own tests report between two steps, whatever the model."""
 
 
 def workspaces(d: Dims) -> int:
