@@ -13,6 +13,7 @@ USABLE_SHARE = 0.985
 """Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables and firmware."""
 TWO_DEVICES = ("MI250", "MI250X")
 """Each half of these is a device of its own to PyTorch."""
+_DOUBTS = ("low confidence", "not confirmed", "unverified", "doubt", "conflict")
 _FLOPS = {
     "fp32": "fp32_tflops",
     "tf32": "tf32_tflops_dense",
@@ -49,6 +50,13 @@ class GpuSpec:
     release_year: int
     aliases: tuple[str, ...]
     source: str
+    cross_check: str = ""
+    """What other sources say of the figures."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a figure of it could not be confirmed; ``cross_check`` says which."""
+        return any(word in self.cross_check.lower() for word in _DOUBTS)
 
     @property
     def usable_bytes(self) -> int:
@@ -119,6 +127,7 @@ def _spec(row: dict[str, str]) -> GpuSpec:
         release_year=int(_number(row["release_year"])),
         aliases=tuple(alias.strip() for alias in row["aliases"].split(",") if alias.strip()),
         source=row["source"],
+        cross_check=row["cross_check"],
     )
 
 

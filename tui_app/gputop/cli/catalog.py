@@ -1,0 +1,185 @@
+"""``gputop catalog``: GPUs, what they can do and what they cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop_analysis.catalog.listing import Listed
+
+_USAGE = "gputop catalog [list | show NAME... | prices NAME | import FILE]"
+
+
+def execute(words: list[str]) -> int:
+    """One of the four things that can be asked of the catalog."""
+    actions = {"list": _list, "show": _show, "prices": _prices, "import": _import}
+    if not words or words[0].startswith("-"):
+        return _list(words)
+    if words[0] not in actions:
+        raise CliError(f"no such question {words[0]!r}: {_USAGE}")
+    return actions[words[0]](words[1:])
+
+
+def _list(words: list[str]) -> int:
+    from gputop_analysis.catalog.listing import SORTS, chosen, listed
+
+    parser = Parser("catalog list", "List GPUs with memory, speed and rent.", usage=_USAGE)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only those with all these words in their name")
+    parser.add_argument("--sort", choices=tuple(SORTS), default="", help="the best first")
+    parser.add_argument("--vendor", default="", help="NVIDIA, AMD, Intel, Google, ...")
+    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GIB", help="usable memory at least")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    options = parser.parse_args(words)
+    from gputop.own_prices import load
+
+    rows = chosen(listed(load()), options.sort, options.vendor, options.min_memory, " ".join(options.words))
+    if options.json:
+        print(json.dumps([row.to_json() for row in rows], indent=2))
+    elif not rows:
+        print("no GPU matches", file=sys.stderr)
+    else:
+        print("\n".join(table(rows)))
+    return 0
+
+
+def table(rows: list[Listed]) -> list[str]:
+    """One line a GPU; rents in dollars an hour for one GPU."""
+    width = max(len(row.spec.name) for row in rows) + 1
+    head = f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOPS':>7} {'fp8':>6} {'W':>5} {'$/h':>6} {'TF/$':>5}  year"
+    lines = [head]
+    for row in rows:
+        one = row.spec
+        name = one.name + ("?" if one.doubtful else "")
+        fp8 = one.dense_flops.get("fp8", 0.0) / 1e12
+        lines.append(
+            f"{name:<{width}} {one.usable_gib:>6.1f} {one.bandwidth_gb_s:>6.0f} {row.tflops:>7.0f} "
+            f"{f'{fp8:.0f}' if fp8 else '-':>6} {f'{one.power_w:.0f}' if one.power_w else '-':>5} "
+            f"{_dollars(row.usd_per_hour):>6} {f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
+            f"{one.release_year or ''}".rstrip()
+        )
+    if any(row.spec.doubtful for row in rows):
+        lines.append("? a figure could not be confirmed: gputop catalog show NAME says which")
+    return [
+        *lines,
+        "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop catalog prices NAME",
+    ]
+
+
+def _dollars(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _show(words: list[str]) -> int:
+    parser = Parser("catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    options = parser.parse_args(words)
+    rows = [_named(name) for name in options.names[:4]]
+    if options.json:
+        found = [row.to_json() for row in rows]
+        print(json.dumps(found if len(found) > 1 else found[0], indent=2))
+        return 0
+    from gputop.cli.report import report_width
+
+    print("\n".join(side_by_side(rows, report_width())))
+    return 0
+
+
+def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
+    """One column a GPU, what is long in several lines."""
+    columns = [_facts(row) for row in rows]
+    width = min(60, max(26, (total - 18) // len(rows)))
+    lines = []
+    for key in columns[0]:
+        cells = [textwrap.wrap(column[key], width - 2) or [""] for column in columns]
+        for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
+            lines.append(f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip())
+    return lines
+
+
+def _facts(row: Listed) -> dict[str, str]:
+    one = row.spec
+    rates = {kind: f"{rate / 1e12:,.4g} TFLOP/s dense" for kind, rate in one.dense_flops.items()}
+    facts = {"": one.name, "aliases": ", ".join(one.aliases), "maker": f"{one.vendor} {one.architecture}"}
+    facts |= {
+        "memory": f"{one.memory_gb:g} GB, {one.usable_gib:g} GiB usable",
+        "bandwidth": f"{one.bandwidth_gb_s:,.0f} GB/s",
+    }
+    facts |= {kind: rates.get(kind, "-") for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")}
+    link = f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or "-"
+    facts |= {"links": link, "PCIe": one.pcie or "-", "power": f"{one.power_w:g} W" if one.power_w else "-"}
+    facts |= {"multiprocessors": str(one.multiprocessors or "-"), "capability": one.compute_capability or "-"}
+    facts |= {"year": str(one.release_year or "-"), "rent": f"{_dollars(row.usd_per_hour)} $/h, {row.offers} offers"}
+    facts |= {"spot, lowest": f"{_dollars(row.spot_usd_per_hour)} $/h", "source": one.source}
+    return facts | {"checked": one.cross_check or "-"}
+
+
+def _named(name: str) -> Listed:
+    from gputop.own_prices import load
+    from gputop_analysis.catalog import gpu
+    from gputop_analysis.catalog.listing import listed
+
+    try:
+        spec = gpu(name)
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
+    return next(row for row in listed(load()) if row.spec.name == spec.name)
+
+
+def _prices(words: list[str]) -> int:
+    parser = Parser("catalog prices", "List the published rents of a GPU, cheapest first.", usage=_USAGE)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    options = parser.parse_args(words)
+    from dataclasses import asdict
+
+    from gputop.own_prices import load
+    from gputop_analysis.catalog import offers
+
+    name = _named(options.name).spec.name
+    found = [one for one in (*load(), *offers()) if one.gpu == name]
+    found.sort(key=lambda one: one.on_demand_usd_per_hour or one.spot_usd_per_hour or float("inf"))
+    if options.json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return 0
+    if not found:
+        print(f"no published rent of the {name} in the catalog: gputop catalog import FILE adds yours", file=sys.stderr)
+        return 0
+    print(f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} {'instance':<26} seen")
+    for one in found:
+        rents = f"{_dollars(one.on_demand_usd_per_hour):>9} {_dollars(one.spot_usd_per_hour):>7}"
+        print(f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} {one.as_of.split(' (')[0]}")
+    return 0
+
+
+def _import(words: list[str]) -> int:
+    parser = Parser("catalog import", "Use your own prices, before the packaged ones.", usage=_USAGE)
+    parser.add_argument(
+        "file", metavar="FILE", help="CSV with the columns gpu and usd_per_hour; replaces an earlier one"
+    )
+    options = parser.parse_args(words)
+    from gputop import own_prices
+    from gputop_analysis.catalog.own_prices import parse
+
+    try:
+        text = Path(options.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"cannot read {options.file}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        found = parse(text, options.file)
+    except ValueError as error:
+        raise CliError(str(error)) from None
+    try:
+        kept = own_prices.keep(text)
+    except OSError as error:
+        raise CliError(f"cannot write {own_prices.path()}: {error.strerror}") from None
+    print(f"{len(found)} prices of {len({one.gpu for one in found})} GPUs kept in {kept}", file=sys.stderr)
+    return 0

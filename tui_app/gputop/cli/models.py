@@ -1,0 +1,77 @@
+"""``gputop models``: the architectures that estimates and plans know by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.setup import ModelShape
+
+
+def execute(words: list[str]) -> int:
+    """List the models, or show one."""
+    parser = Parser("models", "List the models that are known by name, or show one.", usage="gputop models [NAME]")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name, a Hugging Face id, or part of names")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    options = parser.parse_args(words)
+    from gputop_analysis import catalog
+
+    try:
+        one = catalog.model(options.name) if options.name else None
+        found = [one] if one else list(catalog.models())
+    except LookupError as error:
+        one, part = None, options.name.lower()
+        found = [
+            shape for shape in catalog.models() if part in f"{shape.name} {catalog.hf_id(shape)} {shape.family}".lower()
+        ]
+        if not found:
+            raise CliError(error.args[0]) from None
+    if options.json:
+        data = [{**asdict(shape), "hf_id": catalog.hf_id(shape), "params": catalog.total(shape)} for shape in found]
+        print(json.dumps(data[0] if one else data, indent=2))
+    elif one:
+        _show(one)
+    else:
+        _list(found)
+    return 0
+
+
+def _list(found: list[ModelShape]) -> None:
+    from gputop_analysis import catalog
+
+    width = max(len(shape.name) for shape in found)
+    print(f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} {'vocab':>7}  family")
+    for shape in found:
+        heads = f"{shape.heads}/{shape.kv_heads or shape.heads}"
+        print(
+            f"{shape.name:<{width}}  {_count(catalog.total(shape)):>8}  {shape.layers:>6} {shape.hidden:>6} {heads:>9} "
+            f"{shape.vocab:>7}  {shape.family}"
+        )
+
+
+def _show(shape: ModelShape) -> None:
+    from gputop_analysis import catalog
+
+    print(f"{shape.name}  ({catalog.hf_id(shape)}, {shape.family})")
+    print(f"  {'parameters':<18} {_count(catalog.total(shape))}")
+    for part, count in catalog.params(shape).items():
+        if count:
+            print(f"    {part.replace('_', ' '):<16} {_count(int(count))}")
+    skipped = ("name", "family", "params", "source", "hidden_act")
+    for key, value in asdict(shape).items():
+        if value and key not in skipped:
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+            print(f"  {key.replace('_', ' '):<18} {text}")
+    print(f"  {'source':<18} {shape.source}")
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:,.0f}"

@@ -1,0 +1,40 @@
+"""Where the user's own prices are kept: ``$XDG_DATA_HOME/gputop/prices.csv``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.catalog import Offer
+
+
+def path() -> Path:
+    """``$XDG_DATA_HOME/gputop/prices.csv``, below ``~/.local/share`` where that is not set."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "gputop" / "prices.csv"
+
+
+def load() -> list[Offer]:
+    """The user's offers; none where no file was imported or it can no longer be read."""
+    from gputop_analysis.catalog.own_prices import parse
+
+    try:
+        return parse(path().read_text(encoding="utf-8"), path().name)
+    except (OSError, UnicodeDecodeError, ValueError):
+        return []
+
+
+def keep(text: str) -> Path:
+    """Save a text that has been parsed before; the file is replaced whole.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(f".{os.getpid()}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(file)
+    return file
