@@ -1,0 +1,69 @@
+"""Estimates from shipped event profiles: what a trace of the real modules would find, without torch.
+
+A profile holds the events of a step whose sizes are products of dimensions (``recognise``). It is made for four layers
+and for each way of training that changes the order of events (``variant``). At the time of asking the layers are
+repeated, the optimizer is added (``steps``), the dimensions are put in and the log goes through the allocator, as that
+of a trace does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.vram import conf
+from gputop_analysis.vram.answer import Peak
+from gputop_analysis.vram.deepen import TRACED, deepen
+from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.profiles import store
+from gputop_analysis.vram.profiles.dims import dims
+from gputop_analysis.vram.profiles.optimizers import UPDATES
+from gputop_analysis.vram.profiles.recognise import Term
+from gputop_analysis.vram.profiles.steps import Course, course
+from gputop_analysis.vram.profiles.variant import variant
+from gputop_analysis.vram.replay import peak as replayed
+from gputop_analysis.vram.setup import Setup
+
+WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+REMEMBERED = 64
+"""Answers that are kept: a screen asks for the same setups again and again."""
+
+
+@lru_cache(REMEMBERED)
+def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
+    """What a setup needs; None for one that no profile covers.
+
+    Args:
+        setup: the model and how it is trained.
+        capacity: bytes that segments may take; None: as many as they want.
+    """
+    log = events(setup)
+    if log is None:
+        return None
+    found = replayed(log, "profile", conf.parse(setup.allocator), capacity)
+    made = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
+    return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
+
+
+def events(setup: Setup) -> EventLog | None:
+    """The memory events of training steps of a setup, all layers; None for one that no profile covers."""
+    name = variant(setup)
+    if name is None or setup.optimizer not in UPDATES or setup.model.layers < TRACED:
+        return None
+    width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
+    found = _course(name, setup.model.layers, setup.optimizer, width, setup.accumulation > 1)
+    if found is None:
+        return None
+    terms, course = found
+    known = dims(setup)
+    return course.sized(np.array([term.bytes(known) for term in terms], dtype=np.int64), width)
+
+
+@lru_cache(REMEMBERED)
+def _course(name: str, layers: int, *training: Any) -> tuple[tuple[Term, ...], Course] | None:
+    """The terms of a profile, and its steps with all layers of a model."""
+    found = store.load(name)
+    return None if found is None else (found.terms, course(deepen(found.log, layers), *training))

@@ -1,0 +1,83 @@
+"""The numbers that the sizes of a training step's tensors are products of."""
+
+from __future__ import annotations
+
+from gputop_analysis.catalog.params import head_width, shared_width
+from gputop_analysis.vram.setup import Setup
+
+PROJECTED = "heads + 2 kv_heads"
+BLOCK = 128
+"""Rows that a kernel of FlashAttention works on at once; its workspaces are rounded up to them."""
+
+
+def dims(setup: Setup) -> dict[str, int]:
+    """By name; counts of elements along an axis. What the setup does not have is left out.
+
+    Sums that appear as one axis (a fused projection of queries, keys and values, the two parts of a latent head) have
+    names of their own, so that every size is a product.
+    """
+    shape = setup.model
+    kv_heads = shape.kv_heads or shape.heads
+    found = {
+        "micro_batch": setup.micro_batch,
+        "seq": setup.seq,
+        "seq + 1": setup.seq + 1,
+        "seq - 1": setup.seq - 1,
+        "seq in blocks": _up(setup.seq, BLOCK),
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_width(shape),
+        "head_dim in blocks": _head_blocks(head_width(shape)),
+        PROJECTED: shape.heads + 2 * kv_heads if kv_heads != shape.heads else 0,
+        "ffn": shape.ffn,
+        "vocab": shape.vocab,
+        "positions": shape.max_position,
+        "token_types": shape.token_types,
+        "experts": shape.experts,
+        "top_k": shape.top_k,
+        "moe_ffn": shape.moe_ffn if shape.experts else 0,
+        "shared_ffn": shared_width(shape) if shape.experts and not shape.shared_experts else 0,
+        "rank": setup.lora.rank if setup.lora else 0,
+        **_latent(setup),
+        **_loss_rows(setup),
+    }
+    return {name: size for name, size in found.items() if size}
+
+
+def _loss_rows(setup: Setup) -> dict[str, int]:
+    """Rows of logits that a fused loss has in memory at a time, and of the last piece.
+
+    ``chunk_size`` of ``liger_kernel/ops/fused_linear_cross_entropy.py``: the next power of two.
+    """
+    if setup.loss != "fused" or not setup.model.vocab:
+        return {}
+    pieces = -(-setup.model.vocab // setup.model.hidden)
+    rows = min(1 << (-(-setup.tokens // pieces) - 1).bit_length(), setup.tokens)
+    return {"loss rows": rows, "last loss rows": setup.tokens % rows or rows}
+
+
+def _head_blocks(width: int) -> int:
+    """``round_multiple(head_size, head_size <= 128 ? 32 : 64)`` of FlashAttention's ``flash_api.cpp``."""
+    return _up(width, 32 if width <= 128 else 64)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _latent(setup: Setup) -> dict[str, int]:
+    """Of multi-head latent attention."""
+    shape = setup.model
+    if not shape.mla_kv_rank:
+        return {}
+    return {
+        "q_rank": shape.mla_q_rank,
+        "kv_rank": shape.mla_kv_rank,
+        "nope": shape.mla_nope_dim,
+        "rope": shape.mla_rope_dim,
+        "v_dim": shape.mla_v_dim,
+        "nope + rope": shape.mla_nope_dim + shape.mla_rope_dim,
+        "kv_rank + rope": shape.mla_kv_rank + shape.mla_rope_dim,
+        "nope + v_dim": shape.mla_nope_dim + shape.mla_v_dim,
+    }

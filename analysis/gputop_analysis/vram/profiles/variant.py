@@ -1,0 +1,94 @@
+"""Which event profile answers a setup: all that decides the order of a step's events, but not their sizes."""
+
+from __future__ import annotations
+
+from gputop_analysis.vram.setup import ModelShape, Setup
+
+HALVES = ("bf16", "fp16")
+PADS_LABELS_SINCE = (4, 49)
+"""Before, the loss copied the shifted logits (Transformers, pull request 35646)."""
+FLOATS_IN_LOSS_SINCE = (4, 46)
+"""Before, the model itself turned its logits to fp32 and returned those."""
+ALIKE = {"mistral": "llama"}
+"""Families whose modules are the same as those of another."""
+_RECIPES = ("transformers", "plain", "torchtitan")
+"""Those that keep gradients in the dtype of the weights and no second copy of them."""
+
+
+def variant(setup: Setup) -> str | None:
+    """The name of the profile for a setup; None for what no profile can stand for (shards, images, roles, ...)."""
+    precision = _precision(setup)
+    if precision is None or _beyond(setup):
+        return None
+    parts = (
+        ALIKE.get(setup.model.family, setup.model.family),
+        _structure(setup.model),
+        precision,
+        _training(setup),
+        f"checkpointing-{setup.checkpointing}",
+        f"loss-{_loss(setup)}",
+        "eager" if setup.attention == "eager" else "sdpa",
+    )
+    return "/".join(part for part in parts if part)
+
+
+def _beyond(setup: Setup) -> bool:
+    """What changes the events in ways that no profile holds."""
+    return bool(
+        setup.parallel.world > 1
+        or setup.parallel.offload != "none"
+        or setup.roles
+        or setup.freeze
+        or setup.images
+        or setup.model.vision_layers
+        or setup.master_weights
+        or setup.compile
+        or setup.kernels
+        or setup.optimizer_in_backward
+        or setup.offload_activations
+        or setup.recipe not in _RECIPES
+    )
+
+
+def _precision(setup: Setup) -> str | None:
+    """``half``, ``half-autocast``, ``single`` or ``amp`` (fp32 weights, autocast); None for any other."""
+    weights = setup.weights or setup.dtype
+    if setup.grad_dtype not in ("", weights):
+        return None
+    if setup.dtype in HALVES and weights == setup.dtype:
+        return "half-autocast" if setup.autocast else "half"
+    if weights == "fp32":
+        return "single" if setup.dtype == "fp32" else "amp" if setup.dtype in HALVES else None
+    return None
+
+
+def _loss(setup: Setup) -> str:
+    """The loss, a plain one as that version of Transformers computes it."""
+    version = tuple(int(part) for part in setup.transformers.split(".")[:2] if part.isdigit())
+    if setup.loss != "plain" or not version or version >= PADS_LABELS_SINCE:
+        return setup.loss
+    return "plain-shifted" if version >= FLOATS_IN_LOSS_SINCE else "plain-float"
+
+
+def _structure(shape: ModelShape) -> str:
+    """What the modules of one family do differently from model to model."""
+    kv_heads = shape.kv_heads or shape.heads
+    said = (
+        "tied" if shape.tied_embeddings else "",
+        "mha" if kv_heads == shape.heads else "",
+        "gated" if shape.gated_mlp and shape.family == "t5" else "",
+        "bias" if shape.attention_bias else "",
+        f"moe{shape.shared_experts or ''}" if shape.experts else "",
+        f"dense{shape.first_dense_layers}" if shape.experts and shape.first_dense_layers else "",
+        f"every{shape.moe_every}" if shape.experts and shape.moe_every > 1 else "",
+        "qrank" if shape.mla_q_rank else "",
+    )
+    return "-".join(part for part in said if part)
+
+
+def _training(setup: Setup) -> str:
+    """``full``, or which adapters are trained on what."""
+    if setup.lora is None:
+        return "full"
+    parts = ("lora", "+".join(sorted(setup.lora.targets)), setup.lora.dtype, "dropout" if setup.lora.dropout else "")
+    return "-".join(part for part in (setup.quantized, *parts) if part)

@@ -1,0 +1,184 @@
+"""Makes the event profiles that estimates without torch are answered from, out of traces of the real modules.
+
+    python bench/make_profiles.py [FAMILY ...] [--work DIR] [--limit-s S]
+
+Needs torch, transformers and peft; allocates nothing on a GPU and trains nothing. Each variant is traced with two or
+three sets of dimensions, each storage's size is recognised as a product of dimensions, and a variant where one is not,
+or whose traces differ in more than sizes, is left out and reported. What was made lies in ``--work``, one file a
+variant, so that it can go on later; the archive is packed from all that lies there. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from profile_plan import STRUCTURES, TRACES, setup, trainings
+
+from gputop_analysis.vram.profiles.dims import dims
+from gputop_analysis.vram.profiles.recognise import Term, Terms, UnclearError
+from gputop_analysis.vram.profiles.store import ARCHIVE, encode, pack
+from gputop_analysis.vram.profiles.variant import variant
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "analysis" / "gputop_analysis" / "data" / ARCHIVE
+SCALAR = 512
+"""Bytes; smaller storages take one block of the allocator and are left out."""
+FEWEST = 2
+"""Traces of a variant; a third is made where two cannot tell all products apart."""
+SMALL = 65_536
+"""A storage below this that is no product of dimensions is kept at the size it has in the first trace."""
+
+
+def main() -> int:
+    """Trace what is missing, pack what there is."""
+    arguments = parser().parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    began, made, failed = time.monotonic(), 0, {}
+    for name, setups in wanted(arguments.families):
+        target = arguments.work / (name.replace("/", "__") + ".json")
+        if target.exists() or time.monotonic() - began > arguments.limit_s:
+            continue
+        try:
+            target.write_text(json.dumps(profile(setups)))
+            made += 1
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+            if arguments.verbose:
+                traceback.print_exc()
+        print(f"{name} {'failed: ' + failed[name] if name in failed else 'made'}", file=sys.stderr, flush=True)
+    documents = {path.stem.replace("__", "/"): json.loads(path.read_text()) for path in arguments.work.glob("*.json")}
+    TARGET.write_bytes(pack(documents, versions()))
+    size = TARGET.stat().st_size
+    print(json.dumps({"made": made, "packed": len(documents), "failed": failed, "archive_bytes": size}))
+    return 0
+
+
+def wanted(families: list[str]) -> list[tuple[str, list[Any]]]:
+    """(variant, its setups, one for each trace) of the families asked for."""
+    found = {}
+    for family in families or STRUCTURES:
+        for structure in STRUCTURES[family]:
+            for training in trainings(family, structure):
+                setups = [setup(family, structure, training, at) for at in TRACES]
+                name = variant(setups[0])
+                assert name is not None, (family, structure, training)
+                found[name] = setups
+    return list(found.items())
+
+
+def profile(setups: list[Any]) -> dict[str, Any]:
+    """The encoded profile of one variant, from as few traces as tell all products apart.
+
+    Raises:
+        ValueError: the traces are not alike, or a large storage is no product of dimensions.
+    """
+    documents = [traced(each) for each in setups[:FEWEST]]
+    while True:
+        try:
+            return recognised(alike(documents), [dims(each) for each in setups])
+        except UnclearError:
+            if len(documents) == len(setups):
+                raise
+            documents.append(traced(setups[len(documents)]))
+
+
+def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The documents, which must differ in sizes only; frees that follow each other may come in any order.
+
+    Raises:
+        ValueError: they differ in more.
+    """
+    documents = [without_scalars(document) for document in documents]
+    if any(document["events"] != documents[0]["events"] for document in documents):
+        documents = [{**document, "events": in_order(document["events"])} for document in documents]
+    for other in documents[1:]:
+        for key in ("strings", "events", "marks"):
+            if other[key] != documents[0][key]:
+                raise ValueError(f"the traces differ in their {key}")
+        if [row[1:] for row in other["storages"]] != [row[1:] for row in documents[0]["storages"]]:
+            raise ValueError("the traces differ in what storages are for")
+    return documents
+
+
+def in_order(events: list[int]) -> list[int]:
+    """With each run of frees sorted: autocast drops its casts in the order of their addresses."""
+    runs = groupby(events, key=lambda event: event > 0)
+    return [event for allocates, run in runs for event in (run if allocates else sorted(run))]
+
+
+def recognised(documents: list[dict[str, Any]], sizes: list[dict[str, int]]) -> dict[str, Any]:
+    """The encoded profile of alike documents."""
+    terms = Terms(sizes[: len(documents)])
+    found: dict[Term, int] = {}
+    for rows in zip(*(document["storages"] for document in documents), strict=True):
+        term = product(terms, [row[0] for row in rows], rows[0], documents[0]["strings"])
+        rows[0][0] = found.setdefault(term, len(found))
+    return encode(list(found), documents[0])
+
+
+def without_scalars(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what takes one block of 512 bytes: a tenth of all events, and together no thousandth of the memory."""
+    kept = [row[0] > SCALAR for row in document["storages"]]
+    number = [0]
+    for each in kept:
+        number.append(number[-1] + each)
+    places = [0]
+    for event in document["events"]:
+        places.append(places[-1] + kept[abs(event) - 1])
+    events = [number[abs(event)] * (1 if event > 0 else -1) for event in document["events"] if kept[abs(event) - 1]]
+    storages = [list(row) for row, each in zip(document["storages"], kept, strict=True) if each]
+    marks = [[places[at], phase, step] for at, phase, step in document["marks"]]
+    return {**document, "storages": storages, "events": events, "marks": marks}
+
+
+def product(terms: Terms, sizes: list[int], row: list[int], strings: list[str]) -> Term:
+    """The product that a storage is."""
+    term = terms.of(sizes)
+    if term is None and max(sizes) < SMALL:
+        return Term(sizes[0], 1, ())
+    if term is None:
+        place = ": ".join(strings[index] for index in row[2:5])
+        raise ValueError(f"no product of dimensions gives {sizes} bytes ({place}, layer {row[5]})")
+    return term
+
+
+def traced(asked: Any) -> dict[str, Any]:
+    """The event log's document of one step of a setup."""
+    from gputop_agent.trace import models
+
+    tracker = models.trace(asdict(asked), full=True, steps=1)
+    return tracker.log.document(tracker.meta)
+
+
+def versions() -> dict[str, str]:
+    """Of what the memory of a step depends on."""
+    import peft
+    import torch
+    import transformers
+
+    found = {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__}
+    return {"python": platform.python_version(), **{name: str(version) for name, version in found.items()}}
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(STRUCTURES)}; all by default")
+    result.add_argument("--work", type=Path, default=Path("profiles_work"), help="where what was made lies")
+    result.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further variant after so long")
+    result.add_argument("--verbose", action="store_true", help="tracebacks of what failed")
+    return result
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Which event profiles are made: families and their structures, ways of training, and the sizes of the traces.
+
+The sizes that one dimension takes in the traces stand to each other as primes that no other dimension has, so that a
+storage's growth from trace to trace names its dimensions (see ``profiles/recognise.py``). Nothing is allocated, so they
+need not be small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+
+TRACES = (0, 2, 1)
+"""Which of the sizes each trace has; the first two tell most products apart."""
+SIZES: dict[str, tuple[int, int, int]] = {
+    "micro_batch": (3, 5, 11),
+    "seq": (128 * 24 - 32, 128 * 26 - 32, 128 * 47 - 32),
+    "hidden": (128 * 3 * 7, 128 * 5 * 11, 128 * 7 * 13),
+    "heads": (24, 40, 56),
+    "kv_heads": (8, 10, 14),
+    "head_dim": (32 * 2, 32 * 5, 32 * 7),
+    "ffn": (128 * 37, 128 * 41, 128 * 43),
+    "vocab": (128 * 199, 128 * 509, 128 * 853),
+    "max_position": (128 * 151, 128 * 157, 128 * 163),
+    "token_types": (2, 3, 5),
+    "experts": (6, 14, 10),
+    "top_k": (2, 4, 6),
+    "moe_ffn": (128 * 73, 128 * 79, 128 * 83),
+    "shared_ffn": (128 * 89, 128 * 97, 128 * 109),
+    "mla_q_rank": (128 * 113, 128 * 127, 128 * 131),
+    "mla_kv_rank": (128 * 137, 128 * 139, 128 * 149),
+    "mla_nope_dim": (96, 64, 128),
+    "mla_rope_dim": (32, 64, 32),
+    "mla_v_dim": (64, 96, 160),
+    "rank": (8 * 61, 8 * 67, 8 * 71),
+}
+"""Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
+LAYERS = 4
+"""What ``vram.deepen`` takes: the first, two alike, the last."""
+_PLAIN = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position")
+_MHA = {"mha": True}
+_TIED = {"tied_embeddings": True}
+_SPLIT_HEADS = {"split": True}
+"""Heads that share the width of the model: ``head_dim`` is ``hidden / heads``."""
+_MOE = {"experts": True}
+_LATENT = {"experts": True, "mla": True, "shared_experts": 2, "first_dense_layers": 1, **_MHA}
+
+STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
+    "llama": ({}, _MHA, _TIED),
+    "qwen2": ({}, _TIED),
+    "qwen3": ({}, _TIED),
+    "gemma2": (_TIED,),
+    "gpt2": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
+    "mixtral": (_MOE,),
+    "qwen3_moe": (_MOE,),
+    "gemma": (_TIED, {**_TIED, **_MHA}),
+    "gemma3_text": (_TIED,),
+    "phi3": ({}, _MHA),
+    "phi": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
+    "gpt_neox": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
+    "opt": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
+    "deepseek_v2": (_LATENT, {**_LATENT, "q_rank": True}),
+    "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1},),
+    "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
+    "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA}),
+    "olmo2": (_MHA,),
+    "glm4": ({},),
+}
+WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
+"""Families that get fused losses in every way of training, and the usual targets of LoRA."""
+ENCODERS = ("bert", "t5")
+ALL_LINEAR = ("all-linear",)
+ATTENTION = ("q_proj", "v_proj")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "t5", "deepseek_v2", "deepseek_v3")
+"""Families whose projections have other names: adapters go on all linear layers."""
+
+
+def shape(family: str, structure: dict[str, Any], at: int) -> ModelShape:
+    """The model of the trace number ``at`` with the structure asked for."""
+    size = {name: SIZES[name][at] for name in _PLAIN}
+    if structure.get("mha"):
+        size["kv_heads"] = size["heads"]
+    if structure.get("split"):
+        size["head_dim"] = size["hidden"] // size["heads"]
+    if structure.get("experts"):
+        size |= {name: SIZES[name][at] for name in ("experts", "top_k", "moe_ffn")}
+    if structure.get("token_types"):
+        size["token_types"] = SIZES["token_types"][at]
+    if structure.get("mla"):
+        size |= {name: SIZES[name][at] for name in ("mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")}
+    if structure.get("q_rank"):
+        size["mla_q_rank"] = SIZES["mla_q_rank"][at]
+    dense = structure.get("first_dense_layers", 0)
+    return ModelShape(
+        name=family,
+        family=family,
+        layers=LAYERS,
+        gated_mlp=structure.get("gated_mlp", True),
+        tied_embeddings=structure.get("tied_embeddings", False),
+        shared_experts=structure.get("shared_experts", 0),
+        first_dense_layers=dense,
+        **size,
+    )
+
+
+def trainings(family: str, structure: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Fields of the setups that a structure gets a profile for; the first structure of Llama gets the most."""
+    core = family == "llama" and structure is STRUCTURES[family][0]
+    wide = family in WIDELY_TRAINED
+    for way in _ways(family, core, wide):
+        for checkpointing in ("full", "none"):
+            yield {**way, "checkpointing": checkpointing}
+            if family not in ENCODERS and (not way or (wide and way.get("weights") != "fp32")):
+                yield {**way, "checkpointing": checkpointing, "loss": "fused"}
+            if family in ("llama", "gpt2") and not way:
+                yield {"checkpointing": checkpointing, "attention": "eager"}
+                yield {"checkpointing": checkpointing, "loss": "chunked"}
+        if core:
+            yield {**way, "checkpointing": "full", "transformers": "4.48"}
+            yield {**way, "checkpointing": "full", "transformers": "4.45"}
+
+
+def _ways(family: str, core: bool, wide: bool) -> Iterator[dict[str, Any]]:
+    """Precision, and full training, LoRA or QLoRA."""
+    yield {}
+    yield {"weights": "fp32"}
+    if core:
+        yield {"autocast": True}
+        yield {"dtype": "fp32"}
+    for targets in (ALL_LINEAR, PROJECTIONS, ATTENTION) if wide and family not in FUSED else (ALL_LINEAR,):
+        yield {"lora": Lora(targets=targets)}
+        if family in ENCODERS or targets == ATTENTION:
+            continue
+        yield {"lora": Lora(targets=targets), "quantized": "nf4"}
+        if core:
+            yield {"lora": Lora(targets=targets), "autocast": True}
+            yield {"lora": Lora(targets=targets), "quantized": "nf4", "autocast": True}
+            yield {"lora": Lora(targets=targets, dtype="bf16")}
+
+
+def setup(family: str, structure: dict[str, Any], training: dict[str, Any], at: int) -> Setup:
+    """What the trace number ``at`` is asked; plain SGD, whose update allocates nothing."""
+    training = dict(training)
+    if (lora := training.pop("lora", None)) is not None:
+        training["lora"] = Lora(SIZES["rank"][at], lora.targets, lora.dtype, lora.dropout)
+    model = shape(family, structure, at)
+    sizes = {name: SIZES[name][at] for name in ("micro_batch", "seq")}
+    return Setup(model=model, optimizer="sgd", **sizes, **training)
