@@ -24,7 +24,8 @@ def estimate(
 
     Args:
         model: a name or path (see ``gputop.models.resolve``), a Hugging Face ``config`` or ``nn.Module`` that has one,
-            a ``ModelShape``, or a ``Setup``, from which ``options`` then differ.
+            ``module:factory`` for any other module, which is traced, a ``ModelShape``, or a ``Setup``, from which
+            ``options`` then differ.
         tier: ``trace`` (runs the real modules on fake tensors in ``python``), ``profile`` or ``formula``; None: the
             first of the last two that covers it.
         gpu: the GPU that the largest micro-batch is asked for, as ``"H100"``; the smallest that fits without.
@@ -42,6 +43,9 @@ def estimate(
     from gputop_analysis.vram.options import setup_of
     from gputop_analysis.vram.setup import Setup
 
+    if is_factory(model):
+        setup = setup_of(factory_shape(model), options)
+        return answer(setup, "trace", gpu, python, calibrate, factory=model)
     base = model if isinstance(model, Setup) else None
     setup = setup_of(base.model if base else shape_of(model), options, base)
     return answer(setup, tier, gpu, python, calibrate)
@@ -65,6 +69,7 @@ def answer(
     from gputop_analysis.vram.tiers import estimate
 
     check(setup)
+    advice = advice and bool(setup.model.hidden)  # levers are estimated from the architecture
     log = None
     if tier == "trace":
         from gputop.tracing import trace
@@ -73,6 +78,21 @@ def answer(
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
     return calibrated(found, recall()) if calibrate else found
+
+
+def is_factory(model: Any) -> bool:
+    """Whether a name is ``module:callable``."""
+    if not isinstance(model, str) or Path(model).exists():
+        return False
+    module, colon, name = model.partition(":")
+    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def factory_shape(name: str) -> ModelShape:
+    """What is known of a model that only a trace can tell: its name."""
+    from gputop_analysis.vram.setup import ModelShape
+
+    return ModelShape(name=name, source=name)
 
 
 def _configured(model: ModelShape) -> str:

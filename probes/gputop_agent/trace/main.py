@@ -20,6 +20,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
         from . import script
 
         return script.main(given)
+    if given[:1] == ["--probe"]:
+        from . import probe
+
+        return probe.main(list(given[1:]))
     options = parser().parse_args(given)
     with open(options.setup, encoding="utf-8") as text:
         setup = json.load(text)
@@ -40,7 +44,7 @@ def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
     from . import models
 
     say("tracing %s" % setup["model"].get("name", "the model"))
-    tracker = models.trace(setup, options.config, options.full)
+    tracker = models.trace(setup, options.config, options.full, made_by=options.factory)
     tracker.meta["trace_s"] = round(time.perf_counter() - began, 2)
     tracker.log.save(options.out, tracker.meta)
     say("%d storages in %.1f s" % (len(tracker.log.storages), tracker.meta["trace_s"]))
@@ -57,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--setup", required=True, help="JSON of a setup")
     result.add_argument("--out", required=True, help="the gzipped event log to write")
     result.add_argument("--config", help="a Hugging Face config: a file, a directory or a name in the local cache")
+    result.add_argument("--factory", default="", help="module:callable that gives the nn.Module")
     result.add_argument("--full", action="store_true", help="trace all layers instead of a few that stand for all")
     return result
 

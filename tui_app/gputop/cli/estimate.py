@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import ENVIRONMENT, CliError
@@ -49,7 +48,9 @@ def execute(words: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
     parser.add_argument("script", nargs="?", metavar="train.py", help="trace this script; this runs its code")
-    parser.add_argument("--model", metavar="NAME|PATH", help="a name of `gputop models`, a Hugging Face name, a path")
+    parser.add_argument(
+        "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path, module:factory"
+    )
     parser.add_argument("--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)")
     parser.add_argument("--csv", metavar="FILE", help="one estimate a row; columns are called as the options")
     parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier answers")
@@ -76,9 +77,12 @@ def _setup(options: argparse.Namespace) -> Setup:
     """
     from gputop_analysis.vram.options import setup_of
 
+    from gputop.api import factory_shape, is_factory
+
     base = setup_of_run(options.run) if options.run else None
     try:
-        return setup_of(base.model if base else model_of(options.model), given(options), base)
+        shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
+        return setup_of(shape or model_of(options.model), given(options), base)
     except ValueError as error:
         raise CliError(str(error)) from None
 
@@ -114,12 +118,14 @@ def setup_of_run(name: str) -> Setup:
 
 
 def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
-    from gputop.api import answer
+    from gputop.api import answer, is_factory
 
-    if options.tier == "trace":
+    factory = setup.model.name if is_factory(options.model) else ""
+    tier = "trace" if factory else options.tier
+    if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
-        return answer(setup, options.tier, options.gpu, options.python, not options.no_calibration)
+        return answer(setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory)
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:
@@ -156,8 +162,3 @@ def _print(found: Estimate, as_json: bool) -> None:
     from gputop.cli.estimate_text import show
 
     show(found)
-
-
-def is_script(word: str) -> bool:
-    """Whether a word names a Python file."""
-    return Path(word).suffix == ".py"

@@ -1,0 +1,69 @@
+"""Start a probe, a few real steps of a setup in the user's interpreter, and read what it measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.setup import Setup
+
+_SAYS, _FAILS = "trace: ", "trace: error: "
+
+
+def probe(
+    setup: Setup,
+    python: str | None = None,
+    device: str = "",
+    steps: int = 3,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """What a few steps took, in bytes: ``weights_bytes``, ``gradients_bytes``, ``optimizer_bytes``,
+    ``activations_bytes`` (kept at the end of the forward), ``peak_allocated_bytes``, ``peak_reserved_bytes`` and
+    ``phases_bytes`` (None and empty on a CPU), ``device``, ``gpu``, ``versions``.
+
+    Raises:
+        ValueError: the setup cannot be probed there; the message says why.
+    """
+    import os
+
+    from gputop.api import _configured
+    from gputop.tracing import _entry
+
+    tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
+    with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
+        asked, out = Path(folder, "setup.json"), Path(folder, "measured.json")
+        asked.write_text(json.dumps(asdict(setup)), encoding="utf-8")
+        command = [python or sys.executable, str(_entry()), "--probe", "--setup", str(asked), "--out", str(out)]
+        command += ["--device", device] if device else []
+        command += ["--steps", str(steps)]
+        command += ["--config", config] if (config := _configured(setup.model)) else []
+        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        if setup.allocator:
+            env["PYTORCH_CUDA_ALLOC_CONF"] = setup.allocator
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+        except OSError as error:
+            raise ValueError(
+                f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
+            ) from None
+        last = ""
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                last = line.strip() or last
+                if line.startswith(_SAYS) and not line.startswith(_FAILS):
+                    tell(line[len(_SAYS) :].rstrip())
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if code or not out.exists():
+            raise ValueError(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
+        return json.loads(out.read_text(encoding="utf-8"))
