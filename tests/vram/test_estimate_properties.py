@@ -1,0 +1,119 @@
+"""What holds of every estimate, by the formula and by the shipped profiles."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gputop_analysis import catalog
+from gputop_analysis.vram import profiles
+from gputop_analysis.vram.answer import CATEGORIES
+from gputop_analysis.vram.rules import check
+from gputop_analysis.vram.setup import Lora, Setup
+from gputop_analysis.vram.tiers import solve
+
+MODELS = ("llama-3.1-8b", "mistral-7b", "qwen2.5-7b", "gemma-2-9b", "gpt2", "mixtral-8x7b", "phi-3-mini-4k")
+RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed")
+
+
+@st.composite
+def setups(draw):
+    """Setups of one GPU that can be trained."""
+    setup = Setup(
+        catalog.model(draw(st.sampled_from(MODELS))),
+        seq=draw(st.sampled_from([128, 512, 1024, 2048, 8192])),
+        micro_batch=draw(st.integers(1, 16)),
+        accumulation=draw(st.sampled_from([1, 4])),
+        dtype=draw(st.sampled_from(["bf16", "fp32"])),
+        weights=draw(st.sampled_from(["", "fp32"])),
+        optimizer=draw(st.sampled_from(["adamw", "adamw-fused", "adamw-8bit", "sgd", "lion", "adafactor"])),
+        attention=draw(st.sampled_from(["eager", "sdpa", "flash"])),
+        checkpointing=draw(st.sampled_from(["none", "selective", "full"])),
+        loss=draw(st.sampled_from(["plain", "fused", "chunked"])),
+        lora=draw(st.sampled_from([None, Lora(16), Lora(64, ("all-linear",))])),
+    )
+    quantized = draw(st.sampled_from(["", "nf4"])) if setup.lora else ""
+    setup = setup.but(quantized=quantized)
+    assume(trainable(setup))
+    return setup
+
+
+def trainable(setup):
+    try:
+        check(setup)
+    except ValueError:
+        return False
+    return True
+
+
+def amounts(setup, tier="formula"):
+    found = solve(setup, tier)
+    return found.allocated, found.reserved
+
+
+def never_less(more, less):
+    """Both of (allocated, reserved); the allocator may place a larger step a little better."""
+    assert more[0] >= less[0]
+    assert more[1] >= 0.98 * less[1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(setups(), st.sampled_from(RECIPES))
+def test_the_breakdown_is_the_peak(setup, recipe):
+    found = solve(setup.but(recipe=recipe), "formula")
+    assert sum(found.breakdown.values()) == found.allocated
+    assert set(found.breakdown) <= set(CATEGORIES)
+    assert min(found.breakdown.values()) >= 0
+    assert 0 < found.allocated <= found.reserved
+    assert max(found.phases.values(), default=found.allocated) <= found.allocated
+
+
+@settings(max_examples=150, deadline=None)
+@given(setups(), st.integers(2, 4))
+def test_more_tokens_never_need_less(setup, factor):
+    least = amounts(setup)
+    for more in (setup.but(micro_batch=setup.micro_batch * factor), setup.but(seq=setup.seq * factor)):
+        if trainable(more):
+            never_less(amounts(more), least)
+
+
+@settings(max_examples=100, deadline=None)
+@given(setups(), st.sampled_from([2, 8, 64]), st.sampled_from(RECIPES))
+def test_more_sharding_never_needs_more(setup, ranks, recipe):
+    """Buckets can outweigh what a lower stage shards, such as nothing of adapters."""
+    assume(not setup.quantized)
+    stages = ("ddp", "zero1", "zero2", "zero3")
+    ddp, one, two, three = (amounts(setup.but(dp=ranks, sharding=kind, recipe=recipe))[0] for kind in stages)
+    assert three <= two <= 1.05 * one
+    if setup.lora is None and setup.optimizer.startswith("adamw") and setup.model.params > 1e9:
+        assert one <= ddp
+
+
+@settings(max_examples=100, deadline=None)
+@given(setups(), st.integers(1, 256), st.integers(1, 256))
+def test_a_larger_rank_never_needs_less(setup, one, other):
+    low, high = sorted((one, other))
+    targets = ("q_proj", "v_proj")
+    never_less(amounts(setup.but(lora=Lora(high, targets))), amounts(setup.but(lora=Lora(low, targets))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(setups())
+def test_checkpointing_hardly_ever_needs_more(setup):
+    """It may by a layer that is computed again beside all gradients, where activations are small beside those."""
+    whole, selective, full = (amounts(setup.but(checkpointing=kind))[0] for kind in ("none", "selective", "full"))
+    assert full <= 1.01 * selective <= 1.02 * whole
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("lora", [None, Lora(16)])
+def test_profiles_keep_the_same_rules(checkpointing, lora):
+    model = catalog.model("llama-3.1-8b")
+    setup = Setup(model, seq=1024, micro_batch=2, checkpointing=checkpointing, lora=lora)
+    found = profiles.peak(setup)
+    if found is None:
+        pytest.skip("no profile is shipped for this")
+    assert sum(found.breakdown.values()) == found.allocated <= found.reserved
+    for more in (setup.but(micro_batch=3), setup.but(micro_batch=8), setup.but(seq=2048)):
+        never_less(amounts(more, "profile"), (found.allocated, found.reserved))
+    if lora:
+        never_less(amounts(setup.but(lora=Lora(64)), "profile"), (found.allocated, found.reserved))
