@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["--no-config"]:
+        os.environ["GPUTOP_NO_CONFIG"] = "1"
+        words = words[1:]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if words else 2

@@ -32,6 +32,7 @@ COMMANDS = (
     Command("estimate", "how much GPU memory a training needs, and on which GPUs it fits", "gputop.cli.estimate"),
     Command("catalog", "GPUs: memory, speed, links, rent; sort, compare, add your own prices", "gputop.cli.catalog"),
     Command("models", "the model architectures that are known by name", "gputop.cli.models"),
+    Command("init", "say once which GPUs you have and what a training may cost", "gputop.cli.init"),
     Command("validate", "check a DeepSpeed or accelerate file or a launch command by its rules", "gputop.cli.validate"),
     Command("topo", "show how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
     Command("probe", "run a few real steps, and see how far the estimate is off", "gputop.cli.probe"),
