@@ -68,15 +68,25 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
     """The model for training of a configuration, on the meta device."""
     from .heads import auto_class
 
+    make = auto_class(config).from_config
     with quiet(), torch.device("meta"):
-        try:
-            model = auto_class(config).from_config(config, attn_implementation=attention, torch_dtype=dtype)
-        except (ValueError, ImportError):
-            if attention == "eager":
-                raise
-            model = auto_class(config).from_config(config, attn_implementation="eager", torch_dtype=dtype)
+        model = _first_that_works(make, config, attention, dtype)
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
     model.train()
     return model
+
+
+def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype) -> Any:
+    """Some families have no FlashAttention, some no SDPA, some experts of their own kind."""
+    for kind in [attention] + [other for other in ("sdpa", "eager") if attention != "eager" and other != attention]:
+        try:
+            return make(config, attn_implementation=kind, torch_dtype=dtype)
+        except (ValueError, ImportError):
+            if kind == "eager":
+                raise
+            config._experts_implementation = None
+    raise AssertionError
 
 
 def materialize(model: nn.Module) -> nn.Module:

@@ -135,6 +135,8 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         "qwen2_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
     }.get(kind, {})
     fields.update({name: value for name, value in rewrite.items() if value is not None})
+    if shape.get("mla_kv_rank"):
+        fields.pop("head_dim", None)
     if kind == "deepseek_v2" and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):

@@ -46,6 +46,14 @@ def auto_class(config: Any) -> Any:
     return getattr(transformers, names[task(config)])
 
 
+def experts_in_one_product(config: Any) -> None:
+    """Experts one by one depend on the router's values; in one grouped product (``torch._grouped_mm``) they do not."""
+    text = getattr(config, "text_config", None) or config
+    counts = (getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    if any(counts) and hasattr(type(config), "_experts_implementation"):
+        config._experts_implementation = "grouped_mm"
+
+
 def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
     """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
     rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048)

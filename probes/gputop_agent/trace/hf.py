@@ -20,6 +20,7 @@ def as_for_real_tensors() -> Iterator[None]:
     changes: List[Tuple[Any, str, Any]] = [
         (sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor", lambda _value: False),
         (sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices", lambda _positions: None),
+        (torch, "_check_tensor_all_with", lambda *_arguments: None),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes if hasattr(module, name)]
     for module, name, value in changes:

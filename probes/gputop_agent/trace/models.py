@@ -1,60 +1,130 @@
-"""The trace of a model: build it, make it fake, run two steps, write the log."""
+"""The trace of a model: build it, make it fake, run two steps."""
 
 from __future__ import annotations
 
 import platform
-from typing import Any, Dict, List, Optional
+import sys
+from contextlib import nullcontext
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import adapters, build, heads, losses, optimizers
+from . import adapters, build, checkpointing, distributed, factory, heads, losses, optimizers, parts, precision, vision
 from .hf import FLASH, as_for_real_tensors, register_flash
 from .kernels import as_on_cuda
+from .knowing import Knowing
 from .steps import Loop
 from .tracker import Tracker
 
 SHALLOW = 4
 """Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
+_LOW = (torch.float16, torch.bfloat16)
 
 
-def trace(setup: Dict[str, Any], source: Optional[str] = None, full: bool = False, steps: int = 2) -> Tracker:
-    """Trace the steps of a setup; the tracker's log and ``meta`` are the answer."""
-    notes: List[str] = []
-    config = build.config_of(setup, source)
-    depth = build.depth_of(config)
-    if not full and depth > SHALLOW and build.uniform(config):
-        build.set_depth(config, SHALLOW)
-    model = build.build(config, build.weights_dtype(setup), attention_of(setup))
-    model.config.use_cache = False
-    tracker = Tracker()
-    if losses.behave_like(model, setup.get("transformers") or ""):
-        notes.append("the loss is computed as transformers %s does" % setup["transformers"])
-    if setup.get("loss") in ("fused", "chunked") and not losses.fuse(model, setup["loss"], tracker.operator):
-        notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, setup["loss"]))
-    model = adapters.adapt(model, setup, tracker, notes)
-    if setup.get("checkpointing") == "full":
-        checkpoint(model, bool(setup.get("lora")))
-    with build.quiet(), as_on_cuda(), as_for_real_tensors(), FakeTensorMode(allow_non_fake_inputs=True), tracker:
-        tracker.mark("init", 0)
-        build.materialize(model)
-        tracker.attach(model, model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = optimizers.make(setup.get("optimizer") or "adamw", trained, model)
-        loop = Loop(tracker, model, optimizer, lambda: heads.batch(config, setup))
-        loop.clip = bool(setup.get("clip_grad", True))
-        loop.accumulation = int(setup.get("accumulation") or 1)
-        loop.run(steps)
-    tracker.meta = {
-        "versions": versions(),
-        "setup": setup,
-        "layers": build.depth_of(config),
-        "depth": depth,
-        "notes": notes,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "trained": sum(parameter.numel() for parameter in trained),
-    }
-    return tracker
+class Job:
+    """One setup on its way through a trace."""
+
+    def __init__(self, setup: Dict[str, Any], full: bool) -> None:
+        self.setup = setup
+        self.full = full
+        self.notes: List[str] = []
+        self.tracker = Tracker()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.below: Any = nullcontext()
+        """A mode between the fake tensors and the tracker."""
+        self.depth = self.layers = 0
+        self.model: Any = None
+        self.make_batch: Callable[[], Any] = lambda: ((), {})
+
+    def of_transformers(self, source: Optional[str]) -> None:
+        """A model of transformers, by its configuration."""
+        setup = self.setup
+        config = build.config_of(setup, source)
+        self.depth = self.layers = build.depth_of(config)
+        if not self.full and self.depth > SHALLOW and build.uniform(config):
+            build.set_depth(config, SHALLOW)
+            self.layers = SHALLOW
+        heads.experts_in_one_product(config)
+        self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
+        if losses.behave_like(self.model, setup.get("transformers") or ""):
+            self.notes.append("the loss is computed as transformers %s does" % setup["transformers"])
+        kind = setup.get("loss") or "plain"
+        if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
+            self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
+        self.make_batch = lambda: ((), heads.batch(config, setup))
+        if heads.task(config) == "image_text":
+            self.below = Knowing()
+            self.make_batch = lambda: ((), vision.fake(self.mode, vision.inputs(config, setup)))
+
+    def of_factory(self, name: str) -> None:
+        """Any ``nn.Module``, by ``module:callable``."""
+        self.model, module = factory.load(name)
+        self.model.to(build.weights_dtype(self.setup))
+        self.make_batch = factory.batch_maker(self.model, module, self.setup)
+        self.notes.append("the loss of a model that returns none is the mean of its output")
+
+    def prepare(self) -> None:
+        """Freeze, adapt, checkpoint; all on the meta device."""
+        parts.freeze(self.model, self.setup.get("freeze") or ())
+        self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
+        checkpointing.apply(self.model, self.setup, self.notes)
+
+    def run(self, steps: int) -> None:
+        """The steps, on fake tensors."""
+        setup, tracker = self.setup, self.tracker
+        with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.mode, self.below, tracker:
+            tracker.mark("init", 0)
+            self.model = distributed.place(self.model, setup, tracker, _head(self.model), self.notes)
+            trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+            loop = Loop(tracker, self.model, self._optimizer(trained), self.make_batch)
+            loop.autocast = None if distributed.casts(setup) else autocast_dtype(setup)
+            loop.on_host = bool(setup.get("offload_activations"))
+            loop.clip = bool(setup.get("clip_grad", True)) and not setup.get("optimizer_in_backward")
+            loop.accumulation = int(setup.get("accumulation") or 1)
+            loop.run(steps)
+            self._write_meta(trained)
+
+    def _optimizer(self, trained: List[Any]) -> Any:
+        setup = self.setup
+        name = setup.get("optimizer") or "adamw"
+
+        def make(weights: List[Any]) -> Any:
+            return optimizers.make(name, weights, self.model)
+
+        if setup.get("optimizer_in_backward"):
+            return precision.InBackward(self.tracker, trained, make)
+        if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):
+            return precision.MasterWeights(self.tracker, trained, make, setup.get("grad_dtype") == "fp32")
+        return make(trained)
+
+    def _write_meta(self, trained: List[Any]) -> None:
+        self.tracker.meta = {
+            "versions": versions(),
+            "setup": self.setup,
+            "layers": self.layers,
+            "depth": self.depth,
+            "notes": self.notes,
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "trained": sum(weight.numel() for weight in trained),
+        }
+
+
+def trace(
+    setup: Dict[str, Any], source: Optional[str] = None, full: bool = False, steps: int = 2, made_by: str = ""
+) -> Tracker:
+    """Trace the steps of a setup; the tracker's ``log`` and ``meta`` are the answer.
+
+    ``source`` names a configuration and ``made_by`` a ``module:callable`` to take instead of the setup's shape.
+    """
+    job = Job(setup, full)
+    if made_by:
+        job.of_factory(made_by)
+    else:
+        job.of_transformers(source)
+    job.prepare()
+    job.run(steps)
+    return job.tracker
 
 
 def attention_of(setup: Dict[str, Any]) -> str:
@@ -63,20 +133,25 @@ def attention_of(setup: Dict[str, Any]) -> str:
     return asked if asked != "flash" else FLASH if register_flash() else "sdpa"
 
 
-def checkpoint(model: Any, adapted: bool) -> None:
-    """Recompute each repeated layer in the backward, as ``gradient_checkpointing=True`` of the Trainer does."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    if adapted:
-        model.enable_input_require_grads()
+def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
+    """The type that autocast computes in: where the weights are kept in fp32 and the computation is not in fp32."""
+    compute = build.compute_dtype(setup)
+    return compute if compute in _LOW and build.weights_dtype(setup) == torch.float32 else None
 
 
 def versions() -> Dict[str, str]:
     """Of what decides about the memory of a step."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    import sys
-
     for name in ("transformers", "peft"):
         module = sys.modules.get(name)
         if module is not None:
             found[name] = str(getattr(module, "__version__", ""))
     return found
+
+
+def _head(model: Any) -> Any:
+    get = getattr(model, "get_output_embeddings", None)
+    try:
+        return get() if get is not None else None
+    except NotImplementedError:
+        return None

@@ -1,7 +1,7 @@
 """Linear layers whose frozen weights are quantised, with the memory of bitsandbytes, and LoRA on them as peft adds it.
 
 bitsandbytes needs CUDA, so its layers are written by hand: packed weights and block constants are held, and the matrix
-multiplications make the whole weight in the type of the computation for as long as they run (``bitsandbytes/nn/modules.py``,
+products make the whole weight in the type of the computation for as long as they run (``bitsandbytes/nn/modules.py``,
 ``autograd/_functions.py``, ``functional.py``).
 """
 
@@ -42,7 +42,7 @@ class Linear4bit(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         count = linear.weight.numel()
-        blocks = -(-count // NF4_BLOCK)
+        blocks = self.blocks = -(-count // NF4_BLOCK)
         self.compute, self.named = compute, named
         self.weight = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
         self.bias = linear.bias
@@ -62,7 +62,7 @@ class Linear4bit(nn.Module):
     def dequantize(self) -> torch.Tensor:
         """The whole weight; its constants are made first and then freed."""
         with self.named("dequantize_4bit"):
-            constants = torch.empty(self.absmax.shape, dtype=torch.float32)
+            constants = torch.empty(self.blocks, dtype=torch.float32)
             whole = torch.empty(self.out_features, self.in_features, dtype=self.compute)
             del constants
             return whole
@@ -98,7 +98,7 @@ class Linear8bit(nn.Module):
 
 
 class _Matmul8bit(torch.autograd.Function):
-    """``MatMul8bitLt``: the input in int8 and the product in int32 are temporary; the backward makes the whole weight."""
+    """``MatMul8bitLt``: input in int8 and product in int32 are temporary; the backward makes the whole weight."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, layer: Linear8bit) -> torch.Tensor:

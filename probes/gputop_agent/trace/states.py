@@ -1,4 +1,4 @@
-"""Optimizers that torch does not have, with the memory of their public implementations: states, and what a step makes."""
+"""Optimizers that torch does not have, with the memory of their public implementations: states and temporaries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HandWritten(torch.optim.Optimizer):
 
 
 def fused_states(count: int, eight_bit: bool) -> Callable[[torch.Tensor], State]:
-    """``count`` states of bitsandbytes, in fp32 or in blocks of 8 bits; its update is one kernel without temporaries."""
+    """``count`` states of bitsandbytes, in fp32 or in blocks of 8 bits; its update is one kernel."""
 
     def begin(parameter: torch.Tensor) -> State:
         state = {}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Callable, Dict
 
 import torch
 
+from .precision import OnHost
 from .tracker import Tracker
 
 
 class Loop:
     """Runs steps of a model under a tracker; everything is fake by then."""
 
-    def __init__(self, tracker: Tracker, model: Any, optimizer: Any, make_batch: Callable[[], Dict[str, Any]]) -> None:
+    def __init__(self, tracker: Tracker, model: Any, optimizer: Any, make_batch: Callable[[], Any]) -> None:
         self.tracker = tracker
         self.model = model
         self.optimizer = optimizer
         self.make_batch = make_batch
         self.autocast: Any = None
+        self.on_host = False
         self.clip = True
         self.accumulation = 1
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -31,20 +34,21 @@ class Loop:
     def _micro_batch(self, step: int) -> None:
         mark = self.tracker.mark
         mark("forward", step)
-        inputs = self.make_batch()
-        self.tracker.tag_all(inputs.values(), "activations")
-        loss = self._loss(inputs)
-        del inputs
+        args, inputs = self.make_batch()
+        self.tracker.tag_all([*args, *inputs.values()], "activations")
+        loss = self._loss(args, inputs)
+        del args, inputs
         if loss.requires_grad:
             mark("backward", step)
             loss.backward()
 
-    def _loss(self, inputs: Dict[str, Any]) -> torch.Tensor:
-        if self.autocast is None:
-            return loss_of(self.model(**inputs))
-        with torch.autocast("cpu", dtype=self.autocast):
-            outputs = self.model(**inputs)
-        return loss_of(outputs)
+    def _loss(self, args: Any, inputs: Dict[str, Any]) -> torch.Tensor:
+        with ExitStack() as context:
+            if self.autocast is not None:
+                context.enter_context(torch.autocast("cpu", dtype=self.autocast))
+            if self.on_host:
+                context.enter_context(OnHost(self.tracker))
+            return loss_of(self.model(*args, **inputs))
 
     def _update(self, step: int) -> None:
         if self.optimizer is None:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .log import LogWriter
@@ -15,6 +16,7 @@ from .place import LOSS, NOWHERE, Places, layer_of, repeated_layers
 from .signatures import CUBLAS_WORKSPACE, MATMULS, temporaries
 
 _LOSS_PHASES = ("forward", "loss", "backward")
+_ITEM = torch.ops.aten._local_scalar_dense.default
 _RESIZES = {torch.ops.aten.resize_.default}
 
 
@@ -40,8 +42,6 @@ class Tracker(TorchDispatchMode):
         self.layers: Dict[str, int] = {}
         self._ids: Dict[int, int] = {}
         self._watchers: Dict[int, Any] = {}
-        self._homes: Dict[int, str] = {}
-        """Where a storage that was resized belongs, whichever module runs when it is filled again."""
         self._fresh: Set[int] = set()
         self._names: Dict[Any, str] = {}
         self._operator = ""
@@ -145,6 +145,8 @@ class Tracker(TorchDispatchMode):
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0].replace("aten.", "")
         self._running = name
+        if func is _ITEM:
+            return _item(func, args)
         if name in MATMULS and (self.phase == "backward") not in self._workspaces:
             self._keep_workspace()
         extra = [self._allocate_bytes(size) for size in temporaries(name, args)]
@@ -261,19 +263,25 @@ class Tracker(TorchDispatchMode):
         original = self._resize
 
         def resize_(storage: Any, size: int) -> Any:
-            category, module = "communication", self._homes.get(storage._cdata)
+            category, module = "communication", None
             known = self._ids.get(storage._cdata)
             if known is not None:
                 category, module = self.log.category(known), self.log.module(known)
                 self._freed(storage._cdata)
-            if known is not None or (size and module is None):
-                self._homes[storage._cdata] = self.places.now()[0] if module is None else module
             result = original(storage, size)
             if size:
                 self._allocate(storage, category, "resize_", module)
             return result
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+
+
+def _item(func: Any, args: Any) -> Any:
+    """``.item()`` of what has no value, such as the step of an update of sharded tensors."""
+    try:
+        return func(*args)
+    except DataDependentOutputException:
+        return 1.0 if args[0].is_floating_point() else 1
 
 
 def _data(tensor: torch.Tensor) -> int:

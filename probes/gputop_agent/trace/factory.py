@@ -1,0 +1,108 @@
+"""A model by ``module:callable``, and a batch for it.
+
+The callable takes no arguments and gives an ``nn.Module``. The batch comes from the ``batch`` function next to it
+(``batch(micro_batch, seq)``: a tensor, a tuple or a dict), else from the names of the arguments of ``forward``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from typing import Any, Callable, Dict, Tuple
+
+import torch
+from torch import nn
+
+_TOKENS = ("input_ids", "ids", "idx", "tokens", "token_ids", "x_ids")
+_LABELS = ("labels", "targets", "target", "label")
+_IMAGES = ("pixel_values", "images", "image", "img", "imgs")
+
+
+class NoBatchError(ValueError):
+    """It is not known what the model is called with; the message says what to write."""
+
+
+def load(name: str) -> Tuple[nn.Module, Any]:
+    """The model on the meta device, and the module that the callable is in.
+
+    Raises:
+        ValueError: no such module or callable, or it gives no ``nn.Module``.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError("a factory is written module:callable, as in train:make_model")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+        make = getattr(module, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError("cannot take %s: %s" % (name, error)) from error
+    with torch.device("meta"):
+        model = make()
+    if not isinstance(model, nn.Module):
+        raise ValueError("%s gives a %s and not an nn.Module" % (name, type(model).__name__))
+    return model.train(), module
+
+
+def batch_maker(model: nn.Module, module: Any, setup: Dict[str, Any]) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
+    """Gives the positional and named arguments of one call.
+
+    Raises:
+        NoBatchError: neither ``batch`` nor the names of the arguments say it.
+    """
+    rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 1)
+    own = getattr(module, "batch", None)
+    if callable(own):
+        return lambda: _arguments(own(rows, seq))
+    named = _by_names(model, rows, seq, int(setup.get("image_size") or 224))
+    return lambda: ((), {name: make() for name, make in named.items()})
+
+
+def _arguments(value: Any) -> Tuple[tuple, Dict[str, Any]]:
+    if isinstance(value, dict):
+        return (), value
+    return (tuple(value), {}) if isinstance(value, (tuple, list)) else ((value,), {})
+
+
+def _by_names(model: nn.Module, rows: int, seq: int, size: int) -> Dict[str, Callable[[], torch.Tensor]]:
+    found: Dict[str, Callable[[], torch.Tensor]] = {}
+    for name, parameter in inspect.signature(model.forward).parameters.items():
+        make = _maker(name, model, rows, seq, size)
+        needed = parameter.default is parameter.empty and parameter.kind in (
+            parameter.POSITIONAL_ONLY,
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        )
+        if make is not None and (needed or name in _LABELS + _TOKENS):
+            found[name] = make
+        elif needed:
+            raise NoBatchError(
+                "what is %s of %s.forward? Write `def batch(micro_batch, seq)` next to the factory that gives the "
+                "arguments of one call" % (name, type(model).__name__)
+            )
+    return found
+
+
+def _maker(name: str, model: nn.Module, rows: int, seq: int, size: int) -> Any:
+    if name in _TOKENS:
+        return lambda: torch.empty((rows, seq), dtype=torch.long)
+    if name in _IMAGES:
+        return lambda: torch.empty((rows, 3, size, size))
+    first = next((part for part in model.modules() if isinstance(part, (nn.Embedding, nn.Linear, nn.Conv2d))), None)
+    if name in _LABELS:
+        shape = (rows, seq) if isinstance(first, nn.Embedding) else (rows,)
+        return lambda: torch.empty(shape, dtype=torch.long)
+    if name not in ("x", "input", "inputs", "data"):
+        return None
+    if isinstance(first, nn.Embedding):
+        return lambda: torch.empty((rows, seq), dtype=torch.long)
+    if isinstance(first, nn.Conv2d):
+        channels = first.in_channels
+        return lambda: torch.empty((rows, channels, size, size))
+    if isinstance(first, nn.Linear):
+        width = first.in_features
+        return lambda: torch.empty((rows, width) if seq <= 1 else (rows, seq, width))
+    return None

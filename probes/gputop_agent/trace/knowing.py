@@ -1,0 +1,48 @@
+"""Values where a model looks at them: masks, grids and token ids keep theirs through a trace.
+
+Models that see ask how many places are images, and select by masks. A small fake tensor whose values are known answers;
+what is computed from such alone is known as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import script_values as values
+
+_aten = torch.ops.aten
+_UNKNOWN = {_aten.empty.memory_format, _aten.empty_like.default, _aten.empty_strided.default, _aten.new_empty.default}
+_INDEXED = {_aten.index.Tensor}
+
+
+class Knowing(TorchDispatchMode):
+    """Enter it between the ``FakeTensorMode`` and the tracker."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten._local_scalar_dense.default:
+            return values.item(args[0])
+        if func is _aten.nonzero.default:
+            return torch.empty((values.true_rows(args[0]), args[0].dim()), dtype=torch.long)
+        if func is _aten.masked_select.default:
+            return torch.empty((values.true_rows(args[1]),), dtype=args[0].dtype)
+        if func in _INDEXED:
+            places = values.without_masks(args[1], lambda shape: torch.empty(shape, dtype=torch.long))
+            return func(args[0], places, *args[2:], **kwargs)
+        if func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
+            repeats = values.known(args[0])
+            kwargs = dict(kwargs, output_size=int(repeats.sum()) if repeats is not None else args[0].numel())
+        out = func(*args, **kwargs)
+        if func not in _UNKNOWN and _few(out):
+            with unset_fake_temporarily():
+                values.carry(func, args, kwargs, out)
+        return out
+
+
+def _few(out: Any) -> bool:
+    sizes = [leaf.numel() for leaf in values.leaves(out)]
+    return bool(sizes) and max(sizes) * 8 <= values.KNOWN_BYTES
