@@ -120,10 +120,7 @@ def judge(answers: list[Answer]) -> dict[str, Any]:
         "sources": {source: _of([one for one in answers if one.case.source == source]) for source in sources},
         "overall": _of(answers),
         "megatron_hidden_1024_tests": score.errors(score.large_megatron(found)),
-        "halves": {
-            "tuned_on": score.errors([run for run in found if not run.held_out]),
-            "held_out": score.errors([run for run in found if run.held_out]),
-        },
+        "halves": {half: score.errors([run for run in found if run.half == half]) for half in "ab"},
     }
 
 

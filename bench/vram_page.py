@@ -20,9 +20,9 @@ TIERS = ("trace", "profile", "formula", "best")
 TARGET_PCT = {"trace": 5.0, "profile": 3.0, "formula": 10.0, "best": 10.0}
 """Median error that a tier aims at."""
 COLUMNS = (
-    "case_id source model params hidden layers heads kv_heads ffn vocab seq micro_batch grad_accum gpus gpu_model dtype "
-    "optimizer tp pp vp dp cp ep sharding act_ckpt flash compile fused_loss lora_rank quant measured_peak_GiB mem_metric "
-    "oom framework framework_version notes"
+    "case_id source model params hidden layers heads kv_heads ffn vocab seq micro_batch grad_accum gpus "
+    "gpu_model dtype optimizer tp pp vp dp cp ep sharding act_ckpt flash compile fused_loss lora_rank quant "
+    "measured_peak_GiB mem_metric oom framework framework_version notes"
 )
 HEAD = f"""# Accuracy of the memory estimates
 
@@ -40,19 +40,22 @@ Megatron-LM's workspaces and the FSDP1 rule of `formula/habits.py`, with all row
 show that no half was favoured, not that the other was unseen.
 """
 REASONS = {
-    "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time computed the loss "
-    "in 16 bits; 4-bit runs that were prepared with fp32 norms and embeddings, which their rows do not say; "
-    "fused Triton kernels whose own memory no source states. On a full GPU the driver's view lies anywhere "
-    "between what is needed and what is there.",
-    "litgpt": "bitsandbytes 0.41 kept the inputs of 4-bit layers, which later versions do not; the peaks of its multi- "
-    "GPU runs are as high as on one GPU, so they seem to be those of loading; some full runs need less than "
-    "the optimizer that is named.",
-    "megatron_lm_golden": "Toy models of 0.4 to 4 GiB, where 80 MB of workspaces are 2 to 20 %; all-gather dispatch of experts.",
-    "ms_swift": "Reserved memory of runs over texts of varying length, likely with evaluation in between that keeps "
-    "logits on the GPU; model code of its own.",
-    "peft_method_comparison": "Sampled at the end of steps; batches are padded to their own longest text, below the stated length.",
-    "torchtune": "Some rows are of unpacked texts or of another optimizer than is stated; the LoRA runs lie below what "
-    "weights and whole logits need, so that their loss must have been chunked.",
+    "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time "
+    "computed the loss in 16 bits; 4-bit runs that were prepared with fp32 norms and "
+    "embeddings, which their rows do not say; fused Triton kernels whose own memory no source "
+    "states. On a full GPU the driver's view lies anywhere between what is needed and what is "
+    "there.",
+    "litgpt": "bitsandbytes 0.41 kept the inputs of 4-bit layers, which later versions do not; the "
+    "peaks of its multi-GPU runs are as high as on one GPU, so they seem to be those of "
+    "loading; some full runs need less than the optimizer that is named.",
+    "megatron_lm_golden": "Toy models of 0.4 to 4 GiB, where 80 MB of workspaces are 2 to 20 %; all-gather dispatch "
+    "of experts.",
+    "ms_swift": "Reserved memory of runs over texts of varying length, likely with evaluation in between "
+    "that keeps logits on the GPU; model code of its own.",
+    "peft_method_comparison": "Sampled at the end of steps; batches are padded to their own longest text, below the "
+    "stated length.",
+    "torchtune": "Some rows are of unpacked texts or of another optimizer than is stated; the LoRA runs "
+    "lie below what weights and whole logits need, so that their loss must have been chunked.",
 }
 """Why a source is missed, where it is."""
 
@@ -70,7 +73,7 @@ def show(judged: dict[str, Any], groups: Sequence[Run]) -> None:
             print(f"    skipped {count:4}: {reason}")
     print(_line("Megatron-LM tests of 1024 hidden channels and more", judged["megatron_hidden_1024_tests"]))
     for half, part in judged["halves"].items():
-        print(_line(f"half of the runs, {half.replace('_', ' ')}", part))
+        print(_line(f"half {half} of the runs, by a hash", part))
     for name, part in score.by(groups, lambda run: f"{run.source}: {run.metric}: {score.group(run)}").items():
         print(_line(name, part, width=110))
 
@@ -115,7 +118,7 @@ def _markdown(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> Iterat
     large = judged["megatron_hidden_1024_tests"]
     yield f"| Megatron-LM, distinct tests of hidden >= 1024 | | allocated | {_cells(large)} |"
     for half, errors in judged["halves"].items():
-        yield f"| half of the runs by a hash, {half.replace('_', ' ')} | | all | {_cells(errors)} |"
+        yield f"| half {half} of the runs, by a hash | | all | {_cells(errors)} |"
     yield f"\n{_fits(judged['overall']['fits']).capitalize()}.\n"
     yield from _missed(tier, judged, found)
     yield "\nRows left out:\n"

@@ -17,6 +17,10 @@ from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import targeted
 
 
+LOG_SUM_EXP = 4
+"""Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Of one layer, one token of this rank."""
@@ -91,10 +95,10 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     query, key, value = widths(d)
     repeated = d.setup.attention == "eager" and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
-    inside = a * (taken + _output(d)) + 4 * shape.heads
+    inside = a * (taken + _output(d))
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
-    return inside + (scores(d) * shape.heads * d.seq if d.setup.attention == "eager" else 0)
+    return inside + shape.heads * (scores(d) * d.seq if d.setup.attention == "eager" else LOG_SUM_EXP)
 
 
 def widths(d: Dims) -> tuple[int, int, int]:

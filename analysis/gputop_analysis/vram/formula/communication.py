@@ -11,6 +11,8 @@ from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
 
+LAYER = ("layers", "norms", "experts", "adapters")
+"""Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
 """``reduce_bucket_size`` and ``allgather_bucket_size`` of DeepSpeed, in elements."""
 
@@ -29,27 +31,26 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
 
 def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
-    embedding and head, which the outermost unit keeps."""
+    embedding and head, which the outermost unit keeps; no more than the other ranks have."""
     if STAGE[d.setup.parallel.sharding] < 3:
         return np.float64(0)
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
-    layer = sum(sizes.get(name, 0) for name in ("layers", "norms", "experts", "adapters")) / d.layers
-    return 2 * layer + sizes.get("embeddings", 0) + sizes.get("head", 0)
+    layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
+    whole = layers + sizes.get("embeddings", 0) + sizes.get("head", 0)
+    return np.minimum(whole, sum(sizes.values()) * (1 - 1 / d.shards))
 
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
-    """Whole gradients of a layer while a fully sharded rank reduces them: one reduced, one computed."""
+    """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced, one's computed."""
     if STAGE[d.setup.parallel.sharding] < 2:
         return np.float64(0)
-    return (
-        2
-        * sum(
-            part.count * kept.gradients
-            for part in found
-            if part.trained and part.name in ("layers", "norms", "experts")
-        )
-        / d.layers
-    )
+    sizes = {part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained}
+    return at_work(d) * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
+
+
+def at_work(d: Dims) -> Number:
+    """Two layers, as a share of this rank's."""
+    return np.minimum(2 / d.layers, 1)
 
 
 def _gathered_bytes(d: Dims, part: Part, kept: Habits) -> float:

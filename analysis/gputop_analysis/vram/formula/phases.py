@@ -70,7 +70,7 @@ def step(d: Dims) -> Step:
         },
         "backward": always
         | {
-            "gradients": np.maximum(early, held.gradients / np.maximum(d.layers, 1)),
+            "gradients": np.maximum(early, held.gradients * communication.at_work(d)),
             "activations": whole + work,
             "communication": buffers + reduced,
             "temporaries": casts + dequantised(d),
@@ -109,7 +109,7 @@ def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
     """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of a buffer that is
     never freed; an optimizer inside the backward pass leaves those of one layer."""
     if d.setup.optimizer_in_backward:
-        one = held.gradients / np.maximum(d.layers, 1)
+        one = held.gradients * communication.at_work(d)
         return 0 * one, one
     stays = 1 if kept.flat_gradients else np.asarray(np.greater(d.accumulation, 1), dtype=np.int64)
     return held.gradients * stays, held.gradients
