@@ -6,7 +6,7 @@ what is computed from such alone is known as well.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -25,22 +25,44 @@ class Knowing(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default:
-            return values.item(args[0])
+            with unset_fake_temporarily():
+                return values.item(args[0])
         if func is _aten.nonzero.default:
-            return torch.empty((values.true_rows(args[0]), args[0].dim()), dtype=torch.long)
+            return torch.empty((_true_rows(args[0]), args[0].dim()), dtype=torch.long)
         if func is _aten.masked_select.default:
-            return torch.empty((values.true_rows(args[1]),), dtype=args[0].dtype)
+            return torch.empty((_true_rows(args[1]),), dtype=args[0].dtype)
         if func in _INDEXED:
-            places = values.without_masks(args[1], lambda shape: torch.empty(shape, dtype=torch.long))
-            return func(args[0], places, *args[2:], **kwargs)
+            return func(args[0], _without_masks(args[1]), *args[2:], **kwargs)
         if func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
-            repeats = values.known(args[0])
-            kwargs = dict(kwargs, output_size=int(repeats.sum()) if repeats is not None else args[0].numel())
+            kwargs = dict(kwargs, output_size=_total(args[0]))
         out = func(*args, **kwargs)
         if func not in _UNKNOWN and _few(out):
             with unset_fake_temporarily():
                 values.carry(func, args, kwargs, out)
         return out
+
+
+def _true_rows(mask: torch.Tensor) -> int:
+    with unset_fake_temporarily():
+        return values.true_rows(mask)
+
+
+def _total(repeats: torch.Tensor) -> int:
+    known = values.known(repeats)
+    with unset_fake_temporarily():
+        return repeats.numel() if known is None else int(known.sum())
+
+
+def _without_masks(indices: Any) -> List[Any]:
+    """Integers in place of each boolean mask, as many as it lets through."""
+    out: List[Any] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            out.append(index)
+        else:
+            rows = _true_rows(index)
+            out.extend(torch.empty((rows,), dtype=torch.long) for _ in range(index.dim()))
+    return out
 
 
 def _few(out: Any) -> bool:
