@@ -58,8 +58,11 @@ class Loop:
             torch.nn.utils.clip_grad_norm_(self.trained, 1.0, foreach=True)
         self.tracker.mark("optimizer", step)
         self.optimizer.step()
-        for state in self.optimizer.state.values():
-            self.tracker.tag_all(state.values(), "optimizer")
+        for parameter, state in self.optimizer.state.items():
+            module, _ = self.tracker.places.place_of(parameter)
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    self.tracker.tag(value, "optimizer", module)
         self.tracker.mark("zero_grad", step)
         self.optimizer.zero_grad(set_to_none=True)
 
