@@ -65,6 +65,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("kernels", "Memory", "flag", False, "fused norms, rotary embedding and in-place cross-entropy (Liger)"),
     Option("optimizer_in_backward", "Memory", "flag", False, "update each parameter in the backward pass"),
     Option("offload_activations", "Memory", "flag", False, "kept activations wait on the host"),
+    Option("dropout", "Memory", "share", 0.0, "dropout of the model itself"),
+    Option("autocast", "Memory", "flag", False, "autocast over 16-bit weights"),
     Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
     Option("compile", "Memory", "flag", False, "torch.compile"),
     Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
@@ -78,6 +80,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("vpp", "Parallel", "count", 1, "model chunks of a stage (interleaved schedule)"),
     Option("cp", "Parallel", "count", 1, "context-parallel ranks"),
     Option("ep", "Parallel", "count", 1, "expert-parallel ranks"),
+    Option("etp", "Parallel", "count", 0, "tensor parallelism inside an expert; 0: as tp", least=0),
     Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
     Option(
         "reshard_after_forward", "Parallel", "flag", True, "FSDP and ZeRO-3 free gathered weights after the forward"
@@ -102,6 +105,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         ValueError: no such option, or a value that it does not take.
     """
     chosen = values_of(base) if base is not None else {option.name: option.default for option in OPTIONS}
+    if base is None and model.max_position:
+        chosen["seq"] = min(chosen["seq"], model.max_position)
     chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
     if chosen["lora_rank"] == 0 and chosen["quant"]:
         raise ValueError(f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16")

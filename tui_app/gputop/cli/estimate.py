@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import ENVIRONMENT, CliError
@@ -75,9 +76,8 @@ def _setup(options: argparse.Namespace) -> Setup:
     Raises:
         CliError: no such model or run, or an option that takes no such value.
     """
-    from gputop_analysis.vram.options import setup_of
-
     from gputop.api import factory_shape, is_factory
+    from gputop_analysis.vram.options import setup_of
 
     base = setup_of_run(options.run) if options.run else None
     try:
@@ -122,6 +122,9 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
 
     factory = setup.model.name if is_factory(options.model) else ""
     tier = "trace" if factory else options.tier
+    if factory:
+        module = factory.partition(":")[0]
+        print(f"gputop: importing {module} to build its model: this runs its code", file=sys.stderr)
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
@@ -129,7 +132,19 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:
-        raise CliError(str(error), ENVIRONMENT) from None
+        if factory:
+            raise CliError(str(error), ENVIRONMENT) from None
+        return _instead(setup, options, str(error))
+
+
+def _instead(setup: Setup, options: argparse.Namespace, why: str) -> Estimate:
+    """The tier that answers where a trace cannot."""
+    from gputop.api import answer
+
+    found = answer(setup, None, options.gpu, calibrate=not options.no_calibration)
+    said = f"no trace: {why}; the {found.peak.tier} tier answers instead"
+    print(f"gputop: {said}", file=sys.stderr)
+    return replace(found, notes=(*found.notes, said))
 
 
 def _open_screen(options: argparse.Namespace) -> int:

@@ -36,11 +36,12 @@ _LADDERS: dict[str, tuple[Any, ...]] = {
     "lora_rank": (0, 4, 8, 16, 32, 64, 128, 256),
     "lora_targets": (("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj"), ("all-linear",)),
     "lora_dropout": (0.0, 0.05, 0.1),
+    "dropout": (0.0, 0.1, 0.2),
     "freeze": ((), ("vision",), ("vision", "projector"), ("language",), ("embeddings",)),
     "roles": ((), ("reference",), ("critic", "reference", "reward")),
     "allocator": ("", "expandable_segments:True", "max_split_size_mb:128"),
     **dict.fromkeys(("dp", "replicas"), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
-    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), (1, 2, 4, 8, 16, 32, 64)),
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp"), (1, 2, 4, 8, 16, 32, 64)),
 }
 """What the arrow keys step through; any other value can be typed."""
 _SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
@@ -106,7 +107,8 @@ class Form:
 
     def of_model(self, model: ModelShape) -> Form:
         """With another model; what it cannot have is taken away."""
-        setup = replace(self.setup, model=model)
+        longest = model.max_position or self.setup.seq
+        setup = replace(self.setup, model=model, seq=min(self.setup.seq, longest))
         if not model.vision_layers:
             setup = replace(
                 setup, images=0, freeze=tuple(part for part in setup.freeze if part not in ("vision", "projector"))
@@ -141,6 +143,8 @@ def applies(name: str, setup: Setup) -> bool:
         "pipeline_stage": parallel.pp > 1,
         "sequence_parallel": parallel.tp > 1,
         "ep": bool(setup.model.experts),
+        "etp": bool(setup.model.experts),
+        "autocast": setup.dtype in ("bf16", "fp16"),
     }
     return needs.get(name, True)
 
