@@ -1,0 +1,94 @@
+"""How long an estimate takes, warm in process, as a command, and by a trace of an 8B model. One JSON line.
+
+    python bench/vram_speed.py [--no-trace]
+
+In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall time of
+``gputop estimate``, levers and largest micro-batch included. The trace: wall time and resident memory of the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+ROUNDS = 15
+COMMANDS = 5
+MODEL = "llama-3.1-8b"
+
+
+def main() -> None:
+    """Measure and print."""
+    found: dict[str, float | str | None] = {}
+    for tier in ("formula", "profile"):
+        found[f"{tier}_warm_ms"] = _warm(tier)
+        found[f"{tier}_command_s"] = _command("--tier", tier)[0] if found[f"{tier}_warm_ms"] is not None else None
+    if "--no-trace" not in sys.argv:
+        found["trace_s"], found["trace_peak_rss_mb"] = (round(one, 1) for one in _command("--tier", "trace", rounds=1))
+    budget = {"budget_warm_ms": 20, "budget_command_s": 0.3, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
+    print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
+
+
+def _warm(tier: str) -> float | None:
+    """The median over sequence lengths, ms; None where the tier does not cover the model."""
+    from gputop_analysis import catalog
+    from gputop_analysis.vram.setup import Setup
+    from gputop_analysis.vram.tiers import NotCoveredError, estimate
+
+    setup = Setup(catalog.model(MODEL), micro_batch=2)
+    took = []
+    try:
+        estimate(setup.but(seq=512), tier, advice=False)
+        for round_ in range(ROUNDS):
+            began = time.process_time()
+            estimate(setup.but(seq=1024 + 256 * round_), tier, advice=False)
+            took.append(time.process_time() - began)
+    except NotCoveredError:
+        return None
+    return round(1e3 * median(took), 2)
+
+
+def _command(*words: str, rounds: int = COMMANDS) -> tuple[float, float]:
+    """(median seconds, resident MB of it and what it started) of ``gputop estimate``."""
+    line = [sys.executable, "-m", "gputop", "estimate", "--model", MODEL, "--seq", "4096", "--json", *words]
+    took, most = [], 0.0
+    for _ in range(rounds):
+        began = time.perf_counter()
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        most = max(most, _watch(process))
+        took.append(time.perf_counter() - began)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(line)}: exit code {process.returncode}")
+    return round(median(took), 3), most
+
+
+def _watch(process: subprocess.Popen[bytes]) -> float:
+    """Wait for a process; MB resident of it and its children at the most."""
+    most = 0.0
+    while process.poll() is None:
+        most = max(most, sum(_resident_mb(pid) for pid in (process.pid, *_children(process.pid))))
+        time.sleep(0.01)
+    return most
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main()
