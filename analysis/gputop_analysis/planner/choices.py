@@ -1,0 +1,147 @@
+"""What a plan says of one configuration, in the numbers and sentences that people compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gputop_analysis.planner import memory
+from gputop_analysis.planner.cost import Cost
+from gputop_analysis.planner.layout import RECOMPUTE
+from gputop_analysis.planner.search import Plan, cost_per_million_tokens
+
+GIB = 2.0**30
+PARTS = tuple(part.name for part in fields(Cost))
+NAMES = {
+    "compute": "compute",
+    "tensor_parallel": "TP",
+    "context_parallel": "CP",
+    "expert_parallel": "EP",
+    "pipeline": "PP",
+    "bubble": "bubble",
+    "data_parallel": "DP",
+    "optimizer": "optimizer",
+    "launch": "launch",
+}
+"""How the parts of a step are called, in this order."""
+SHARDING = {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}
+WORTH_SAYING = 0.01
+"""Of the step: a smaller difference between two configurations is not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One configuration of a plan."""
+
+    index: int
+    """Its place in the plan's arrays."""
+    layout: dict[str, int | bool]
+    step_s: float
+    interval_s: tuple[float, float]
+    """Holds the truth in 80 % of cases."""
+    tokens_per_s: float
+    mfu: float
+    allocated_gib: float
+    reserved_gib: float
+    """With the CUDA context, as the driver counts it."""
+    headroom_gib: float
+    tight: bool
+    fits: bool
+    accumulation: int
+    usd_per_million_tokens: float | None
+    parts_s: dict[str, float]
+    """Parts of the step, scaled so that they add up to ``step_s``."""
+
+    @property
+    def name(self) -> str:
+        """``TP2 PP8x5 DP4 ZeRO-1 mb1 selective``."""
+        x = self.layout
+        words = [f"{label}{x[key]}" for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP")) if x[key] > 1]
+        words += [f"PP{x['pp']}" + (f"x{x['vpp']}" if x["vpp"] > 1 else "")] if x["pp"] > 1 else []
+        recompute = RECOMPUTE[int(x["recompute"])]
+        words += [f"DP{x['dp']}", SHARDING[int(x["zero"])], f"mb{x['micro_batch']}"]
+        return " ".join(words + ([f"{recompute} recompute"] if recompute != "none" else []))
+
+    def to_json(self) -> dict[str, Any]:
+        """The same with stable names and units."""
+        return {
+            **{key: value for key, value in self.layout.items() if key != "recompute"},
+            "recompute": RECOMPUTE[int(self.layout["recompute"])],
+            "accumulation": self.accumulation,
+            "step_time_s": self.step_s,
+            "step_time_interval_s": list(self.interval_s),
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "allocated_gib": self.allocated_gib,
+            "device_total_gib": self.reserved_gib,
+            "headroom_gib": self.headroom_gib,
+            "fits": self.fits,
+            "tight": self.tight,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+            "parts_s": self.parts_s,
+        }
+
+
+def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Choice:
+    """The configuration at ``index`` of the plan's arrays."""
+    seconds = float(plan.seconds[index])
+    raw = {name: float(getattr(plan.parts, name)[index]) for name in PARTS}
+    scale = seconds / (sum(raw.values()) or 1.0)
+    allocated = float(plan.allocated_bytes[index])
+    reserved = float(memory.reserved_bytes(plan.allocated_bytes[index : index + 1])[0])
+    low, high = plan.interval
+    rent = None
+    if usd_per_gpu_hour is not None:
+        rent = float(cost_per_million_tokens(plan, usd_per_gpu_hour)[index])
+    return Choice(
+        index=index,
+        layout=plan.layouts.row(index),
+        step_s=seconds,
+        interval_s=(seconds * low, seconds * high),
+        tokens_per_s=plan.job.tokens / seconds,
+        mfu=plan.mfu(index),
+        allocated_gib=allocated / GIB,
+        reserved_gib=reserved / GIB,
+        headroom_gib=(plan.cluster.device.usable_bytes - reserved) / GIB,
+        tight=bool(plan.tight[index]),
+        fits=bool(plan.fits[index]),
+        accumulation=int(plan.layouts.micro_batches(plan.job.global_batch)[index]),
+        usd_per_million_tokens=rent,
+        parts_s={name: value * scale for name, value in raw.items()},
+    )
+
+
+def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:
+    """The best that fit."""
+    return [choice(plan, int(index), usd_per_gpu_hour) for index in plan.order[:count]]
+
+
+def difference(first: Choice, second: Choice) -> str:
+    """Why ``first`` and not ``second``: what it saves and what it pays, the largest first, with the memory."""
+    changes = {name: second.parts_s[name] - first.parts_s[name] for name in PARTS}
+    least = WORTH_SAYING * first.step_s
+    order = sorted(changes, key=lambda name: -abs(changes[name]))
+    saves = [f"{_span(changes[n])} less {_called(n)}" for n in order if changes[n] > least]
+    pays = [f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -least]
+    said = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
+    gib = second.reserved_gib - first.reserved_gib
+    if abs(gib) >= 1:
+        said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
+    return said
+
+
+def _called(part: str) -> str:
+    return {"pipeline": "sending between stages", "launch": "waiting for the CPU"}.get(part, NAMES[part])
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def why(plan: Plan, first: Choice) -> str:
+    """What the step of a configuration is spent on, and what bounds it, in a sentence."""
+    order = sorted(PARTS, key=lambda name: -first.parts_s[name])
+    shares = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in order]
+    told = [text for text, n in zip(shares, order, strict=True) if first.parts_s[n] >= 0.005 * first.step_s]
+    room = f"{first.headroom_gib:.1f} GiB to spare" if first.fits else f"{-first.headroom_gib:.1f} GiB too much"
+    return f"{', '.join(told[:5])}; {room} on {plan.cluster.device.name}"

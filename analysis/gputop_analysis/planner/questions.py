@@ -1,0 +1,142 @@
+"""What users ask: a plan for so many GPUs, the fewest that will do, the fastest within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputop_analysis.planner.calibrate import Calibration
+from gputop_analysis.planner.choices import Choice, choice
+from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.search import Plan, plan
+from gputop_analysis.planner.space import Limits
+
+MOST_GPUS = 4096
+
+
+class NothingFits(ValueError):
+    """No configuration fits; the message says what is missing, and the three nearest follow in ``nearest``."""
+
+    def __init__(self, message: str, nearest: tuple[Choice, ...] = ()):
+        super().__init__(message)
+        self.nearest = nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to plan on: a kind of GPU and its node."""
+
+    gpu: str
+    gpus_per_node: int = 0
+    """0: as in the vendor's own server."""
+    network: str = ""
+    usd_per_gpu_hour: float | None = None
+
+
+def best(
+    job: Job,
+    wanted: Wanted,
+    gpus: int,
+    limits: Limits | None = None,
+    objective: str = "throughput",
+    calibration: Calibration | None = None,
+) -> Plan:
+    """The plan for so many GPUs.
+
+    Raises:
+        NothingFits: every configuration needs more memory than the GPU has.
+        ValueError: no split keeps the rules; the message says which.
+        LookupError: no GPU of that name.
+    """
+    hardware = cluster(wanted.gpu, gpus, wanted.gpus_per_node, wanted.network)
+    found = plan(job, hardware, limits, objective, calibration)
+    if not len(found.order):
+        nearest = tuple(choice(found, int(i), wanted.usd_per_gpu_hour) for i in found.nearest)
+        least, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / 2**30
+        said = f"the leanest split needs {least:.1f} GiB of {usable:.1f} GiB"
+        raise NothingFits(f"nothing fits on {gpus} x {hardware.device.name}: {said}", nearest)
+    return found
+
+
+def counts_up_to(most: int, per_node: int) -> list[int]:
+    """Powers of two below a node, then whole nodes by powers of two, and ``most`` itself."""
+    found, count = [], 1
+    while count <= most:
+        found.append(count)
+        count *= 2
+    whole = [n for n in found if n < per_node or n % per_node == 0]
+    return sorted({*whole, most})
+
+
+def fewest(job: Job, wanted: Wanted, most: int, limits: Limits | None = None) -> Plan:
+    """The plan on the fewest GPUs on which the job fits.
+
+    Raises:
+        NothingFits: not on ``most`` either.
+    """
+    last: ValueError | None = None
+    for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
+        try:
+            return best(job, wanted, gpus, limits)
+        except ValueError as error:
+            last = error
+    raise last or NothingFits(f"nothing fits on {most} GPUs")
+
+
+def within(job: Job, wanted: Wanted, usd_per_hour: float, most: int, limits: Limits | None = None) -> Plan:
+    """The fastest plan whose GPUs cost no more.
+
+    Raises:
+        ValueError: the GPU has no known rent, or one of them costs more than that.
+        NothingFits: not within the budget.
+    """
+    if not wanted.usd_per_gpu_hour:
+        raise ValueError(f"no rent of the {wanted.gpu} is known: give --price, or import yours (gputop catalog import)")
+    able = min(most, int(usd_per_hour / wanted.usd_per_gpu_hour))
+    if able < 1:
+        raise ValueError(
+            f"one {wanted.gpu} costs {wanted.usd_per_gpu_hour:.2f} dollars an hour, the budget is {usd_per_hour:.2f}"
+        )
+    plans, last = [], None
+    for gpus in counts_up_to(able, cluster(wanted.gpu, able).gpus_per_node):
+        try:
+            plans.append(best(job, wanted, gpus, limits))
+        except ValueError as error:
+            last = error
+    if not plans:
+        raise last or NothingFits(f"nothing fits on the {able} GPUs that the budget pays for")
+    return min(plans, key=lambda one: float(one.seconds[one.order[0]]))
+
+
+def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None) -> list[str]:
+    """The nearest changes with which something fits, each in words: more GPUs, a larger GPU, a leaner training."""
+    from gputop_analysis.catalog import gpu as spec_of
+    from gputop_analysis.catalog import gpus as all_gpus
+
+    found = []
+    counts = [n for n in counts_up_to(MOST_GPUS, cluster(wanted.gpu, gpus).gpus_per_node) if n > gpus]
+    if (more := next((n for n in counts if _fits(job, wanted, n, limits)), None)) is not None:
+        found.append(f"{more} x {wanted.gpu}")
+    own = spec_of(wanted.gpu)
+    larger = sorted(
+        (g for g in all_gpus() if g.usable_gib > own.usable_gib and g.vendor == own.vendor), key=lambda g: g.usable_gib
+    )
+    if (
+        other := next((g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)), None)
+    ) is not None:
+        found.append(f"{gpus} x {other.name}")
+    leaner = (
+        ("adapters only (--lora)", job.but(trainable_share=0.01)),
+        ("--optimizer adamw-8bit", job.but(optimizer="adamw-8bit")),
+    )
+    found += [text for text, one in leaner if one != job and _fits(one, wanted, gpus, limits)]
+    return found[:3]
+
+
+def _fits(job: Job, wanted: Wanted, gpus: int, limits: Limits | None) -> bool:
+    batch = max(job.global_batch, gpus)
+    try:
+        best(job.but(global_batch=batch // gpus * gpus or gpus), wanted, gpus, limits)
+    except (ValueError, LookupError):
+        return False
+    return True

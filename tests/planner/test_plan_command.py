@@ -1,0 +1,138 @@
+"""`gputop plan`, `scan`, `pareto` and `launch`: answers that add up, and questions that are refused in words."""
+
+import json
+
+import pytest
+
+from gputop.cli import main
+from gputop_analysis.catalog import gpu, model
+from gputop_analysis.planner.choices import PARTS
+from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.measured import from_csv, from_run, predicted
+from gputop_analysis.planner.questions import Wanted, best, counts_up_to, fewest, within
+from gputop_analysis.vram.setup import Parallel, Setup
+
+ASKED = ("--model", "llama3-8b", "--gpu", "H100", "--gpus", "16", "--global-batch", "256", "--seq", "4096")
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *words):
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_plan_comes_apart_and_adds_up(capsys):
+    code, out, _ = run(capsys, "plan", *ASKED, "--json")
+    plan = json.loads(out)
+    assert code == 0 and plan["fitting"] <= plan["configurations"] and plan["strategies"]
+    times = [one["step_time_s"] for one in plan["strategies"] if not one["tight"]]
+    assert times == sorted(times)
+    for one in plan["strategies"]:
+        assert sum(one["parts_s"].values()) == pytest.approx(one["step_time_s"]) and set(one["parts_s"]) == set(PARTS)
+        assert one["tp"] * one["pp"] * one["cp"] * one["dp"] == 16 and one["headroom_gib"] >= 0
+        assert one["micro_batch"] * one["accumulation"] * one["dp"] == 256
+        low, high = one["step_time_interval_s"]
+        assert low < one["step_time_s"] < high and one["why"]
+        rent = plan["usd_per_gpu_hour"] * 16 / 3600 / one["tokens_per_s"] * 1e6
+        assert one["usd_per_million_tokens"] == pytest.approx(rent)
+    front = plan["pareto"]
+    assert [one["step_time_s"] for one in front] == sorted(one["step_time_s"] for one in front)
+    assert [one["allocated_gib"] for one in front] == sorted((one["allocated_gib"] for one in front), reverse=True)
+
+
+def test_what_is_pinned_stays(capsys):
+    plan = json.loads(run(capsys, "plan", *ASKED, "--tp", "4", "--zero", "1", "--recompute", "full", "--json")[1])
+    assert {(one["tp"], one["zero"], one["recompute"]) for one in plan["strategies"]} == {(4, 1, "full")}
+
+
+def test_the_text_is_for_people(capsys):
+    code, out, _ = run(capsys, "plan", *ASKED, "--tokens", "1e12")
+    assert code == 0 and "tokens/s" in out and "not " in out and "$/h" in out and "tokens take" in out
+    assert max(len(line) for line in out.splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "--gpu", "H100"), "what is trained?"),
+        (("plan", "--model", "llama3-8b"), "on which GPU?"),
+        (("plan", "--model", "xyzzy", "--gpu", "H100"), "xyzzy"),
+        (("plan", "--model", "llama3-8b", "--gpu", "H1000"), "nearest names are H100"),
+        (
+            ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "9", "--nodes", "2"),
+            "do not divide over 2 nodes",
+        ),
+        (("plan", *ASKED[:-4], "--global-batch", "3", "--tp", "1", "--pp", "1"), "no split of 16 GPUs keeps the rules"),
+        (("plan", "--model", "llama3-70b", "--gpu", "T4", "--gpus", "8"), "it would fit with"),
+        (("plan", *ASKED, "--objective", "budget"), "needs --budget-hourly"),
+        (("plan", *ASKED, "--objective", "budget", "--budget-hourly", "0.1"), "the budget is 0.10"),
+        (("plan", *ASKED, "--calibrate", "none.csv"), "cannot read none.csv"),
+        (("launch", *ASKED, "--for", "accelerate", "--pp", "2"), "accelerate has no pipeline stages"),
+        (("scan", "--model", "llama3-8b", "--over", "H1000"), "nearest names"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(capsys, words, said):
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "") and said in err and "Traceback" not in err
+
+
+def test_the_file_of_the_fleet_is_read(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUTOP_NO_CONFIG", "")  # put back afterwards: --no-config sets it
+    (tmp_path / ".gputop.toml").write_text(
+        '[fleet]\nhave = ["4xH100"]\nexplore = ["A100-80GB"]\n[budget]\nusd_per_hour = 20\n'
+    )
+    plan = json.loads(run(capsys, "plan", "--model", "llama3-8b", "--json")[1])
+    assert (plan["gpu"], plan["gpus"]) == ("H100-SXM5-80GB", 4)
+    rows = json.loads(run(capsys, "scan", "--model", "llama3-8b", "--json")[1])
+    assert {row["gpu"] for row in rows} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
+    assert main(["--no-config", "plan", "--model", "llama3-8b"]) == 2
+    capsys.readouterr()
+
+
+def test_objectives():
+    job = Job(model("llama3-8b"), 4096, 256)
+    wanted = Wanted("H100-SXM5-80GB", usd_per_gpu_hour=2.0)
+    few = fewest(job, wanted, 64)
+    assert few.cluster.gpus < 64
+    with pytest.raises(ValueError):
+        best(job, wanted, few.cluster.gpus // 2 or 0)
+    cheap = within(job, wanted, 33.0, 64)
+    assert cheap.cluster.gpus * 2.0 <= 33.0
+    assert counts_up_to(24, 8) == [1, 2, 4, 8, 16, 24]
+
+
+def test_scaling_and_front(capsys):
+    rows = json.loads(run(capsys, "pareto", *ASKED, "--scaling", "--json")[1])
+    assert [row["gpus"] for row in rows] == sorted(row["gpus"] for row in rows) and rows[0]["efficiency"] == 1
+    assert "tokens/s" in run(capsys, "pareto", *ASKED)[1]
+
+
+def test_a_launch_of_the_plan(capsys, tmp_path):
+    code, out, err = run(capsys, "launch", *ASKED, "--for", "torchtitan", "--zero", "3", "--write", "out", "--slurm")
+    assert code == 0 and out.startswith("sbatch train.sbatch") and "wrote out/torchtitan.toml" in err
+    assert (tmp_path / "out" / "train.sbatch").read_text().startswith("#!/bin/bash")
+    data = json.loads(run(capsys, "launch", *ASKED, "--json", "--", "my.py", "--lr", "1e-4")[1])
+    assert data["argv"][-3:] == ["my.py", "--lr", "1e-4"]
+
+
+def test_measured_runs_correct_the_plan():
+    setup = Setup(model("llama3-8b"), 4096, 1, 16, parallel=Parallel(dp=8, sharding="fsdp2"))
+    told = float(predicted(setup, cluster("H100", 8)).seconds[0])
+    slower = from_run(setup, "H100", 1.5 * told)
+    corrected = float(slower.seconds(predicted(setup, cluster("H100", 8)))[0])
+    assert told < corrected <= 1.5 * told
+    row = "llama-3-8b,H100,8,4096,128,1,1,1,8,"
+    text = "model,gpu_model,gpus,seq,global_batch,micro_batch,tp,pp,dp,step_time_s\n" + "".join(
+        f"{row}{told * factor}\n" for factor in (1.2, 1.25, 1.3)
+    )
+    assert from_csv(text).rows == 3 and from_csv(text).leave_one_out == from_csv(text).leave_one_out
+    with pytest.raises(ValueError, match="nothing to calibrate by"):
+        from_csv("model,gpus\nllama3-8b,8\n")
+    assert gpu("H100").name == "H100-SXM5-80GB"

@@ -1,0 +1,95 @@
+"""``gputop launch``: the command and the files of a strategy, planned or given, for a launcher."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.plan_options import RECOMPUTES, add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.launch.strategy import Launch, Strategy
+
+_USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write FOLDER] [-- train.py ARGS]"
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "megatron", "torchtitan")
+
+
+def execute(words: list[str]) -> int:
+    """Print the command, and the files that it needs."""
+    own, script = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
+    add_job(parser)
+    add_gpus(parser)
+    add_split(parser)
+    parser.add_argument("--for", dest="launcher", choices=LAUNCHERS, default="torchrun", help="default: torchrun")
+    parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
+    parser.add_argument("--write", metavar="FOLDER", help="write the files there")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(own)
+    from gputop_analysis.launch.emit import emit
+
+    strategy = _strategy(options, script)
+    try:
+        launch = emit(strategy, options.launcher, options.slurm)
+    except (ValueError, LookupError) as error:
+        raise CliError(str(error)) from None
+    if options.write:
+        _write(launch, Path(options.write))
+    if options.json:
+        print(json.dumps(launch.to_json(), indent=2))
+    else:
+        _print(launch, written=bool(options.write))
+    return 0
+
+
+def _strategy(options, script: list[str]) -> Strategy:
+    """The best split within what is pinned."""
+    from gputop.cli.plan import solved
+    from gputop_analysis.launch.strategy import Strategy
+
+    wanted, gpus = wanted_of(options, fleet_of())
+    job = job_of(options, gpus)
+    plan = solved(job, wanted, gpus, options, "throughput", None)
+    row = plan.layouts.row(int(plan.order[0]))
+    degrees = {name: int(row[name]) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")}
+    per_node = min(plan.cluster.gpus_per_node, gpus)
+    if gpus % per_node:
+        raise CliError(f"{gpus} GPUs do not divide over nodes of {per_node}: give --nodes")
+    return Strategy(
+        nodes=gpus // per_node,
+        gpus_per_node=per_node,
+        **degrees,  # type: ignore[arg-type]
+        sequence_parallel=bool(row["sequence_parallel"]),
+        recompute=RECOMPUTES[int(row["recompute"])],
+        global_batch=job.global_batch,
+        seq=job.seq,
+        dtype=job.dtype,
+        model=job.model,
+        script=script[0] if script else "train.py",
+        arguments=tuple(script[1:]),
+    )
+
+
+def _write(launch: Launch, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in launch.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            print(f"wrote {folder / name}", file=sys.stderr)
+    except OSError as error:
+        raise CliError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+def _print(launch: Launch, written: bool) -> None:
+    from gputop_analysis.launch.shell import folded
+
+    print(folded(launch.command, width=min(100, shutil.get_terminal_size().columns - 2)))
+    for name, text in {} if written else launch.files.items():
+        print(f"\n# {name}\n{text}", end="")
+    for note in launch.notes:
+        print(f"gputop: {note}", file=sys.stderr)

@@ -1,0 +1,75 @@
+"""``gputop pareto``: the splits that no other beats in both step time and memory; or the best by number of GPUs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
+
+_USAGE = "gputop pareto --model NAME --gpu NAME --gpus N [--scaling] [--json]"
+
+
+def execute(words: list[str]) -> int:
+    """Print the front."""
+    parser = Parser("pareto", "The splits that no other beats in both step time and memory.", _USAGE)
+    add_job(parser)
+    add_gpus(parser)
+    add_split(parser)
+    parser.add_argument("--scaling", action="store_true", help="the best split from one GPU up to --gpus instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(words)
+    wanted, gpus = wanted_of(options, fleet_of())
+    job, limits = job_of(options, gpus), limits_of(options)
+    from gputop_analysis.planner.questions import best
+
+    try:
+        if options.scaling:
+            return _scaling(job, wanted, gpus, limits, options.json)
+        plan = best(job, wanted, gpus, limits)
+    except (ValueError, LookupError) as error:
+        raise CliError(str(error)) from None
+    from gputop.cli.plan_text import table
+    from gputop.cli.report import report_width
+    from gputop_analysis.planner.choices import choice
+
+    found = [choice(plan, int(index), wanted.usd_per_gpu_hour) for index in plan.pareto]
+    if options.json:
+        print(json.dumps([one.to_json() | {"name": one.name} for one in found], indent=2))
+    else:
+        print("\n".join(table(found, report_width())))
+    return 0
+
+
+def _scaling(job: Any, wanted: Any, most: int, limits: Any, as_json: bool) -> int:
+    """One line a number of GPUs; efficiency is tokens/s a GPU over that of the smallest number that fits."""
+    from gputop_analysis.planner.choices import choice
+    from gputop_analysis.planner.hardware import cluster
+    from gputop_analysis.planner.questions import best, counts_up_to
+
+    rows: list[dict[str, Any]] = []
+    for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
+        try:
+            plan = best(job, wanted, gpus, limits)
+        except ValueError:
+            continue
+        one = choice(plan, int(plan.order[0]), wanted.usd_per_gpu_hour)
+        each = one.tokens_per_s / gpus
+        first = rows[0]["tokens_per_s_per_gpu"] if rows else each
+        rows.append(
+            {"gpus": gpus, "name": one.name, "tokens_per_s_per_gpu": each, "efficiency": each / first, **one.to_json()}
+        )
+    if not rows:
+        raise CliError(f"nothing fits on up to {most} GPUs")
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    print(f"{'GPUs':>5} {'tokens/s':>12} {'a GPU':>8} {'efficiency':>10} {'MFU':>5}  strategy")
+    for row in rows:
+        print(
+            f"{row['gpus']:>5} {row['tokens_per_s']:>12,.0f} {row['tokens_per_s_per_gpu']:>8,.0f} "
+            f"{100 * row['efficiency']:>9.0f}% {100 * row['mfu']:>4.0f}%  {row['name']}"
+        )
+    return 0

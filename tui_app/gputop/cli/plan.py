@@ -1,0 +1,145 @@
+"""``gputop plan``: how to split a training over GPUs, how fast that is, and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.calibrate import Calibration
+    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.questions import Wanted
+    from gputop_analysis.planner.search import Plan
+
+_USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]"
+OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
+
+
+def execute(words: list[str]) -> int:
+    """Print the best splits."""
+    options = _parser().parse_args(words)
+    fleet = fleet_of()
+    wanted, gpus = wanted_of(options, fleet)
+    job = job_of(options, gpus)
+    hourly = options.budget_hourly or fleet.usd_per_hour
+    objective = options.objective or ("cost" if fleet.priority == "cost" else "throughput")
+    plan = solved(job, wanted, gpus, options, objective, hourly)
+    if options.json:
+        print(json.dumps(as_data(plan, wanted, options), indent=2))
+        return 0
+    from gputop.cli.plan_text import as_text
+    from gputop.cli.report import report_width, wants_colour
+
+    print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("plan", "How to split a training over GPUs, how fast that is, and what it costs.", _USAGE)
+    add_job(parser)
+    add_gpus(parser)
+    add_split(parser)
+    parser.add_argument("--objective", choices=OBJECTIVES, help="what to rank by (default: throughput)")
+    parser.add_argument("--budget-hourly", type=float, metavar="USD", help="for --objective budget")
+    parser.add_argument("--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)")
+    parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, as 15e12: hours and dollars")
+    parser.add_argument("--top", type=int, default=8, metavar="N", help="how many to print (default 8)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def solved(
+    job: Job, wanted: Wanted, gpus: int, options: argparse.Namespace, objective: str, hourly: float | None
+) -> Plan:
+    """The plan that answers the options.
+
+    Raises:
+        CliError: no split keeps the rules, or nothing fits; with the three nearest.
+    """
+    from gputop_analysis.planner.questions import NothingFits, best, fewest, within, would_fit
+
+    limits, calibration = limits_of(options), calibration_of(options)
+    try:
+        if objective == "fewest-gpus":
+            return fewest(job, wanted, gpus, limits)
+        if objective == "budget":
+            if not hourly:
+                raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
+            return within(job, wanted, hourly, gpus, limits)
+        return best(job, wanted, gpus, limits, objective, calibration)
+    except NothingFits as error:
+        would = would_fit(job, wanted, gpus, limits)
+        raise CliError(f"{error}" + (f"; it would fit with {', or '.join(would)}" if would else "")) from None
+    except (ValueError, LookupError) as error:
+        raise CliError(str(error)) from None
+
+
+def calibration_of(options: argparse.Namespace) -> Calibration | None:
+    """What measured runs say of the model: of a file, or the run that was named; None without them.
+
+    Raises:
+        CliError: the file cannot be read, or has no usable row.
+    """
+    if not getattr(options, "calibrate", None):
+        return _of_run(options.run) if options.run else None
+    from pathlib import Path
+
+    from gputop_analysis.planner.measured import from_csv
+
+    try:
+        return from_csv(Path(options.calibrate).read_text(encoding="utf-8"), options.calibrate)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"cannot read {options.calibrate}: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def _of_run(name: str) -> Calibration | None:
+    """The correction by a recorded run on GPUs; None for one without, or too short to measure."""
+    from gputop.cli.records import open_record
+    from gputop_analysis.planner.measured import from_run
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.from_run import setup_of
+
+    view = RunView(open_record(name))
+    setup, gpus = (
+        setup_of(view),
+        [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours],
+    )
+    wall = sum(float(one.rows["wall_ns"][one.steady].sum()) for one in view.per_rank.values())
+    steps = sum(int(one.n_steps[one.steady].sum()) for one in view.per_rank.values())
+    if setup is None or not gpus or steps < 20:
+        return None
+    try:
+        return from_run(setup, gpus[0], wall / steps / 1e9)
+    except (ValueError, LookupError):
+        return None
+
+
+def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
+    """The plan with stable names."""
+    from gputop_analysis.planner.choices import choice, difference, ranked, why
+
+    found = ranked(plan, options.top, wanted.usd_per_gpu_hour)
+    rows = [one.to_json() | {"name": one.name, "why": why(plan, one)} for one in found]
+    for row, one in zip(rows[1:], found[1:], strict=True):
+        row["why_not"] = difference(found[0], one)
+    return {
+        "model": plan.job.model.name,
+        "gpu": plan.cluster.device.name,
+        "gpus": plan.cluster.gpus,
+        "gpus_per_node": plan.cluster.gpus_per_node,
+        "seq": plan.job.seq,
+        "global_batch": plan.job.global_batch,
+        "dtype": plan.job.dtype,
+        "usd_per_gpu_hour": wanted.usd_per_gpu_hour,
+        "configurations": len(plan.layouts),
+        "fitting": len(plan.order),
+        "strategies": rows,
+        "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
+    }

@@ -1,0 +1,166 @@
+"""What `plan`, `scan`, `pareto` and `launch` have in common: the job, the GPUs, what is pinned, and the rents."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from gputop.fleet import Fleet
+    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.questions import Wanted
+    from gputop_analysis.planner.space import Limits
+
+PINNED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
+RECOMPUTES = ("none", "selective", "full")
+TOKENS_A_STEP = 2**20
+"""Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
+DEFAULT_SEQ = 4096
+
+
+def add_job(parser: Parser) -> None:
+    """The options that say what is trained."""
+    parser.add_argument("--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name or a path")
+    parser.add_argument("--run", metavar="RUN", help="the model, batch and precision of a recorded run, and its speed")
+    parser.add_argument("--seq", type=int, metavar="TOKENS", help=f"sequence length (default {DEFAULT_SEQ})")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of an optimizer step")
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp8", "fp32"), help="of the products (default bf16)")
+    parser.add_argument("--optimizer", default="adamw", metavar="NAME", help="as gputop estimate has them")
+    parser.add_argument("--lora", action="store_true", help="train adapters only")
+
+
+def add_split(parser: Parser) -> None:
+    """The options that pin a part of the split."""
+    for name in PINNED:
+        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help="only this value")
+    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
+    parser.add_argument("--recompute", choices=RECOMPUTES, help="only this activation checkpointing")
+
+
+def add_gpus(parser: Parser) -> None:
+    """The options that say on what."""
+    parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
+    parser.add_argument(
+        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
+    )
+    parser.add_argument("--price", type=float, metavar="USD", help="an hour of one GPU; default: the catalog's median")
+
+
+def job_of(options: argparse.Namespace, gpus: int) -> Job:
+    """What is trained.
+
+    Raises:
+        CliError: no model, or a size that is none.
+    """
+    from gputop.cli.estimate import model_of, setup_of_run
+    from gputop_analysis.planner.job import Job
+
+    if not options.model and not options.run:
+        raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
+    base = setup_of_run(options.run) if options.run else None
+    model = model_of(options.model) if options.model else base.model if base else None
+    assert model is not None
+    for name in ("seq", "global_batch"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise CliError(f"--{name.replace('_', '-')} must be at least 1")
+    longest = model.max_position or DEFAULT_SEQ
+    seq = options.seq or (base.seq if base else min(DEFAULT_SEQ, longest))
+    batch = options.global_batch or (_batch_of(base) if base else 0)
+    if not batch:
+        batch = max(1, TOKENS_A_STEP // seq // gpus) * gpus
+        print(f"gputop: no --global-batch: planning for {batch} sequences of {seq} tokens a step", file=sys.stderr)
+    dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
+    share = 0.01 if options.lora or (base and base.lora) else 1.0
+    return Job(model, seq, batch, dtype, options.optimizer, trainable_share=share)
+
+
+def _batch_of(base: Any) -> int:
+    return base.micro_batch * base.accumulation * base.parallel.dp
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """What the search may try.
+
+    Raises:
+        CliError: a degree below 1.
+    """
+    from gputop_analysis.planner.space import Limits
+
+    pinned: dict[str, Any] = {}
+    for name in PINNED:
+        value = getattr(options, name)
+        if value is not None:
+            if value < 1:
+                raise CliError(f"--{name.replace('_', '-')} must be at least 1")
+            pinned[name] = (value,)
+    if options.zero is not None:
+        pinned["zero"] = (options.zero,)
+    if options.recompute is not None:
+        pinned["recompute"] = (RECOMPUTES.index(options.recompute),)
+    return Limits(**pinned)
+
+
+def fleet_of() -> Fleet:
+    """`.gputop.toml`.
+
+    Raises:
+        CliError: it cannot be used.
+    """
+    from gputop.fleet import FleetError, load
+
+    try:
+        return load()
+    except FleetError as error:
+        raise CliError(str(error)) from None
+
+
+def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
+    """The GPU and how many.
+
+    Raises:
+        CliError: neither the options nor the file say, or a number is none.
+    """
+    have = next((g for g in fleet.have if not options.gpu or _name(options.gpu) == g.gpu), None)
+    name = options.gpu or (have.gpu if have else None)
+    if name is None:
+        raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
+    gpus = options.gpus or (have.count if have else 8)
+    nodes = options.nodes
+    if gpus < 1 or (nodes is not None and nodes < 1):
+        raise CliError("--gpus and --nodes must be at least 1")
+    if nodes is not None and gpus % nodes:
+        raise CliError(f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes")
+    if options.price is not None and not options.price >= 0:
+        raise CliError("--price is dollars an hour of one GPU")
+    per_node = gpus // nodes if nodes else have.per_node if have and not options.gpus else 0
+    return _wanted(_name(name), per_node, options.network, options.price), gpus
+
+
+def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:
+    from gputop_analysis.planner.questions import Wanted
+
+    return Wanted(name, per_node, network, rent_of(name) if price is None else price)
+
+
+def _name(word: str) -> str:
+    from gputop_analysis.catalog import gpu
+
+    try:
+        return gpu(word).name
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
+
+
+def rent_of(name: str) -> float | None:
+    """The median rent of a GPU, the user's own prices first; None where none is known."""
+    from gputop.own_prices import load
+    from gputop_analysis.catalog.listing import listed
+
+    return next((row.usd_per_hour for row in listed(load()) if row.spec.name == name), None)

@@ -1,0 +1,99 @@
+"""A plan for a terminal: the pick and why, the step in parts, the next ones and what they would cost more."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from gputop_analysis.text import painted
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.choices import Choice
+    from gputop_analysis.planner.questions import Wanted
+    from gputop_analysis.planner.search import Plan
+
+_HUES = {
+    "compute": "forward",
+    "tensor_parallel": "comm",
+    "context_parallel": "comm",
+    "expert_parallel": "comm",
+    "pipeline": "eval",
+    "bubble": "other",
+    "data_parallel": "high",
+    "optimizer": "optimizer",
+    "launch": "data",
+}
+
+
+def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: int, colour: bool) -> str:
+    """The whole answer."""
+    from gputop_analysis.planner.choices import difference, ranked, why
+
+    found = ranked(plan, max(top, 1), wanted.usd_per_gpu_hour)
+    first = found[0]
+    job, hardware = plan.job, plan.cluster
+    lines = [
+        f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} a node: "
+        f"{job.global_batch} x {job.seq} tokens a step, {job.dtype}",
+        painted(f"{first.name}: {_seconds(first.step_s)} a step", "bold", colour)
+        + f" ({_seconds(first.interval_s[0])} to {_seconds(first.interval_s[1])} in 80 % of cases), "
+        f"{first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
+        *textwrap.wrap(why(plan, first), width),
+        *parts(first, width, colour),
+        "",
+        *table(found, width),
+    ]
+    for other in found[1:3]:
+        lines += textwrap.wrap(f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  ")
+    lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
+    lines.append(f"{len(plan.layouts):,} configurations keep the rules, {len(plan.order):,} fit")
+    return "\n".join(lines)
+
+
+def parts(one: Choice, width: int, colour: bool) -> list[str]:
+    """The step as one bar, and what its letters mean."""
+    from gputop_analysis.planner.choices import NAMES
+
+    cells, bar, said = width - 2, "", []
+    for name, seconds in one.parts_s.items():
+        count = round(cells * seconds / one.step_s)
+        if count:
+            letter = NAMES[name][0].upper() if name != "bubble" else "."
+            bar += painted(("█" if colour else letter) * count, _HUES[name], colour)
+            said.append(painted(f"{NAMES[name]} {_seconds(seconds)}", _HUES[name], colour))
+    return [bar, "  ".join(said)]
+
+
+def table(found: list[Choice], width: int) -> list[str]:
+    """One line a configuration."""
+    room = max(len(one.name) for one in found)
+    rents = any(one.usd_per_million_tokens is not None for one in found)
+    lines = [
+        f"{'':<{room}} {'step':>8} {'tokens/s':>10} {'MFU':>5} {'GiB':>6} {'free':>6}" + ("   $/Mtok" if rents else "")
+    ]
+    for one in found:
+        rent = "" if one.usd_per_million_tokens is None else f" {one.usd_per_million_tokens:>8.3f}"
+        lines.append(
+            f"{one.name:<{room}} {_seconds(one.step_s):>8} {one.tokens_per_s:>10,.0f} {100 * one.mfu:>4.0f}% "
+            f"{one.reserved_gib:>6.1f} {one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[:width]
+        )
+    return lines
+
+
+def _whole_training(plan: Plan, first: Choice, wanted: Wanted, tokens: float | None, width: int) -> list[str]:
+    from gputop_analysis.planner.search import training_hours
+
+    if wanted.usd_per_gpu_hour is None:
+        return textwrap.wrap(f"no rent of the {wanted.gpu} is known: ranked by time (--price gives one)", width)
+    hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
+    said = f"rent {wanted.usd_per_gpu_hour:.2f} $/h a GPU, {hourly:,.2f} $/h in all"
+    if not tokens:
+        return [said]
+    hours = training_hours(plan, first.index, tokens)
+    return textwrap.wrap(
+        f"{said}; {tokens:,.3g} tokens take {hours:,.0f} h and {hours * hourly:,.0f} $, restarts not counted", width
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"

@@ -1,0 +1,99 @@
+"""``gputop scan``: one training on several GPUs: which is fastest, which is cheapest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, rent_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.space import Limits
+
+_USAGE = "gputop scan --model NAME --gpus N [--over H100 A100 ...] [--sort time|cost] [--json]"
+COMMON = ("A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "L40S", "MI300X")
+"""Looked at where nothing else is said."""
+
+
+def execute(words: list[str]) -> int:
+    """Print one line a GPU."""
+    parser = Parser("scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE)
+    add_job(parser)
+    add_gpus(parser)
+    add_split(parser)
+    parser.add_argument("--over", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones")
+    parser.add_argument("--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(words)
+    fleet = fleet_of()
+    gpus = options.gpus or next((group.count for group in fleet.have), 8)
+    if gpus < 1:
+        raise CliError("--gpus must be at least 1")
+    names = options.over or [*dict.fromkeys([g.gpu for g in fleet.have] + list(fleet.explore))] or list(COMMON)
+    job, limits = job_of(options, gpus), limits_of(options)
+    rows = [_row(job, name, gpus, limits, options.network) for name in _known(names)]
+    by_cost = (options.sort or ("cost" if fleet.priority == "cost" else "time")) == "cost"
+    rows.sort(
+        key=lambda row: (
+            row["step_time_s"] is None,
+            (row["usd_per_million_tokens"] if by_cost else row["step_time_s"]) or 1e30,
+        )
+    )
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _print(rows, gpus)
+    return 0
+
+
+def _known(names: list[str]) -> list[str]:
+    from gputop_analysis.catalog import gpu
+
+    try:
+        return list(dict.fromkeys(gpu(name).name for name in names))
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
+
+
+def _row(job: Job, name: str, gpus: int, limits: Limits, network: str) -> dict[str, Any]:
+    from gputop_analysis.planner.choices import choice
+    from gputop_analysis.planner.questions import Wanted, best
+
+    wanted = Wanted(name, 0, network, rent_of(name))
+    empty = dict.fromkeys(("strategy", "step_time_s", "tokens_per_s", "mfu", "headroom_gib", "usd_per_million_tokens"))
+    row: dict[str, Any] = {
+        "gpu": name,
+        "gpus": gpus,
+        "usd_per_gpu_hour": wanted.usd_per_gpu_hour,
+        **empty,
+        "reason": None,
+    }
+    try:
+        plan = best(job, wanted, gpus, limits)
+    except (ValueError, LookupError) as error:
+        return row | {"reason": str(error)}
+    one = choice(plan, int(plan.order[0]), wanted.usd_per_gpu_hour)
+    data = one.to_json()
+    return row | {key: data[key] for key in empty if key in data} | {"strategy": one.name}
+
+
+def _print(rows: list[dict[str, Any]], gpus: int) -> None:
+    width = max(len(row["gpu"]) for row in rows)
+    print(f"{f'{gpus} x':<{width}} {'step s':>8} {'tokens/s':>10} {'MFU':>5} {'free GiB':>8} {'$/Mtok':>8}  strategy")
+    for row in rows:
+        if row["step_time_s"] is None:
+            print(f"{row['gpu']:<{width}} {row['reason']}")
+            continue
+        rent = "-" if row["usd_per_million_tokens"] is None else f"{row['usd_per_million_tokens']:.3f}"
+        print(
+            f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} {100 * row['mfu']:>4.0f}% "
+            f"{row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
+        )
+    if any(row["usd_per_gpu_hour"] is None for row in rows):
+        print(
+            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours", file=sys.stderr
+        )
