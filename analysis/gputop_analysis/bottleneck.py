@@ -77,7 +77,7 @@ def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
 def _blocks(view: RunView, rank: int) -> Array | None:
     """Blocks of steady steps x kinds, milliseconds; what DDP hides in backward is moved to communication."""
     series = view.per_rank[rank]
-    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    rows, counts = series.steady_rows, series.n_steps[series.steady]
     if counts.sum() < ENOUGH_STEPS:
         return None
     kinds = list(_PHASES_OF_KIND)

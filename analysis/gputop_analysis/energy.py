@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.series import picked
 from gputop_analysis.view import Array, RunView, once_per_view
 
 ENOUGH_SECONDS = 5.0
@@ -67,7 +68,7 @@ def _rate(view: RunView, column: str) -> float:
     """Per second, over all ranks, in the time that the steps took."""
     total = 0.0
     for series in view.per_rank.values():
-        rows = series.rows[series.after_set_up]
+        rows = picked(series.rows, series.after_set_up)
         seconds = float(rows["wall_ns"].sum()) / 1e9
         total += float(rows[column].sum(dtype=np.float64)) / seconds if seconds > 0 else 0.0
     return total

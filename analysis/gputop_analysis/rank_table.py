@@ -132,7 +132,7 @@ def _sums(view: RunView) -> tuple[Array, Array]:
 
 def _sum(series: RankSeries) -> Array:
     """Sums of the wall time and of each phase. All columns at once where they lie as 8-byte words, as they do."""
-    rows = series.rows[series.steady]
+    rows = series.steady_rows
     columns = [rows.dtype.fields[name][1] / 8 for name in _SUMMED]  # type: ignore[index]
     if len(rows) == 0 or rows.dtype.itemsize % 8 or any(column % 1 for column in columns):
         return np.array([rows[name].sum(dtype=np.float64) for name in _SUMMED])

@@ -54,6 +54,11 @@ class RankSeries:
         return mask
 
     @cached_property
+    def steady_rows(self) -> Array:
+        """The records that ``steady`` masks."""
+        return picked(self.rows, self.steady)
+
+    @cached_property
     def after_set_up(self) -> Array:
         """Mask of all records but those that contain a process's first step."""
         return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
@@ -74,6 +79,11 @@ class RankSeries:
     def total_steps(self) -> int:
         """Steps in the window."""
         return int(self.n_steps.sum())
+
+
+def picked(rows: Array, mask: Array) -> Array:
+    """``rows[mask]`` for a table: whole records, where that copies each field of them on its own (600 us for 1000)."""
+    return rows.take(np.flatnonzero(mask))
 
 
 def tail_steps(rows: Array, steps: int) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_analysis.align import Aligned, align
-from gputop_analysis.series import RankSeries, tail_seconds, tail_steps, thinned
+from gputop_analysis.series import RankSeries, picked, tail_seconds, tail_steps, thinned
 from gputop_probes.record.layout import PROCESS_RANK
 from gputop_probes.record.reader import RunRecord
 
@@ -111,7 +111,7 @@ class RunView:
             places = places[np.argsort(rows["rank"][places], kind="stable")]
             for part in np.split(places, np.flatnonzero(np.diff(rows["rank"][places])) + 1) if len(places) else ():
                 mine = part[rows["pid"][part] == rows["pid"][part[-1]]]
-                found.setdefault(int(rows["rank"][part[0]]), []).append(rows[mine])
+                found.setdefault(int(rows["rank"][part[0]]), []).append(rows.take(mine))
         return {rank: parts[0] for rank, parts in found.items()}
 
     def host_of(self, rank: int) -> str:
@@ -125,7 +125,7 @@ class RunView:
 
     def _since(self, rows: Array) -> Array:
         rows = np.asarray(rows[-SAMPLES_AT_MOST:])
-        return rows[rows["t_ns"] >= self.from_ns] if self.windowed else rows
+        return picked(rows, rows["t_ns"] >= self.from_ns) if self.windowed else rows
 
     def _in_window(self, rows: Array, rank: int) -> Array:
         series = self.per_rank.get(rank)
@@ -134,7 +134,7 @@ class RunView:
         if not self.windowed:
             return thinned(rows)
         rows = np.asarray(rows[-(series.total_steps() + 200) :])
-        return rows[rows["t_end_ns"] >= self.from_ns]
+        return picked(rows, rows["t_end_ns"] >= self.from_ns)
 
 
 def once_per_view(compute: Callable[[RunView], T]) -> Callable[[RunView], T]:

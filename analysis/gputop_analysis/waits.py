@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_analysis.align import Aligned
+from gputop_analysis.series import picked
 from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
@@ -73,7 +74,7 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
     bucket = (rows["step"].astype(np.int64) - common.edges[0]) // common.bucket_steps
     inside = (bucket >= 0) & (bucket < len(common.keep))
     inside[inside] = common.keep[bucket[inside]]
-    rows = rows[inside]
+    rows = picked(rows, inside)
     back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) <= 0)
     return rows[back[-1] + 1 :] if len(back) else rows
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.shares import ENOUGH_STEPS
-from gputop_analysis.series import WARM_UP_STEPS, RankSeries
+from gputop_analysis.series import WARM_UP_STEPS, RankSeries, picked
 from gputop_analysis.stats import block_length
 from gputop_analysis.view import Array, RunView
 from gputop_analysis.waits import mean_wait_ms
@@ -88,10 +88,10 @@ def _counted(series: RankSeries) -> Array:
 
 def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple[Array, Array]:
     """Blocks x ``COLUMNS`` and steps per block of one rank; a record belongs to the block of its last step."""
-    rows, counts, count = series.rows[mask], series.n_steps[mask], len(edges) - 1
+    rows, counts, count = picked(series.rows, mask), series.n_steps[mask], len(edges) - 1
     block = np.searchsorted(edges, series.steps[mask], side="right") - 1
     inside = (block >= 0) & (block < count)
-    rows, counts, block = rows[inside], counts[inside], block[inside]
+    rows, counts, block = picked(rows, inside), counts[inside], block[inside]
     times = {name: rows[f"{name}_ns"] / 1e6 for name in wire.PHASES}
     times["wait"] = np.zeros(len(rows))
     if len(view.comm(series.rank)):

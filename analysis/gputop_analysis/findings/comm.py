@@ -98,7 +98,7 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     series = view.per_rank.get(last.get("rank", -1)) if last else None
     if first is None or last is None or series is None:
         return None
-    rows = series.rows[series.steady]
+    rows = series.steady_rows
     steps = last["step"] - first["step"]
     updates = int(rows["n_steps"].sum())
     if steps < 16 or updates < 20:
@@ -218,7 +218,7 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
 
 def _core_wait(view: RunView) -> float:
     """Share of the time that the ranks wait for a core, at most; 0 where it is not sampled."""
-    return max((queue.share.value for rank in view.ranks if (queue := run_queue(view, rank))), default=0.0)
+    return max((queue.value for rank in view.ranks if (queue := run_queue(view, rank))), default=0.0)
 
 
 def _progress(view: RunView) -> tuple[Event | None, Event | None]:

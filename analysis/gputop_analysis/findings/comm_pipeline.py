@@ -42,7 +42,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     stages = pipeline_ranks(view)
     if stages is None:
         return None
-    steady = [one.rows[one.steady] for one in view.per_rank.values()]
+    steady = [one.steady_rows for one in view.per_rank.values()]
     if len(steady) < stages or any(rows["n_steps"].sum() < ENOUGH_STEPS for rows in steady):
         return None
     wall = np.array([rows["wall_ns"].sum(dtype=np.float64) for rows in steady])
@@ -53,7 +53,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     if micro < 1 or not waited.any():
         return None
     expected, measured = expected_bubble(stages, micro, chunks), measured_bubble(wall - waited, wall)
-    queues = [one.share.value for rank in view.ranks if (one := run_queue(view, rank))]
+    queues = [one.value for rank in view.ranks if (one := run_queue(view, rank))]
     queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
     excess = measured - expected - queued
     if not excess > EXCESS:

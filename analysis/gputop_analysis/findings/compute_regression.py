@@ -12,7 +12,7 @@ from gputop_analysis.findings.shares import everybody, on_device, run_queue
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.series import WARM_UP_STEPS
+from gputop_analysis.series import WARM_UP_STEPS, picked
 from gputop_analysis.view import Array, RunView
 
 SLOWER, SLOWER_MS = 0.15, 0.5
@@ -68,7 +68,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     least = SLOWER if on_device(view, rank) else _least_on_cpu(found)
     more_ms = found.after_ms - found.before_ms
     queue = run_queue(view, rank)
-    queued_ms = queue.share.value * found.after_ms if queue and np.isfinite(queue.share.value) else 0.0
+    queued_ms = queue.value * found.after_ms if queue else 0.0
     if more_ms - queued_ms < max(least * found.before_ms, SLOWER_MS):
         return None  # the wait for a core, which IN04 reports, may be all of it
     site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
@@ -149,7 +149,7 @@ def _spread(rows: Array) -> Array:
     rows = np.asarray(rows[:: max(1, len(rows) // RECORDS)])
     back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) < 0)
     rows = rows[back[-1] + 1 :] if len(back) else rows
-    return rows[((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS)]
+    return picked(rows, ((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS))
 
 
 class _Evenly:

@@ -103,7 +103,7 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
     seen = list(view.events("threads", rank=rank))
     events = [event for event in seen if cores_used(event) > BUSY]
-    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    rows, counts = series.steady_rows, series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
     if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():

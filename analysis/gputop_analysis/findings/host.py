@@ -115,7 +115,7 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     if on_device(view, rank):
         return device_share(view, rank, "other")
     queue = run_queue(view, rank)
-    waiting = queue.share.value if queue and np.isfinite(queue.share.value) else 0.0
+    waiting = queue.value if queue else 0.0
     return whole_share(view, rank, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
 
 

@@ -44,7 +44,7 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
     seen, series = samples(view, rank), view.per_rank[rank]
     if seen is None:
         return None
-    rows, counts = series.rows[series.steady], series.n_steps[series.steady]
+    rows, counts = series.steady_rows, series.n_steps[series.steady]
     if counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
         return None
     wall_ns = float(rows["wall_ns"].sum())

@@ -12,7 +12,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.series import RankSeries
+from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA
 from gputop_analysis.view import Array, RunView
 
@@ -125,7 +125,7 @@ def rhythm(series: RankSeries) -> Rhythm | None:
     """
     usable = series.steady.copy()
     usable[1:] &= (series.rows["flags"][:-1] & wire.F_UNSTEADY) == 0
-    rows, counts = series.rows[usable], series.n_steps[usable]
+    rows, counts = picked(series.rows, usable), series.n_steps[usable]
     if len(rows) < 2 * ENOUGH_RECORDS:
         return None
     longest_ms = np.maximum(rows["wall_max_ns"] - rows["gc_ns"], 0) / 1e6

@@ -195,12 +195,13 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     waits = {rank: queue for rank in view.ranks if (queue := run_queue(view, rank))}
     if not waits:
         return None
-    rank, (wait, seconds) = max(waits.items(), key=lambda item: item[1].share.value)
+    rank = max(waits, key=lambda one: waits[one].value)
+    wait, seconds = waits[rank].share, waits[rank].seconds
     if wait.low <= 0.05:
         return None
     series = view.per_rank[rank]
     wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
-    others = [queue.share.value for r, queue in waits.items() if r != rank]
+    others = [queue.value for r, queue in waits.items() if r != rank]
     hello, cores, scarce = view.hello(rank), view.cores(rank), crowded(view, rank)
     return spec.make(
         "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.model import Input, Proof
+from gputop_analysis.series import picked
 from gputop_analysis.stats import mann_kendall, theil_sen
 from gputop_analysis.view import Array, RunView
 
@@ -62,7 +63,7 @@ def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Arra
         rows = series.rows[series.attempt_start :]
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
-            rows = rows[(rows[column] > 0) & (rows["step"] >= AFTER_STEP)]
+            rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
             view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
     return view.known[key]
 

@@ -8,6 +8,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
 from gputop_analysis.view import Array, RunView
 
@@ -23,7 +24,7 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
         late = view.device(rank)
         rows = late if len(late) and np.isfinite(late["grad_norm"]).any() else series.rows[series.attempt_start :]
         rows = rows[-RECORDS:] if view.live else rows
-        rows = rows[np.isfinite(rows["grad_norm"]) & (rows["step"] >= from_step)]
+        rows = picked(rows, np.isfinite(rows["grad_norm"]) & (rows["step"] >= from_step))
         if len(rows):
             last = rows["step"].astype(np.int64)
             folded = rows["n_steps"].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1

@@ -95,7 +95,7 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
     """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
     places = np.flatnonzero(series.steady & (series.n_steps == 1))
     steps, ours, theirs = np.intersect1d(series.rows["step"][places], comm["step"], return_indices=True)
-    rows = series.rows[places[ours]]
+    rows = series.rows.take(places[ours])
     compute = (rows["wall_ns"] - comm["wait_ns"][theirs]) / 1e6
     return steps, compute, rows["tokens"].astype(float), rows["samples"].astype(float)
 

@@ -116,7 +116,7 @@ def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         if len(known) != len(ranks) or not cores or sum(known) <= cores or max(known) < 2:
             continue
         queues = {rank: queue for rank in ranks[:16] if (queue := run_queue(view, rank))}
-        rank = max(queues, key=lambda one: queues[one].share.value, default=None)
+        rank = max(queues, key=lambda one: queues[one].value, default=None)
         if rank is not None and queues[rank].share.low > QUEUED:
             return _oversubscribed(view, spec, rank, queues[rank].share, known, cores)
     return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
 from gputop_analysis.model import Input, Proof
-from gputop_analysis.series import RankSeries
+from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView, once_per_view
 
@@ -113,7 +113,8 @@ def device_share(view: RunView, rank: int, phase: str) -> Share | None:
     column = f"{phase}_ms"
     if column not in (rows.dtype.names or ()):
         return None
-    rows = rows[((rows["flags"] & wire.F_UNSTEADY) == 0) & np.isfinite(rows["total_ms"]) & np.isfinite(rows[column])]
+    steady = (rows["flags"] & wire.F_UNSTEADY) == 0
+    rows = picked(rows, steady & np.isfinite(rows["total_ms"]) & np.isfinite(rows[column]))
     if len(rows) < ENOUGH_STEPS:
         return None
     return Share(rank, rows[column].astype(float), rows["total_ms"].astype(float), np.ones(len(rows)), "device")
@@ -144,13 +145,27 @@ def _sums(view: RunView) -> dict[str, Array]:
     return {name: np.array([float(one[name].sum()) for one in rows]) for name in columns}
 
 
-class Queue(NamedTuple):
-    """Waiting for a core although ready to run."""
+@dataclass(frozen=True)
+class Queue:
+    """Waiting for a core although ready to run, between samples of a rank's process."""
 
-    share: Interval
-    """Of the time, 0 to 1."""
-    seconds: float
-    """Over so many seconds."""
+    waited_ns: Array
+    passed_ns: Array
+
+    @cached_property
+    def share(self) -> Interval:
+        """Of the time, 0 to 1."""
+        return block_bootstrap(self.waited_ns, self.passed_ns, block=1)
+
+    @cached_property
+    def value(self) -> float:
+        """The same without an interval."""
+        return float(self.waited_ns.sum() / self.passed_ns.sum())
+
+    @property
+    def seconds(self) -> float:
+        """Over so many seconds."""
+        return float(self.passed_ns.sum()) / 1e9
 
 
 def run_queue(view: RunView, rank: int) -> Queue | None:
@@ -166,10 +181,11 @@ def _run_queue(view: RunView, rank: int) -> Queue | None:
     if rows is None or not series.steady.any():
         return None
     ends = series.rows["t_end_ns"][series.steady]
-    rows = rows[(rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)]
-    waited, passed = np.diff(rows["run_wait_ns_total"]), np.diff(rows["t_ns"])
-    seconds = float(passed.sum()) / 1e9
-    return Queue(block_bootstrap(waited, passed, block=1), seconds) if len(rows) >= 3 and seconds >= 1.0 else None
+    inside = (rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)
+    rows = picked(rows, inside)
+    if len(rows) < 3 or rows["t_ns"][-1] - rows["t_ns"][0] < 10**9:
+        return None
+    return Queue(np.diff(rows["run_wait_ns_total"]), np.diff(rows["t_ns"]))
 
 
 CROWDED = 0.75
@@ -186,13 +202,18 @@ def crowded(view: RunView, rank: int) -> bool:
     if host is None or not series.steady.any():
         return True
     ends = series.rows["t_end_ns"][series.steady]
-    samples = host.host.rows[(host.host.rows["t_ns"] >= ends[0]) & (host.host.rows["t_ns"] <= ends[-1])]
+    samples = _between(host.host.rows, ends[0], ends[-1])
     used = samples["cpu_pct"][np.isfinite(samples["cpu_pct"])]
     if len(used) < 2 or np.isfinite(samples["cgroup_cpu_limit"]).any():
         return True
-    rows = host.process.rows[(host.process.rows["t_ns"] >= ends[0]) & (host.process.rows["t_ns"] <= ends[-1])]
+    rows = _between(host.process.rows, ends[0], ends[-1])
     cores = max(1, int(samples["cpu_count"][-1]))
     return bool(used.mean() > 100 * CROWDED or _cores_used(rows) > CROWDED * cores)
+
+
+def _between(rows: Array, begin_ns: int, end_ns: int) -> Array:
+    """Samples of that time."""
+    return picked(rows, (rows["t_ns"] >= begin_ns) & (rows["t_ns"] <= end_ns))
 
 
 def _cores_used(rows: Array) -> float:
