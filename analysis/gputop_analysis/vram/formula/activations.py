@@ -16,7 +16,14 @@ from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import targeted
 
-
+EAGER_GELU = ("gpt2", "phi")
+"""Families whose activation is ``gelu_new``, written out in operations that keep three more tensors of its width."""
+SOFTCAP = ("gemma2",)
+"""Families that squeeze attention scores by ``tanh``, which SDPA cannot, and logits as well."""
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
+"""Families whose norms multiply by ``1 + weight`` in fp32."""
+DROPOUT = ("gpt2", "opt", "bert", "roberta")
+"""Families that train with dropout by default."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
@@ -76,9 +83,10 @@ def stream_kept(d: Dims, kept: Habits) -> Number:
     """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one byte."""
     kind, hidden, trains = traits(d.model.family), d.model.hidden, trains_base(d)
     norm = norm_kept(d, kept, hidden)
+    dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
     inputs = trains * d.compute * hidden * (1 if not kept.casts_inputs else 2.5)
     count = kind.norms_per_layer
-    return count * norm + 2 * inputs + 2 * hidden * (d.setup.dropout > 0)
+    return count * norm + 2 * inputs + 2 * hidden * dropout
 
 
 def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
@@ -86,19 +94,20 @@ def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
     fp32 copy, and the normalised values where their weight is trained."""
     if not (kept.eager_norm and _rms(d)):
         return kept.residual * width
-    return width * (4 + trains_base(d) * kept.residual)
+    return width * (4 + trains_base(d) * (4 if d.model.family in PLUS_ONE else kept.residual))
 
 
 def attention_kept(d: Dims, kept: Habits) -> Number:
     """Queries, keys and values as the kernel takes them, its output, and for the eager one the scores of every head."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
-    repeated = d.setup.attention == "eager" and d.recipe != "megatron" and shape.kv_heads < shape.heads
+    eager = d.setup.attention == "eager" or (d.setup.attention == "sdpa" and capped(d))
+    repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d))
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
-    return inside + shape.heads * (scores(d) * d.seq if d.setup.attention == "eager" else LOG_SUM_EXP)
+    return inside + shape.heads * (scores(d) * d.seq if eager else LOG_SUM_EXP)
 
 
 def widths(d: Dims) -> tuple[int, int, int]:
@@ -120,12 +129,13 @@ def scores(d: Dims) -> float:
     """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers); the softmax, a
     dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
     softmax = d.compute if d.recipe == "megatron" else 4.0 + d.compute * (d.compute < 4)
-    return softmax + (d.compute + 1 if d.setup.dropout else 0)
+    return softmax + (d.compute + 1 if d.setup.dropout else 0) + d.compute * capped(d)
 
 
 def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
     """Input and output of the activation; where it is gated, also the other half and the product of both."""
     last = d.compute if trains_base(d) else 0
+    last += 3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
     return width * ((3 * d.compute if d.model.gated_mlp else d.compute) + last)
 
 
@@ -166,6 +176,16 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
 
 def _passes(d: Dims, linear: Linear) -> Number:
     return d.model.top_k if linear.part == "experts" else 1
+
+
+def written_out(d: Dims) -> bool:
+    """Whether the model's code is Transformers' own, without fused kernels."""
+    return d.recipe in ("transformers", "deepspeed") and not (d.setup.kernels or d.setup.compile)
+
+
+def capped(d: Dims) -> bool:
+    """Whether scores and logits pass a ``tanh`` of their own."""
+    return d.model.family in SOFTCAP and written_out(d)
 
 
 def trains_base(d: Dims) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gputop_analysis.vram.formula.activations import trains_base
+from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 
@@ -59,7 +59,8 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
         logits = 0 if version < FREED_LOGITS else half
         if d.setup.kernels:
             return logits + 4 + copy, logits + 4 + copy
-        return logits + 8 + copy, 12.0
+        squeezed = a if capped(d) else 0
+        return logits + 8 + copy + squeezed, 12.0 + squeezed
     if d.recipe == "torchtitan":
         return half + 8, 12.0
     return 2 * a, 4 * a
