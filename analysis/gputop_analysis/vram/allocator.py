@@ -8,21 +8,22 @@ The rules are those of PyTorch's ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from gputop_analysis.vram.blocks import ADDRESS, SHIFT, FreeBlocks
+from gputop_analysis.vram.blocks import (
+    ADDRESS,
+    MIN_LARGE,
+    NEVER,
+    ROUND_LARGE,
+    SHIFT,
+    SMALL,
+    SMALL_SEGMENT,
+    UNIT,
+    FreeBlocks,
+)
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.expandable import grow, unmap_free
 
-UNIT = 512
-SMALL = (1 << 20) // UNIT
-"""Requests up to this come from the small pool; a large block is split if more than this would be left."""
-SMALL_SEGMENT = (2 << 20) // UNIT
-ROUND_LARGE = (2 << 20) // UNIT
-MIN_LARGE = (10 << 20) // UNIT
-"""Requests from here on get a segment of their own size, rounded up to ``ROUND_LARGE``."""
-NEVER = 1 << 60
 _ARENA = 1 << 36
 
 
@@ -39,8 +40,7 @@ class Block(NamedTuple):
     requested: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """Bytes, as ``torch.cuda.memory_stats()`` names them."""
 
     allocated: int

@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+UNIT = 512
+SMALL = (1 << 20) // UNIT
+"""Requests up to this come from the small pool; a large block is split if more than this would be left."""
+SMALL_SEGMENT = (2 << 20) // UNIT
+ROUND_LARGE = (2 << 20) // UNIT
+MIN_LARGE = (10 << 20) // UNIT
+"""Requests from here on get a segment of their own size, rounded up to ``ROUND_LARGE``."""
+NEVER = 1 << 60
 SHIFT = 44
 ADDRESS = (1 << SHIFT) - 1
 

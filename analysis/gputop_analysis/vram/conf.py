@@ -6,7 +6,7 @@ After ``c10/core/AllocatorConfig.cpp`` of PyTorch. Options that concern the host
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB
@@ -27,8 +27,7 @@ _IGNORED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorConf:
+class AllocatorConf(NamedTuple):
     """Sizes in bytes."""
 
     expandable_segments: bool = False
@@ -114,32 +113,32 @@ def _fraction(name: str, value: str) -> float:
 
 
 def _max_split(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    return replace(conf, max_split_size=_megabytes(name, value, 20))
+    return conf._replace(max_split_size=_megabytes(name, value, 20))
 
 
 def _non_split(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    return replace(conf, max_non_split_rounding=_megabytes(name, value, 20))
+    return conf._replace(max_non_split_rounding=_megabytes(name, value, 20))
 
 
 def _large_segment(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    return replace(conf, large_segment=_megabytes(name, value, 2))
+    return conf._replace(large_segment=_megabytes(name, value, 2))
 
 
 def _threshold(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
     number = _fraction(name, value)
     if number == 1.0:
         raise ValueError(f"allocator option {name}:{value}: expected a number between 0 and 1")
-    return replace(conf, garbage_collection_threshold=number)
+    return conf._replace(garbage_collection_threshold=number)
 
 
 def _memory_fraction(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    return replace(conf, memory_fraction=_fraction(name, value))
+    return conf._replace(memory_fraction=_fraction(name, value))
 
 
 def _expandable(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
     if value not in ("True", "False"):
         raise ValueError(f"allocator option {name}:{value}: expected True or False")
-    return replace(conf, expandable_segments=value == "True")
+    return conf._replace(expandable_segments=value == "True")
 
 
 def _backend(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
@@ -151,7 +150,7 @@ def _backend(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
 def _divisions(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
     """One number for all sizes, or ``[256:1,512:2,1024:4,>:8]`` with the lower ends of intervals in MiB."""
     if not value.startswith("["):
-        return replace(conf, roundup_power2_divisions=(_power(name, value),) * _INTERVALS)
+        return conf._replace(roundup_power2_divisions=(_power(name, value),) * _INTERVALS)
     divisions = [0] * _INTERVALS
     last, first = 0, True
     for start, count in (_pair(part) for part in value.strip("[]").split(",")):
@@ -163,7 +162,7 @@ def _divisions(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
         if first:
             divisions[:last], first = [parts] * last, False
         divisions[last] = parts
-    return replace(conf, roundup_power2_divisions=tuple(divisions))
+    return conf._replace(roundup_power2_divisions=tuple(divisions))
 
 
 def _power(name: str, value: str) -> int:

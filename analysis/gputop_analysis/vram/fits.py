@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputop_analysis import catalog
 from gputop_analysis.vram.overhead import CONTEXT, nccl
@@ -41,8 +41,7 @@ class Need:
         return capacity >= self._enough
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """One GPU; bytes."""
 
     gpu: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.rules import check
@@ -17,8 +17,7 @@ _EIGHT_BIT = {"adamw": "adamw-8bit", "adamw-fused": "adamw-8bit", "adamw-loop": 
 _NEXT_ZERO = {"none": "zero1", "ddp": "zero1", "zero1": "zero2", "zero2": "zero3"}
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
+class Lever(NamedTuple):
     """A change and what it does; bytes."""
 
     change: str

@@ -9,11 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
-from gputop_analysis.vram.allocator import MIN_LARGE, NEVER, ROUND_LARGE, SMALL, SMALL_SEGMENT
-from gputop_analysis.vram.blocks import ADDRESS, SHIFT
+from gputop_analysis.vram.blocks import ADDRESS, MIN_LARGE, NEVER, ROUND_LARGE, SHIFT, SMALL, SMALL_SEGMENT, UNIT
 from gputop_analysis.vram.conf import LARGE_SEGMENT
 
-_LARGE_SEGMENT = LARGE_SEGMENT // 512
+_LARGE_SEGMENT = LARGE_SEGMENT // UNIT
 
 
 class Played(NamedTuple):

@@ -7,13 +7,13 @@ allocated. So the sizes that the allocator gave out are summed, not those that w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.vram.allocator import UNIT, Allocator, OutOfMemoryError
 from gputop_analysis.vram.answer import CATEGORIES, Peak
+from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.quick import play
@@ -22,8 +22,7 @@ from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(NamedTuple):
     """A log after the allocator; bytes."""
 
     taken: npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ def _quick(log: EventLog, capacity: int | None) -> Replayed:
     at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
     taken = UNIT * np.array(found.taken, dtype=np.int64)
     played = Replayed(taken, log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom)
-    return replace(played, allocated_then=int(played.allocated[at_most])) if found.at_most else played
+    return played._replace(allocated_then=int(played.allocated[at_most])) if found.at_most else played
 
 
 def _position(log: EventLog, storage: int) -> int:
@@ -65,6 +64,8 @@ def _position(log: EventLog, storage: int) -> int:
 
 
 def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
+    from gputop_analysis.vram.allocator import Allocator, OutOfMemoryError  # most estimates do without
+
     allocator = Allocator(conf, capacity)
     sizes, streams = log.bytes.tolist(), log.stream.tolist()
     blocks: list = [None] * len(sizes)

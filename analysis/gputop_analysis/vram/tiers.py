@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from gputop_analysis import catalog
-from gputop_analysis.vram import conf, formula, overhead, profiles
+from gputop_analysis.vram import conf, overhead
 from gputop_analysis.vram.answer import TIERS, Peak
 from gputop_analysis.vram.estimate import Estimate
-from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.fits import Fit, Need, fits, smallest
 from gputop_analysis.vram.intervals import interval
 from gputop_analysis.vram.levers import Lever, levers
-from gputop_analysis.vram.replay import peak as replayed
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Setup
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.eventlog import EventLog
 
 Solver = Callable[[int | None], Peak]
 """The peak of one setup where segments may take so many bytes; None: as many as they want."""
@@ -97,16 +99,26 @@ def max_micro_batch(setup: Setup, fitting: Callable[[Setup], bool]) -> int:
 
 def _solver(setup: Setup, tier: str | None, log: EventLog | None) -> Solver:
     if log is not None and tier in (None, "trace"):
+        from gputop_analysis.vram.replay import peak as replayed
+
         options = conf.parse(setup.allocator)
         return lambda room: replayed(log, "trace", options, room)
     if tier == "trace":
         raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
-    profile = None if tier == "formula" else profiles.peak(setup)
+    profile = None if tier == "formula" else _profile(setup, None)
     if profile is not None:
-        return lambda room: profile if room is None else profiles.peak(setup, room) or profile
+        return lambda room: profile if room is None else _profile(setup, room) or profile
     if tier == "profile":
         raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
+    from gputop_analysis.vram import formula
+
     return lambda room: formula.peak(setup, room)
+
+
+def _profile(setup: Setup, room: int | None) -> Peak | None:
+    from gputop_analysis.vram import profiles
+
+    return profiles.peak(setup, room)
 
 
 def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
@@ -137,11 +149,11 @@ def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
     Where that tier does not cover the change, and after a trace, another one estimates both, and their ratio counts.
     """
     setup = answer.setup
-    covered = answer.peak.tier != "formula" and profiles.peak(setup) is not None
+    covered = answer.peak.tier != "formula" and _profile(setup, None) is not None
     unchanged = cache(lambda tier: solve(setup, tier).reserved)
 
     def changed_reserved(changed: Setup) -> int:
-        found = profiles.peak(changed) if covered else None
+        found = _profile(changed, None) if covered else None
         found = found or solve(changed, "formula")
         return round(reserved * found.reserved / unchanged(found.tier))
 
@@ -154,4 +166,4 @@ def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:
     before = next((fit for fit in known if fit.fits), None)
     if spec is None or (before is not None and spec.usable_bytes >= before.memory):
         return lever
-    return replace(lever, gpu=spec.name, gpu_memory=spec.usable_bytes)
+    return lever._replace(gpu=spec.name, gpu_memory=spec.usable_bytes)
