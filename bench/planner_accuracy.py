@@ -2,11 +2,11 @@
 
     python bench/planner_accuracy.py DIR [--json] [--half tune|check] [--write]
 
-``DIR`` holds CSV files of runs (columns: model, params, hidden, layers, heads, kv_heads, ffn, vocab, n_experts, top_k, seq,
-micro_batch, global_batch, gpus, gpus_per_node, gpu_model, dtype, tp, pp, vpp, dp, cp, ep, zero, act_ckpt,
-tokens_per_s_per_gpu, step_time_s, status, peak_mem_gib, framework, interconnect, notes; what a file lacks is left open and
-the planner takes the fastest choice that fits, as people who tune do). Every row is predicted from what it says; none is
-looked up, and its measurement is used for the score alone. ``--write`` makes docs/planner_accuracy.md.
+``DIR`` holds CSV files of runs (columns: model, params, hidden, layers, heads, kv_heads, ffn, vocab, n_experts, top_k,
+seq, micro_batch, global_batch, gpus, gpus_per_node, gpu_model, dtype, tp, pp, vpp, dp, cp, ep, zero, act_ckpt,
+tokens_per_s_per_gpu, step_time_s, status, peak_mem_gib, framework, interconnect, notes; what a file lacks is left open
+and the planner takes the fastest choice that fits, as people who tune do). Every row is predicted from what it says;
+none is looked up, and its measurement is used for the score alone. ``--write`` makes docs/planner_accuracy.md.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _baselines(timed: list[Answer]) -> dict[str, Any]:
 
 
 def _calibrated(timed: list[Answer]) -> dict[str, Any]:
-    """Each model on each GPU corrected by five of its rows (spread evenly over a fixed shuffle), scored on the others."""
+    """Each model on each GPU corrected by five of its rows (the first of a fixed shuffle), scored on the others."""
     groups: defaultdict[tuple[str, str], list[Answer]] = defaultdict(list)
     for one in timed:
         groups[one.case.row.get("model", ""), one.case.cluster.device.name].append(one)
@@ -207,7 +207,18 @@ def _halves(folder: Path, half: str) -> dict[str, Any]:
     return {name: one for name, one in found.items() if one.get("rows_timed")}
 
 
-HEAD = ("source", "rows", "MAPE %", "median %", "Spearman", "in cells", "regret %", "worst %", "5 rows: MAPE %", "memory %")
+HEAD = (
+    "source",
+    "rows",
+    "MAPE %",
+    "median %",
+    "Spearman",
+    "in cells",
+    "regret %",
+    "worst %",
+    "5 rows: MAPE %",
+    "memory %",
+)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -248,7 +259,9 @@ def _baseline_table(found: dict[str, Any]) -> str:
 
 def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
     """The whole of docs/planner_accuracy.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     notes = (ROOT / "bench/planner_accuracy_notes.md").read_text("utf-8")
     parts = [
         "# How accurate the planner is",
@@ -258,7 +271,8 @@ def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
         "## The same by halves\n\nConstants were tuned on one half of the cells (by hash); the other only checks.",
         "Tuned on:\n\n" + table(halves["tune"]),
         "Held out:\n\n" + table(halves["check"]),
-        "## What the pick costs, against two rules of thumb\n\nMean regret in percent over cells of (model, GPUs, batch).",
+        "## What the pick costs, against two rules of thumb",
+        "Mean regret in percent over cells of (model, GPUs, global batch, sequence, GPU, type).",
         _baseline_table(found),
         "## Rows left out\n\n" + _left_out(found),
         notes.strip(),
@@ -268,7 +282,9 @@ def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
 
 def _left_out(found: dict[str, Any]) -> str:
     lines = [
-        f"- {name}: {count} rows, {reason}" for name, one in found.items() for reason, count in one["rows_skipped"].items()
+        f"- {name}: {count} rows, {reason}"
+        for name, one in found.items()
+        for reason, count in one["rows_skipped"].items()
     ]
     return "\n".join(lines) or "None."
 

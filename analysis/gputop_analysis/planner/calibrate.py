@@ -21,6 +21,8 @@ PRIOR_LOG_SD = {"compute": 0.08, "launch": 0.10, "communication": 0.15, "bubble"
 """How far a group's factor is from 1 before anything is measured, as a standard deviation of its logarithm."""
 NOISE_LOG_SD = 0.12
 """What a prediction with the right factors still misses."""
+OUTLIER = 2.0
+"""Misses of so many standard deviations count half."""
 UNCALIBRATED = (0.80, 1.35)
 """Truth over prediction, 10th and 90th percentile over the published runs that were used for tuning."""
 _STEPS = 30
@@ -48,8 +50,8 @@ class Calibration:
 def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration:
     """From predictions of one configuration each and the measured seconds of their steps.
 
-    The most likely factors under log-normal errors and priors (a small Gauss-Newton fit); with few runs those that the
-    runs say nothing about stay at 1.
+    The most likely factors under log-normal errors and priors (a small Gauss-Newton fit, in which runs far off count
+    less: Cauchy weights); those that the runs say nothing about stay at 1.
 
     Raises:
         ValueError: no runs, or not as many measurements as predictions.
@@ -78,7 +80,9 @@ def _fit(table: Floats, truth: Floats) -> Floats:
         slope = weighted / predicted[:, None] / NOISE_LOG_SD
         miss = (np.log(truth) - np.log(predicted)) / NOISE_LOG_SD
         left = np.concatenate([slope, np.diag(1 / spread)])
-        right = np.concatenate([miss, -logs / spread])
+        trust = 1 / np.sqrt(1 + np.square(miss / OUTLIER))
+        left[: len(truth)] *= trust[:, None]
+        right = np.concatenate([miss * trust, -logs / spread])
         logs = logs + np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -0.5, 0.5)
     return np.exp(logs)
 

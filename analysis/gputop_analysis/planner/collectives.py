@@ -30,8 +30,8 @@ class Group:
     bytes_per_s: Floats
     """Of the slowest part of a ring, per rank, one way, with the other groups of the node active."""
     gather_bytes_per_s: Floats
-    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch: on two nodes of H100
-    185 GB/s where the all-reduce had 361 (calib/collectives.csv)."""
+    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch: on two nodes of
+    H100 185 GB/s where the all-reduce had 361 (calib/collectives.csv)."""
     hop_s: Floats
 
 

@@ -10,15 +10,17 @@ from gputop_analysis.catalog.params import moe_layers
 from gputop_analysis.planner import collectives, communication, layers, pipeline, weights
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.layers import Piece
+from gputop_analysis.planner.layout import Floats, Layouts
 
 OVERLAP_SLOWDOWN = 0.13
-"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron's measurement, calib/bandwidth_galvatron.csv)."""
+"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron, calib/bandwidth_galvatron.csv)."""
+INTERLEAVED_SHARE = 0.2
+"""Of a message between stages that is exposed at least where an interleaved schedule sends it beside another chunk."""
 OPTIMIZER_BYTES = {"sgd": 14.0, "sgd-momentum": 22.0, "adafactor": 16.0, "lion": 22.0, "adamw-8bit": 18.0, "none": 0.0}
 ADAM_BYTES = 34.0
-"""Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32 gradient read for the norm
-and the update (8), the half-precision weight written (2)."""
+"""Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32 gradient read for the
+norm and the update (8), the half-precision weight written (2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class _Pass:
     launch: Floats
     forward: Floats
     """Seconds of the forward alone, all parts."""
+    weight_gradient: Floats
+    """Seconds that nothing waits for."""
 
     @property
     def seconds(self) -> Floats:
@@ -65,7 +69,7 @@ class _Pass:
 
 def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -> Cost:
     """Predict every configuration at once."""
-    layer, layer_weight = _mean_layer(job, cluster, layouts)
+    layer = _mean_layer(job, cluster, layouts)
     end = layers.head(job, cluster.device, layouts)
     end_s = end.forward + end.backward
     end_launch = np.maximum(end.host_forward + end.host_backward - end_s, 0)
@@ -75,9 +79,12 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
     micro = layouts.micro_batches(job.global_batch)
     hop = communication.pipeline(job, cluster, layouts)
     slowest = count * layer.seconds + has_head * (end_s + end_launch)
-    exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, np.maximum(hop - slowest / layouts.vpp / 3, 0.2 * hop), hop)
+    behind = np.maximum(hop - slowest / layouts.vpp / 3, INTERLEAVED_SHARE * hop)
+    exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, behind, hop)
     everyone = job.model.layers * layer.seconds + end_s + end_launch
-    bubble = pipeline.bubble_seconds(layouts.pp, layouts.vpp, everyone, slowest, count * layer_weight, schedule)
+    bubble = pipeline.bubble_seconds(
+        layouts.pp, layouts.vpp, everyone, slowest, count * layer.weight_gradient, schedule
+    )
     bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
     data, update = _data_parallel(job, cluster, layouts, count, layer, micro)
     return Cost(
@@ -93,18 +100,22 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
     )
 
 
-def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[_Pass, Floats]:
-    """The mean of dense layers and layers with experts, and its weight-gradient seconds."""
+def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
+    """The mean of dense layers and layers with experts."""
     moes = moe_layers(job.model)
-    found: list[tuple[float, _Pass, Floats]] = []
-    for moe, number in ((False, job.model.layers - moes), (True, moes)):
-        if number:
-            piece = layers.layer(job, cluster.device, layouts, moe)
-            found.append((number / job.model.layers, _pass(job, cluster, layouts, piece, moe), piece.weight_gradient))
+    numbers = {False: job.model.layers - moes, True: moes}
+    found = {
+        moe: _pass(job, cluster, layouts, layers.layer(job, cluster.device, layouts, moe), moe)
+        for moe, number in numbers.items()
+        if number
+    }
     if len(found) == 1:
-        return found[0][1], found[0][2]
-    mean = {f.name: sum(share * getattr(one, f.name) for share, one, _ in found) for f in fields(_Pass)}
-    return _Pass(**mean), sum(share * weight for share, _, weight in found) + 0.0
+        return next(iter(found.values()))
+    share = moes / job.model.layers
+    dense, routed = found[False], found[True]
+    return _Pass(
+        **{f.name: (1 - share) * getattr(dense, f.name) + share * getattr(routed, f.name) for f in fields(_Pass)}
+    )
 
 
 def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool) -> _Pass:
@@ -129,6 +140,7 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         expert_parallel=(1 + full) * ep_f + ep_b,
         launch=launch_forward + np.maximum(host_backward - backward, 0),
         forward=forward + launch_forward,
+        weight_gradient=piece.weight_gradient,
     )
 
 
@@ -149,9 +161,7 @@ def _data_parallel(
     expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp // layouts.ep, 1), stride * layouts.ep)
     grads = job.habits.gradient_bytes * share
     reduce = collectives.all_reduce(cluster, every, grads * held.dense)
-    reduce = reduce + np.where(
-        held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0
-    )
+    reduce = reduce + np.where(held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0)
     scatter = collectives.all_gather(cluster, every, grads * held.dense)
     scatter = scatter + np.where(held.experts > 0, collectives.all_gather(cluster, expert, grads * held.experts), 0.0)
     gather = collectives.all_gather(cluster, every, 2.0 * held.dense * share)

@@ -11,13 +11,13 @@ WAVE_POWER = 0.5
 """How far a half-empty last wave costs: 0 nothing, 1 as much as a full one. Fitted to SimuMax's A100 and B200 tables;
 below 1 since libraries choose smaller tiles or split the inner size where a wave would be empty."""
 UNALIGNED_SHARE = 1 / 12
-"""Speed with rows that are no multiple of 16 bytes, which keeps libraries from the tensor cores: BLOOM's chronicles show
-heads of 108 against 96 and 144 values (bigscience-workshop/bigscience, chronicles-prequel.md, "NHEADS")."""
-_OPERAND_BYTES = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
+"""Speed with rows that are no multiple of 16 bytes, which keeps libraries from the tensor cores: BLOOM's chronicles
+show heads of 108 against 96 and 144 values (bigscience-workshop/bigscience, chronicles-prequel.md, "NHEADS")."""
+_OPERAND_BYTES = {"fp4": 0.5, "fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def seconds(
-    device: Device, m: Floats, k: Floats, n: Floats, dtype: str, batch: float = 1.0, output_bytes: float = 2.0
+    device: Device, m: Floats, k: Floats, n: Floats, dtype: str, batch: Floats | float = 1.0, output_bytes: float = 2.0
 ) -> Floats:
     """Of ``batch`` products (m x k) by (k x n).
 

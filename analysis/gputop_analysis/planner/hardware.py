@@ -11,8 +11,10 @@ from gputop_analysis.data import table
 from gputop_analysis.peaks import find_gpu
 
 GPUS_PER_NODE = 8
-_NIC_GBPS = {"Volta": 100, "Ampere": 200, "Hopper": 400, "Blackwell": 400, "Blackwell Ultra": 800, "CDNA3": 400}
+_NIC_GBPS = {"Volta": 50, "Ampere": 200, "Hopper": 400, "Blackwell": 400, "Blackwell Ultra": 800, "CDNA3": 400}
 """Network of the vendor's own eight-GPU server, Gbit/s per GPU: DGX-1 (4 x 100 for 8), DGX A100, H100, B200, B300."""
+_WITHOUT_SWITCH = ("Pascal", "Volta", "CDNA2", "CDNA3", "CDNA4")
+"""GPUs linked to each other directly, so that few of them use few of the links."""
 _PCIE_BYTES_PER_S = {"3.0": 12e9, "4.0": 21e9, "5.0": 42e9, "6.0": 80e9}
 """Achieved by NCCL through the host, one direction; 4.0 as measured in calib/collectives.csv."""
 
@@ -41,13 +43,14 @@ class Device:
 
     def flops(self, dtype: str) -> float:
         """Peak of matrix products; a type the chip does not have runs in the next wider one."""
-        for kind in (dtype, {"fp8": "bf16", "bf16": "fp16"}.get(dtype, "fp16"), "fp16", "fp32"):
+        wider = {"fp4": ("fp8", "bf16"), "fp8": ("bf16",)}.get(dtype, ())
+        for kind in (dtype, *wider, "fp16", "fp32"):
             if self.peak_flops.get(kind):
                 return self.peak_flops[kind]
         raise ValueError(f"no peak is known for {self.name}")
 
     def share(self, dtype: str) -> float:
-        return self.matmul_share_fp8 if dtype == "fp8" and self.peak_flops.get("fp8") else self.matmul_share
+        return self.matmul_share_fp8 if dtype in ("fp8", "fp4") and self.peak_flops.get(dtype) else self.matmul_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,12 @@ class Cluster:
 
 def device(name: str) -> Device:
     """The GPU of that name or alias. Raises LookupError for one that the catalog does not have."""
-    found = find_gpu(name) or find_gpu(re.sub(r"-(SXM\d?|PCIE).*$", "", name.upper()))
-    if found is None:
-        raise LookupError(f"no GPU is called {name!r}; see gputop catalog list")
-    row = next(row for row in table("gpus.csv") if row["name"] == found.name)
-    return _device(row)
+    parts = re.split(r"[-_ ]+", name)
+    shorter = ("-".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
+    for tried in (name, *shorter):
+        if found := find_gpu(tried):
+            return _device(_row(found.name))
+    return _device(_row(gpu(name).name))
 
 
 def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0) -> Cluster:
@@ -85,10 +89,11 @@ def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "",
     ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is Gbit/s.
     """
     chip = device(gpu_name)
-    row = next(row for row in table("gpus.csv") if row["name"] == chip.name)
-    per_node = min(gpus_per_node or _domain(row), gpus)
-    default = _NIC_GBPS.get(chip.architecture, 100 if _link(row) else 25) * (0.5 if chip.architecture == "Volta" else 1)
-    gbps = gbps_per_node or network_gbps(network) or default * (gpus_per_node or GPUS_PER_NODE)
+    row = _row(chip.name)
+    tray = gpus_per_node or GPUS_PER_NODE
+    domain = max(tray, _domain(row))
+    default = _NIC_GBPS.get(chip.architecture, 100 if _link(row) else 25)
+    gbps = (gbps_per_node or network_gbps(network) or default * tray) * domain / tray
     kind = network_kind(network)
     share = float(_network(kind)["bandwidth_share"])
     link = _link(row)
@@ -96,10 +101,10 @@ def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "",
     return Cluster(
         device=chip,
         gpus=gpus,
-        gpus_per_node=per_node,
+        gpus_per_node=domain,
         link_bytes_per_s=link * chip.all_reduce_share if link else through_host,
         gather_bytes_per_s=link * chip.all_gather_share if link else through_host,
-        switched=bool(link) and chip.architecture not in ("Pascal", "Volta") and "bridge" not in row["interconnect"],
+        switched=not (link and (chip.architecture in _WITHOUT_SWITCH or "bridge" in row["interconnect"])),
         node_bytes_per_s=gbps / 8 * 1e9 * share,
         network=kind,
     )
@@ -133,8 +138,13 @@ def _network(kind: str) -> dict[str, str]:
     return next(row for row in table("calib/networks.csv") if row["kind"] == kind)
 
 
+def _row(name: str) -> dict[str, str]:
+    return next(row for row in table("gpus.csv") if row["name"] == name)
+
+
 def _domain(row: dict[str, str]) -> int:
-    return 72 if "NVL72" in (row.get("interconnect") or "") else GPUS_PER_NODE
+    """GPUs that NVLink joins; 1 where it joins no more than a node."""
+    return 72 if "NVL72" in (row.get("interconnect") or "") else 1
 
 
 def _link(row: dict[str, str]) -> float:
@@ -150,7 +160,7 @@ def _device(row: dict[str, str]) -> Device:
         if known["architecture"] in ("", row["architecture"], row["architecture"].split()[0])
         and known["form_factor"] in ("", row["form_factor"])
     )
-    kinds = ("fp16", "bf16", "fp8")
+    kinds = ("fp16", "bf16", "fp8", "fp4")
     peaks = {kind: 1e12 * float(row[f"{kind}_tflops_dense"]) for kind in kinds if row.get(f"{kind}_tflops_dense")}
     if row.get("fp32_tflops"):
         peaks["fp32"] = 1e12 * float(row["fp32_tflops"])

@@ -15,14 +15,14 @@ class Habits:
     host_us_per_kernel: float = 34.0
     """CPU time to issue one kernel from eager Python."""
     attention: str = "flash"
-    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or cuDNN on Hopper and later)."""
+    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or cuDNN's)."""
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
     balanced_stages: bool = False
     """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
     split_pipeline_messages: bool = True
-    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each sends all (DeepSpeed)."""
+    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each all (DeepSpeed)."""
     pipeline_sync_ms: float = 0.2
     """Added to each message between stages: Megatron-LM synchronises the device after every pair of sends and receives,
     after which the CPU has to run ahead again."""
@@ -32,7 +32,7 @@ class Habits:
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
     fused_accumulation: bool = True
-    """A weight's gradient is added to the held one in the product's epilogue (Megatron's gradient accumulation fusion)."""
+    """A weight's gradient is added to the held one in the product's epilogue, as Megatron-LM does."""
     fused_loss: bool = False
 
 

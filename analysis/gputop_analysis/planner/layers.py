@@ -24,8 +24,9 @@ BACKWARD_FLASH = 2.5
 """Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
 FLASH_SPEED = {"flash-1": 0.6, "flash": 1.0, "flash-3": 1.35}
-"""Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691, figures 4 to 7), the third
-and cuDNN's 1.5 to 2 times faster in the forward on Hopper (arXiv:2407.08608, figure 5)."""
+"""Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691, figures 4 to 7), the
+third and cuDNN's 1.5 to 2 times faster in the forward on Hopper (arXiv:2407.08608, figure 5)."""
+LOW_PRECISION = ("fp8", "fp4")
 FP8_CAST_BYTES = 4.0
 """For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
 
@@ -114,7 +115,7 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
 
 def attention_dtype(job: Job) -> str:
     """What runs where fp8 recipes stay in 16 bits: attention and the head (Transformer Engine's defaults)."""
-    return "bf16" if job.dtype == "fp8" else job.dtype
+    return "bf16" if job.dtype in LOW_PRECISION else job.dtype
 
 
 def _product(
@@ -133,7 +134,7 @@ def _three(
     job: Job, device: Device, rows: Floats, inputs: Floats, outputs: Floats, batch: Floats | float
 ) -> tuple[Floats, Floats, Floats]:
     """The forward product and the two of the backward."""
-    casts = FP8_CAST_BYTES * (job.dtype == "fp8") / (device.bytes_per_s * device.memory_share)
+    casts = FP8_CAST_BYTES * (job.dtype in LOW_PRECISION) / (device.bytes_per_s * device.memory_share)
     forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch) + casts * batch * rows * inputs
     data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
     fused = job.habits.fused_accumulation
@@ -148,7 +149,7 @@ def _three(
 def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
     """Memory traffic of a layer's forward besides its products: norms, residuals, rotary, activation.
 
-    Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two and writes one and a mask (7).
+    Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two, writes one and a mask (7).
     """
     model = job.model
     extra = 1.0 if job.habits.fused_elementwise else 2.0

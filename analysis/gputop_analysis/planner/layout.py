@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+Ints = Floats = Bools = npt.NDArray[Any]
+"""What an array holds; NumPy's own types differ between its versions in what arithmetic returns."""
 
 RECOMPUTE = ("none", "selective", "full")
 """Selective: the attention core alone (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""

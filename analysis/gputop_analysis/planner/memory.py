@@ -29,9 +29,7 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
         )
     }:
         mine = (
-            (layouts.zero == zero)
-            & (layouts.recompute == recompute)
-            & (layouts.sequence_parallel == sequence_parallel)
+            (layouts.zero == zero) & (layouts.recompute == recompute) & (layouts.sequence_parallel == sequence_parallel)
         )
         setup = _setup(job, zero, RECOMPUTE[recompute], sequence_parallel)
         found[mine] = _of_kind(job, setup, layouts.take(mine))
@@ -58,7 +56,7 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
     return Setup(
         model=job.model,
         seq=job.seq,
-        dtype=job.dtype,
+        dtype="fp8" if job.dtype == "fp4" else job.dtype,
         optimizer=job.optimizer,
         attention="eager" if habits.attention == "eager" else "flash",
         checkpointing=recompute,

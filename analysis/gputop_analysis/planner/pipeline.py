@@ -14,11 +14,11 @@ def bubble_seconds(
 ) -> Floats:
     """Seconds of a step in which the slowest stage waits for others.
 
-    ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest stage's share of it;
+    ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest stage's share;
     ``weight_gradient``: the part of ``slowest`` that nothing waits for.
-    1F1B: a micro-batch once through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021, arXiv:2104.04473,
-    section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight gradients,
-    (p - 1)(tF + tB - tW) (Qi et al. 2023, arXiv:2401.10241, table 2).
+    1F1B: a micro-batch once through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight
+    gradients, (p - 1)(tF + tB - tW) (Qi et al. 2023, arXiv:2401.10241, table 2).
     """
     others = np.maximum(everyone - slowest, 0.0)
     if schedule == "zero-bubble":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 
@@ -63,8 +64,12 @@ def _sequence_parallel(row: Row) -> bool:
 
 
 def _zero(row: Row) -> int:
-    text = (row.get("zero") or "").strip()
-    return int(float(text)) if text.replace(".", "").isdigit() else 0
+    if stage := re.search(r"[0-3]", row.get("zero") or ""):
+        return int(stage[0])
+    framework = (row.get("framework") or "").lower()
+    if "fsdp" in framework:
+        return 3
+    return 1 if "nemo" in framework or "core" in framework else 0
 
 
 def _int(row: Row, key: str) -> int:

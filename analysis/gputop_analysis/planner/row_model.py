@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from gputop_analysis.catalog import model as known_model
 from gputop_analysis.catalog.params import params
@@ -37,8 +38,8 @@ def shape_of(row: Row) -> ModelShape:
         kv_heads=_int(row, "kv_heads") or heads,
         ffn=_int(row, "ffn") or 4 * hidden,
         vocab=_int(row, "vocab") or 50257,
-        **_experts(row, known),
     )
+    shape = replace(shape, **_experts(row, known))
     shape = _like_params(shape, float(row.get("params") or 0), row)
     if not shape.layers:
         raise LookupError("no number of layers")
@@ -49,8 +50,8 @@ def habits_of(row: Row, dtype: str) -> Habits:
     """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash attention and reduced
     gradients after the backward; nanotron balances stages and fuses little; FSDP and Megatron-Core overlap.
 
-    With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank, whatever the model (1B to 80B),
-    the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale Playbook's sweep; why is not known.
+    With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank, whatever the model (1B to
+    80B), the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale Playbook's sweep; why is not known.
     """
     framework, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
     gpu = find_gpu(row.get("gpu_model", ""))
@@ -60,12 +61,13 @@ def habits_of(row: Row, dtype: str) -> Habits:
     fused_loss = "ce fusion" in notes or "fused ce" in notes or "liger" in notes
     if "nanotron" in framework:
         return Habits(
-            overlap_gradients=False, balanced_stages=True, fused_elementwise=False, fused_accumulation=False, pipeline_sync_ms=0.8,
-            pipelined_tensor_ms=3.4,
+            overlap_gradients=False, balanced_stages=True, fused_elementwise=False, fused_accumulation=False,
+            pipeline_sync_ms=0.8, pipelined_tensor_ms=3.4,
         )  # fmt: skip
     if early:
         return Habits(
             attention="eager", overlap_gradients=False, pipeline_sync_ms=0.8,
+            gradient_bytes=2 if dtype == "fp16" and (row.get("zero") or "0") == "0" else 4,
             split_pipeline_messages="deepspeed" not in framework, fused_accumulation="deepspeed" not in framework,
         )  # fmt: skip
     if "foundry" in framework or "composer" in framework:
@@ -92,12 +94,12 @@ def _by_name(name: str) -> ModelShape | None:
     return None
 
 
-def _experts(row: Row, known: ModelShape | None) -> dict[str, int]:
+def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
     """Of a mixture of experts; widths stand in the notes or are those of the catalog's model."""
     if not _int(row, "n_experts"):
         return {}
     notes = row.get("notes", "")
-    found = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
+    found: dict[str, Any] = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
     base = known or ModelShape(name="")
     found["moe_ffn"] = _in_notes(notes, r"moe_ffn (\d+)") or _int(row, "moe_ffn") or base.moe_ffn or _int(row, "ffn")
     found["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn

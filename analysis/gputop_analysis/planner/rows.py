@@ -71,7 +71,7 @@ def job_of(row: Row) -> Job:
     except (LookupError, ValueError) as error:
         raise Unreadable(str(error)) from error
     text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower()
-    dtype = "fp8" if "8" in text else "fp16" if "fp16" in text or "float16" in text.replace("bfloat16", "") else "bf16"
+    dtype = dtype_of(row)
     notes = row.get("notes", "").lower()
     habits = habits_of(row, dtype)
     if habits.attention == "eager" and not number(row, "heads") and not number(row, "kv_heads"):
@@ -93,6 +93,13 @@ def _recipe(row: Row) -> str:
     if "deepspeed" in framework or "nanotron" in framework:
         return "deepspeed"
     return "torchtitan" if any(name in framework for name in ("fsdp", "titan")) else "megatron"
+
+
+def dtype_of(row: Row) -> str:
+    """Of the products: ``fp4``, ``fp8``, ``fp16`` or ``bf16``, the last where nothing is said."""
+    text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower().replace("bfloat16", "bf16")
+    kinds = {"fp4": "fp4", "8": "fp8", "bf16": "bf16", "fp16": "fp16", "float16": "fp16"}
+    return next((kind for word, kind in kinds.items() if word in text), "bf16")
 
 
 def cluster_of(row: Row) -> Cluster:

@@ -74,7 +74,11 @@ RULES: tuple[Rule, ...] = (
         "ZeRO-2 and 3 do not go with pipeline stages (gradients of several micro-batches are held)",
         lambda job, x, _: (x.pp == 1) | (x.zero < 2),
     ),
-    Rule("sharding", "ZeRO shards over more than one data-parallel rank", lambda job, x, _: (x.zero == 0) | (x.dp * x.cp > 1)),
+    Rule(
+        "sharding",
+        "ZeRO shards over more than one data-parallel rank",
+        lambda job, x, _: (x.zero == 0) | (x.dp * x.cp > 1),
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from gputop_analysis.planner.pareto import front
 from gputop_analysis.planner.space import Limits, configurations
 
 OBJECTIVES = ("throughput", "cost", "time", "memory")
-"""Fastest step, cheapest million tokens, shortest training (both follow the step where the GPUs are given), most headroom."""
+"""Fastest step, cheapest million tokens, shortest training (the same order where the GPUs are given), most headroom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,11 @@ class Plan:
     @property
     def pareto(self) -> Ints:
         """Indices of those that fit and that no other beats in both step time and memory, fastest first."""
-        mine = self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])] if len(self.order) else self.order
+        mine = (
+            self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
+            if len(self.order)
+            else self.order
+        )
         return mine[np.argsort(self.seconds[mine], kind="stable")]
 
     @property
@@ -55,7 +59,7 @@ class Plan:
         return np.argsort(self.allocated_bytes, kind="stable")[:3]
 
     def mfu(self, index: int) -> float:
-        """Model FLOPs utilisation, 6 FLOP a parameter and token and the attention's (Chowdhery et al. 2022, appendix B)."""
+        """Model FLOPs utilisation (Chowdhery et al. 2022, appendix B)."""
         return model_flops(self.job) / (
             float(self.seconds[index]) * self.cluster.gpus * self.cluster.device.flops(self.job.dtype)
         )
@@ -120,6 +124,8 @@ def model_flops(job: Job) -> float:
     """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper."""
     counts = params(job.model)
     routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
-    active = sum(counts.values()) - counts["experts"] + routed - (0 if job.model.tied_embeddings else counts["embeddings"])
+    active = (
+        sum(counts.values()) - counts["experts"] + routed - (0 if job.model.tied_embeddings else counts["embeddings"])
+    )
     width = job.model.heads * (job.model.head_dim or job.model.hidden // max(job.model.heads, 1))
     return job.tokens * (6.0 * active + 12.0 * job.model.layers * width * job.seq)

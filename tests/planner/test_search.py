@@ -1,0 +1,181 @@
+"""Rules, the search and its front, explanations, and calibration by measured runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputop_analysis.catalog import model
+from gputop_analysis.planner import explain, search
+from gputop_analysis.planner.calibrate import Calibration, calibrate
+from gputop_analysis.planner.cost import cost
+from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.pareto import front
+from gputop_analysis.planner.rules import RULES, allowed, broken
+from gputop_analysis.planner.space import Limits, configurations
+
+LLAMA = Job(model("llama-3-8b"), seq=4096, global_batch=256)
+JOBS = (
+    LLAMA,
+    Job(model("deepseek-v2"), seq=4096, global_batch=512),
+    Job(model("llama-3-70b"), seq=32768, global_batch=64),
+    Job(model("gpt2"), seq=1024, global_batch=96),
+)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return search.plan(LLAMA, cluster("H100", 64))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(JOBS), st.sampled_from([1, 8, 12, 64, 256]))
+def test_every_configuration_keeps_every_rule_in_plain_arithmetic(job, gpus):
+    found = configurations(job, cluster("H100", gpus))
+    for i in np.unique(np.linspace(0, max(len(found) - 1, 0), 40, dtype=int)) if len(found) else ():
+        row = found.row(int(i))
+        tp, pp, cp, dp, ep = (int(row[name]) for name in ("tp", "pp", "cp", "dp", "ep"))
+        assert tp * pp * cp * dp == gpus
+        assert job.model.heads % tp == 0
+        assert job.model.layers % (pp * int(row["vpp"])) == 0
+        assert job.global_batch % (int(row["micro_batch"]) * dp) == 0
+        assert cp == 1 or job.seq % (2 * cp) == 0
+        assert ep == 1 or (job.model.experts % ep == 0 and (dp * cp) % ep == 0)
+        assert int(row["vpp"]) == 1 or pp > 1
+        assert not row["sequence_parallel"] or tp > 1
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"tp": 3, "dp": 2}, "heads"),
+        ({"pp": 5, "dp": 2}, "layers"),
+        ({"dp": 6}, "batch"),
+        ({"vpp": 2, "dp": 4}, "interleaving"),
+        ({"dp": 4, "ep": 2}, "experts"),
+        ({"dp": 4, "sequence_parallel": True}, "sequence"),
+        ({"pp": 2, "dp": 2, "zero": 3}, "parameter sharding in a pipeline"),
+        ({"zero": 1}, "sharding"),
+    ],
+)
+def test_a_broken_rule_is_named(values, rule):
+    layouts = Layouts.of(**values)
+    names = [one.name for one in broken(LLAMA, layouts, int(layouts.world[0]))]
+    assert rule in names
+    assert not allowed(LLAMA, layouts, int(layouts.world[0]))[0]
+
+
+def test_rules_have_different_names_and_a_reason():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(len(rule.reason.split()) > 3 for rule in RULES)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40))
+def test_the_front_is_what_nothing_beats(points):
+    first, second = (np.array(axis, float) for axis in zip(*points, strict=True))
+    kept = front(first, second)
+    for i, point in enumerate(points):
+        beaten = any(a <= point[0] and b <= point[1] and (a, b) != point for a, b in points)
+        assert kept[i] == (not beaten)
+
+
+def test_the_pick_is_fastest_fits_and_is_on_the_front(plan):
+    roomy = ~plan.tight & plan.fits
+    pick = plan.order[0]
+    assert plan.seconds[pick] == plan.seconds[roomy].min()
+    assert plan.allocated_bytes[pick] < plan.cluster.device.usable_bytes
+    faster = plan.seconds[plan.pareto] < plan.seconds[pick]
+    assert np.all(plan.tight[plan.pareto[faster]])
+    lean = search.plan(LLAMA, cluster("H100", 64), objective="memory")
+    assert lean.order[0] in lean.pareto
+    assert lean.allocated_bytes[lean.order[0]] == lean.allocated_bytes.min()
+
+
+def test_mfu_of_the_pick_is_one_that_people_see(plan):
+    assert 0.3 < plan.mfu(int(plan.order[0])) < 0.65
+
+
+def test_nothing_fits_is_told_with_the_nearest():
+    tight = search.plan(Job(model("llama-3-70b"), 4096, 8), cluster("4090", 1))
+    assert len(tight.order) == 0
+    assert len(tight.pareto) == 0
+    assert len(tight.nearest) == 3
+    assert np.all(tight.allocated_bytes[tight.nearest] > tight.cluster.device.usable_bytes)
+
+
+def test_an_impossible_world_and_an_unknown_objective_are_said_in_words():
+    with pytest.raises(ValueError, match="keeps the rules"):
+        search.plan(Job(model("llama-3-8b"), 4096, 7), cluster("H100", 64), Limits(tp=(1,), pp=(1,)))
+    with pytest.raises(ValueError, match="no objective"):
+        search.plan(LLAMA, cluster("H100", 8), objective="beauty")
+
+
+def test_scaling_out_loses_efficiency_and_hours_follow_the_step(plan):
+    found = search.scaling(LLAMA, cluster("H100", 8), (8, 32, 128))
+    assert list(found) == [8, 32, 128]
+    assert found[8] >= found[128]
+    pick = int(plan.order[0])
+    hours = search.training_hours(plan, pick, 1e12)
+    assert hours == pytest.approx(1e12 / float(plan.tokens_per_s_per_gpu[pick]) / 64 / 3600)
+    price = search.cost_per_million_tokens(plan, 2.0)[pick]
+    assert price == pytest.approx(hours * 64 * 2.0 / 1e6)
+
+
+def test_explanations_name_the_largest_part_and_what_makes_another_slower(plan):
+    pick, other = int(plan.order[0]), int(plan.order[-1])
+    assert explain.why(plan, pick).startswith(explain.label(plan, pick))
+    assert next(iter(explain.shares(plan.parts, pick))) == "compute"
+    roomy = [int(i) for i in plan.order if not plan.tight[i]]
+    assert "longer" in explain.why_not(plan, pick, roomy[-1]) or other == pick
+    assert sum(one.delta_s for one in explain.differences(plan, pick, roomy[-1])) == pytest.approx(
+        float(plan.seconds[roomy[-1]] - plan.seconds[pick])
+    )
+    over = int(np.argmax(plan.allocated_bytes))
+    assert "does not fit" in explain.why_not(plan, pick, over)
+
+
+def test_sensitivity_moves_one_parameter(plan):
+    pick = int(plan.order[0])
+    for name, indices in explain.sensitivity(plan, pick).items():
+        assert pick in indices
+        values = getattr(plan.layouts, name)[list(indices)]
+        assert np.all(np.diff(values) > 0)
+
+
+def _runs(factors: dict[str, float], noise: tuple[float, ...]):
+    """Predictions of unlike configurations, and what a machine with those factors would have measured."""
+    layouts = Layouts.of(
+        tp=[1, 2, 8, 1, 2, 4], pp=[1, 1, 1, 8, 4, 2], dp=[8, 4, 1, 1, 1, 1], micro_batch=[4, 4, 2, 1, 1, 2]
+    )
+    parts = [cost(LLAMA, cluster("H100", 8), layouts.take([i])) for i in range(len(layouts))]
+    truth = Calibration(tuple(factors.values()))
+    return parts, [float(truth.seconds(one)[0]) * n for one, n in zip(parts, noise, strict=True)]
+
+
+def test_a_calibration_finds_a_slower_gpu_and_says_how_sure_it_is():
+    parts, measured = _runs({"compute": 1.25, "launch": 1, "communication": 1, "bubble": 1}, (1.0,) * 6)
+    found = calibrate(parts, measured)
+    before = np.mean([abs(float(one.seconds[0]) / t - 1) for one, t in zip(parts, measured, strict=True)])
+    after = np.mean([abs(float(found.seconds(one)[0]) / t - 1) for one, t in zip(parts, measured, strict=True)])
+    assert after < before / 2
+    assert found.factor("compute") == pytest.approx(1.25, abs=0.08)
+    assert found.leave_one_out < 0.08
+    assert found.interval[0] > Calibration().interval[0]
+    assert found.interval[1] < Calibration().interval[1]
+
+
+def test_one_stalled_run_does_not_carry_the_calibration_away():
+    parts, measured = _runs({"compute": 1.0, "launch": 1, "communication": 1, "bubble": 1}, (1, 1, 8, 1, 1, 1))
+    assert calibrate(parts, measured).factor("compute") == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_calibration_without_runs_is_refused_and_an_empty_one_changes_nothing():
+    with pytest.raises(ValueError, match="at least one"):
+        calibrate([], [])
+    parts = cost(LLAMA, cluster("H100", 8), Layouts.of(dp=8))
+    assert Calibration().seconds(parts) == pytest.approx(parts.seconds)
+    assert np.isnan(calibrate([parts], [1.0]).leave_one_out)
