@@ -101,7 +101,7 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     """Queries, keys and values as the kernel takes them, its output, and for the eager one the scores of every head."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
-    eager = d.setup.attention == "eager" or (d.setup.attention == "sdpa" and capped(d))
+    eager = d.setup.attention == "eager" or (d.setup.attention == "sdpa" and (capped(d) or by_math(d)))
     repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d))
@@ -176,6 +176,12 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
 
 def _passes(d: Dims, linear: Linear) -> Number:
     return d.model.top_k if linear.part == "experts" else 1
+
+
+def by_math(d: Dims) -> bool:
+    """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the memory-efficient one knows no
+    groups of heads."""
+    return d.compute == 4 and 0 < d.model.kv_heads < d.model.heads and d.recipe != "megatron"
 
 
 def written_out(d: Dims) -> bool:

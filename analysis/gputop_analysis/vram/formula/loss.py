@@ -15,7 +15,11 @@ from gputop_analysis.vram.formula.habits import Habits
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
+FUSED_ROWS = 8
+"""Bytes of a token and hidden channel in a fused linear cross-entropy: it takes as many rows at a time as make their
+logits no larger than the hidden states (in both types), and makes the gradient of all rows in the forward pass."""
 FP32_COPIES = 12.0
+"""Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the log softmax."""
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a
 copy."""
@@ -37,7 +41,8 @@ def loss(d: Dims, kept: Habits) -> Loss:
     """Of logits and loss; nothing where the logits are never whole."""
     entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
-        return Loss(0 * entries, 0 * entries, 0 * entries)
+        rows = FUSED_ROWS * d.model.hidden + 0 * entries
+        return Loss(rows, 0 * entries, rows)
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
@@ -45,6 +50,14 @@ def loss(d: Dims, kept: Habits) -> Loss:
         return Loss(entries * forward, entries * backward, entries * backward)
     cached = FP32_COPIES if (d.recipe != "megatron" and backward >= FP32_COPIES) or d.setup.kernels else backward
     return Loss(entries * forward, entries * backward, entries * cached)
+
+
+def head_buffers(d: Dims) -> Number:
+    """Of a fused linear cross-entropy whose head is trained: the head's gradient, made in the forward pass, and the
+    product of one piece that is added to it (Hsu et al. 2024, Liger Kernel, section 3)."""
+    if d.setup.loss != "fused" or not trains_base(d):
+        return 0
+    return 2 * d.compute * d.model.vocab * d.model.hidden / d.tp
 
 
 def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from gputop_analysis.vram.formula import activations, communication, vision
 from gputop_analysis.vram.formula.activations import Kept
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits, habits
-from gputop_analysis.vram.formula.loss import final_norm, loss
+from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.reserved import Blocks
 from gputop_analysis.vram.formula.states import States, states
@@ -56,7 +56,7 @@ def step(d: Dims) -> Step:
         | {
             "gradients": early,
             "activations": whole + norm,
-            "logits_loss": entries * ends.forward,
+            "logits_loss": entries * ends.forward + head_buffers(d) * d.last,
             "communication": buffers,
             "temporaries": casts,
         },
@@ -91,12 +91,13 @@ def step(d: Dims) -> Step:
     }
     constant = sum(always.values()) + held_by_libraries
     blocks = Blocks(
-        lasting=constant + late,
+        states=constant,
         activations=whole + norm + work + buffers + reduced,
         loss=entries * ends.cached,
+        early=early,
+        rising=late - early,
         update=update,
         passes=_highest(found_phases[name] for name in PASSES),
-        states=constant,
     )
     return Step(found_phases, blocks, one)
 
@@ -162,8 +163,10 @@ def _work(d: Dims, layer: Kept) -> Number:
 
 
 def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
-    """16-bit copies of fp32 weights that autocast keeps: of all linear layers, with checkpointing of one."""
+    """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or, with
+    checkpointing, of one."""
     if not kept.casts_weights:
         return np.float64(0)
     share = 1 if d.setup.checkpointing == "none" else 1 / np.maximum(d.layers, 1)
-    return sum((part.count * d.compute * share for part in found if part.linear or part.name == "head"), np.float64(0))
+    linear = sum((part.count for part in found if part.linear), np.float64(0))
+    return d.compute * (linear * share + d.model.vocab * d.model.hidden / d.tp * d.last)

@@ -18,8 +18,9 @@ FRAGMENTS = 0.06
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
 RECORDED_STREAM = 0.2
 """The same under FSDP1, whose gathered weights are freed when another stream is done with them (``record_stream``)."""
-UPDATE_APART = 0.5
-"""Of the smaller of update and activations, what does not share segments with the other, parameters one by one."""
+APART, SHARED = 1.05, 0.6
+"""Of gradients and update, what needs segments of its own where there are no activations, and how much less where there
+are as many: freed one by one they leave room for both. Under FSDP, in flat blocks, all of it."""
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 SEGMENT = 2 << 20
@@ -32,16 +33,18 @@ FSDP1."""
 class Blocks:
     """Bytes by what keeps to its own segments."""
 
-    lasting: Number
-    """Weights, optimizer states, gradients, libraries' workspaces."""
+    states: Number
+    """Weights, optimizer states, libraries' workspaces: what is there all the time."""
     activations: Number
     """Of all layers, with the working set of one and its communication."""
     loss: Number
+    early: Number
+    """Gradients that are there before the backward pass."""
+    rising: Number
+    """Gradients that come with it."""
     update: Number
     passes: Number
-    """Most that is allocated in the forward and backward pass, and of it"""
-    states: Number
-    """what is there all the time."""
+    """Most that is allocated in the forward and backward pass."""
 
 
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
@@ -52,11 +55,11 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
         return _whole(allocated + EXPANDABLE * (blocks.activations + blocks.loss)), _whole(allocated)
     sharded = d.setup.parallel.sharding
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
-    moving = blocks.activations * (1 + share) + blocks.loss
-    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else UPDATE_APART
-    both = np.maximum(moving, blocks.update) + apart * np.minimum(moving, blocks.update)
-    plenty = np.maximum(blocks.lasting + both, least)
-    return _whole(plenty), _whole(least)
+    after = blocks.rising + blocks.update
+    filled = np.minimum(1, blocks.activations / np.maximum(after, 1))
+    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else APART - SHARED * filled
+    passes = blocks.states + blocks.early + blocks.activations * (1 + share) + blocks.loss
+    return _whole(np.maximum(passes + apart * after, least)), _whole(least)
 
 
 def _crowded(d: Dims, blocks: Blocks) -> Number:
