@@ -21,7 +21,7 @@ def lines(estimate: Estimate, width: int = 80) -> list[Row]:
     inner = min(max(width, _LEAST), _MOST) - 2
     rows = _head(estimate, inner)
     rows += [[], vram.total_bar(estimate, inner, mono=not _coloured()), *vram.table(estimate, inner, not _coloured())]
-    rows += [[], *vram.peak_rows(estimate, inner)]
+    rows += [[], *vram.peak_rows(estimate, inner, 4)]
     rows += [[], *_fits(estimate, inner)]
     if estimate.levers:
         rows += [[], [("to need less", "bold accent")], *vram.lever_rows(estimate, inner)[:LEVERS]]
@@ -43,7 +43,7 @@ def _head(estimate: Estimate, width: int) -> list[Row]:
     said = wrap(how, width - len(name) - 2)
     rows: list[Row] = [[(name, "bold text"), ("  " + said[0], "muted")]]
     rows += [[(" " * (len(name) + 2) + line, "muted")] for line in said[1:]]
-    return [*rows, [], vram.headline(estimate), vram.figures(estimate)]
+    return [*rows, [], vram.headline(estimate), vram.figures(estimate, width)]
 
 
 def _fits(estimate: Estimate, width: int) -> list[Row]:

@@ -203,6 +203,7 @@ def shown(line: Line) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     empty = {"weights": "as computed", "grad_dtype": "as weights", "quant": "none", "allocator": "default", GPU: "any"}
+    empty["transformers"] = "as installed"
     return str(value) if value != "" else empty.get(line.name, "none")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gputop import palette
 from gputop.render import numbers
-from gputop.render.bars import bar, spark, stacked_bar
+from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
 from gputop.render.rows import Row, left, right, row_width, shorten, wrap
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ def headline(estimate: Estimate) -> Row:
     ]
 
 
-def figures(estimate: Estimate) -> Row:
+def figures(estimate: Estimate, width: int = 80) -> Row:
     """Allocated, reserved and what is not PyTorch's."""
     peak = estimate.peak
     row: Row = [("allocated ", "muted"), (gib(peak.allocated), "text"), ("  reserved ", "muted")]
-    row += [(gib(peak.reserved), "text"), ("  CUDA context ", "muted"), (gib(estimate.context), "text")]
+    context = "  CUDA context " if width >= 64 else "  CUDA "
+    row += [(gib(peak.reserved), "text"), (context, "muted"), (gib(estimate.context), "text")]
     return [*row, ("  NCCL ", "muted"), (gib(estimate.nccl), "text")] if estimate.nccl else row
 
 
@@ -135,8 +136,8 @@ def title(category: str) -> str:
     return special.get(category, category.replace("_", " "))
 
 
-def peak_rows(estimate: Estimate, width: int) -> list[Row]:
-    """Which operation is the peak, and the course of one step."""
+def peak_rows(estimate: Estimate, width: int, height: int = 1) -> list[Row]:
+    """Which operation is the peak, and the course of one step in ``height`` rows."""
     peak = estimate.peak
     rows: list[Row] = [[("peak in ", "muted"), (shorten(peak.operation, width - 8), "text")]]
     if peak.phases:
@@ -144,10 +145,17 @@ def peak_rows(estimate: Estimate, width: int) -> list[Row]:
         for name, size in peak.phases.items():
             row += [(("  " if row else "") + name + " ", "muted"), (gib(size), "text")]
         rows += [row] if row_width(row) <= width else []
-    if peak.timeline:
-        values = resampled([size for _, size in peak.timeline], width - 8)
-        rows.append([("a step  ", "muted"), *spark(values, width - 8, max(values), "allocated")])
-    return rows
+    return rows + (_timeline(peak.timeline, width, height) if peak.timeline else [])
+
+
+def _timeline(timeline: Sequence[tuple[float, int]], width: int, height: int) -> list[Row]:
+    """Allocated bytes over one step: a line of blocks, or columns with the scale at the left."""
+    values = resampled([size for _, size in timeline], width - 8)
+    if height < 3:
+        return [[("a step  ", "muted"), *spark(values, width - 8, max(values), "allocated")]]
+    drawn = stacked_columns([[value] for value in values], ["allocated"], ["a"], height, max(values), False)
+    labels = [gib(max(values)), *[""] * (height - 2), "a step"]
+    return [[(left(label, 8), "muted"), *row] for label, row in zip(labels, drawn, strict=True)]
 
 
 def resampled(values: list[int], count: int) -> list[float]:

@@ -29,6 +29,7 @@ _FIRST = (
 )
 """GPUs that are named first among those of one size."""
 NAMES_AT_MOST = 4
+_WIDE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,13 @@ def _row(size: Size, width: int) -> Row:
     mark, style = ("✓", "good") if size.fits else ("✖", "critical")
     word = f"{gib(size.headroom)} left" if size.headroom >= 0 else f"{gib(-size.headroom)} short"
     if size.fits and size.headroom < 0:
-        word = "only by giving its cache back"
+        word = "only by giving its cache back" if width >= _WIDE else "just"
     if size.some:
-        word = f"only {', '.join(size.some[:2])}" + (" …" if len(size.some) > 2 else "")
+        named = size.some[: 2 if width >= _WIDE else 1]
+        word = f"only {', '.join(named)}" + (" …" if len(size.some) > len(named) else "")
     if size.tight:
-        mark, style, word = "≈", "medium", word + ", uncertain"
+        mark, style = "≈", "medium"
+        word += ", uncertain" if width >= _WIDE else ""
     start: Row = [(mark + " ", style), (right(f"{size.memory_gb} GB", 6) + "  ", "text")]
     room = width - row_width(start) - len(word) - 2
     names = ", ".join(size.names[:NAMES_AT_MOST]) + (" …" if len(size.names) > NAMES_AT_MOST else "")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TWO_COLUMNS = 110
 _DIFFERENCES = 4
 MOST_FITS = 9
+TIMELINE = 6
+"""Rows of the course of a step, where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def draw(answer: Answer, width: int, height: int, lever: int | None = None, mono
         half = (width - 3) // 2
         room = height - len(rows) - 1
         lefts = _made_of(found, half, room, mono, against) + [[], *_notes(found, half)]
-        rights = _where(found, width - half - 3, room, lever)
+        rights = _where(found, width - half - 3, room, lever)[1:]
         return [*rows, [], *beside(lefts[:room], half, rights, 3)]
     room = height - len(rows)
     upper = _made_of(found, width, room // 2 + 2, mono, against)
@@ -64,7 +66,7 @@ def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
     if answer.base is not None and not end:
         change, style = vram.difference(found.device_total - answer.base.device_total)
         end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
-    rows = [spread(vram.headline(found), end, width), clip(vram.figures(found), width)]
+    rows = [spread(vram.headline(found), end, width), clip(vram.figures(found, width), width)]
     if answer.base is not None:
         changes = list(differences(answer.base.setup, found.setup))
         said = ", ".join(f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES])
@@ -94,8 +96,8 @@ def _memory(found: Estimate) -> int:
 
 def _made_of(found: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None) -> list[Row]:
     rows = vram.table(found, width, mono, against)
-    peak = vram.peak_rows(found, width)
     room = height - len(rows)
+    peak = vram.peak_rows(found, width, min(max(room - 8, 1), TIMELINE))
     return [*rows, *([[]] if room > len(peak) else []), *peak[: max(1, room)]]
 
 
