@@ -92,9 +92,19 @@ def test_no_micro_batch_fits_a_small_gpu():
     assert estimate(LLAMA, "formula", gpu="T4").max_micro_batch == 0
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 64, 100])
-def test_the_search_finds_the_last_that_fits(most):
-    assert max_micro_batch(LLAMA, lambda setup: setup.micro_batch <= most) == most
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 7, 64, 100, 4096])
+@pytest.mark.parametrize("flat", [0, 30, 1000])
+def test_the_search_finds_the_last_that_fits_in_a_few_looks(most, flat):
+    """Of a line that may begin flat, as where the update needs more than a small batch."""
+    looks = []
+
+    def needs(setup):
+        looks.append(setup.micro_batch)
+        return max(flat, 10 * setup.micro_batch)
+
+    room = 10 * most + 5
+    assert max_micro_batch(LLAMA, needs, room) == (most if room >= flat else 0)
+    assert len(looks) <= 20
 
 
 def test_a_replay_is_asked_only_between_allocated_and_reserved():

@@ -60,7 +60,7 @@ def estimate(
     besides = overhead.CONTEXT + overhead.nccl(setup)
     solver = _solver(setup, tier, log)
     found = solver(None)
-    need = Need(found.allocated, found.reserved, lambda room: not solver(room).oom)
+    need = Need(found.allocated, found.reserved, _runs_in(setup, found, solver))
     room = None if capacity is None else max(capacity - besides, 0)
     answer = Estimate(
         setup=setup,
@@ -84,16 +84,39 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
     return _solver(setup, tier, None)(None)
 
 
-def max_micro_batch(setup: Setup, fitting: Callable[[Setup], bool]) -> int:
-    """The largest micro-batch for which ``fitting`` holds; 0: not even one. More tokens never need less."""
-    if not fitting(setup.but(micro_batch=1)):
+def max_micro_batch(setup: Setup, needs: Callable[[Setup], int], room: int) -> int:
+    """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never need less.
+
+    Memory is nearly a straight line in the micro-batch, so the line through two points says where to look; every other
+    look halves what is left, for where it is bent.
+    """
+
+    def need(size: int) -> int:
+        return needs(setup.but(micro_batch=size))
+
+    low, at_low, high, at_high = 1, need(1), 2, need(2)
+    if at_low > room:
         return 0
-    low, high = 1, 2
-    while high <= MOST and fitting(setup.but(micro_batch=high)):
-        low, high = high, 2 * high
+    if at_high <= room:
+        slope = max(at_high - at_low, 1)
+        low, at_low = high, at_high
+        high = min(low + (room - at_high) // slope + 1, MOST)
+        at_high = need(high)
+    while at_high <= room and high < MOST:
+        low, at_low = high, at_high
+        high = min(2 * high, MOST)
+        at_high = need(high)
+    if at_high <= room:
+        return high
+    look = 0
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fitting(setup.but(micro_batch=middle)) else (low, middle)
+        share = 0.5 if look % 2 else (room - at_low) / (at_high - at_low)
+        middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        at_middle = need(middle)
+        low, at_low, high, at_high = (
+            (middle, at_middle, high, at_high) if at_middle <= room else (low, at_low, middle, at_middle)
+        )
+        look += 1
     return low
 
 
@@ -121,6 +144,22 @@ def _profile(setup: Setup, room: int | None) -> Peak | None:
     return profiles.peak(setup, room)
 
 
+def _runs_in(setup: Setup, found: Peak, solver: Solver) -> Callable[[int], bool]:
+    """Whether it runs where segments may take so many bytes."""
+    if found.tier != "profile":
+        return lambda room: not solver(room).oom
+    from gputop_analysis.vram import profiles
+    from gputop_analysis.vram.replay import replay
+
+    options, log = conf.parse(setup.allocator), cache(lambda: profiles.events(setup))
+
+    def runs(room: int) -> bool:
+        events = log()
+        return events is not None and not replay(events, options, room).oom
+
+    return runs
+
+
 def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
     """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs out of memory."""
     if room >= free.reserved:
@@ -137,7 +176,7 @@ def _advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
     if wanted is None:
         return replace(answer, levers=found)
     room = wanted.usable_bytes - answer.context - answer.nccl
-    most = max_micro_batch(answer.setup, lambda changed: again(changed) <= room)
+    most = max_micro_batch(answer.setup, again, room)
     if need.within(room):
         most = max(most, answer.setup.micro_batch)
     return replace(answer, levers=found, gpu=wanted.name, max_micro_batch=most)
