@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List
 
 import torch
@@ -18,6 +19,7 @@ Setup = Dict[str, Any]
 def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]) -> nn.Module:
     """Give the model storages as its data parallelism has them, make it known to the tracker, and wrap it."""
     sharding, world = sharding_of(setup)
+    refuse(setup)
     if world == 1 or sharding == "none":
         build.materialize(model)
         tracker.attach(model, head)
@@ -27,6 +29,23 @@ def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: Li
     tracker.stream = distributed_groups.current_stream
     notes.append("rank 0 of %d data-parallel ranks; the others are not run" % world)
     return _WRAPPERS[sharding](model, setup, tracker, head)
+
+
+def refuse(setup: Setup) -> None:
+    """What the trace does not know.
+
+    Raises:
+        ValueError: a kind of parallelism that only the other tiers know.
+    """
+    parallel = setup.get("parallel") or {}
+    sharding, world = sharding_of(setup)
+    split = [name for name in ("tp", "pp", "cp", "ep") if int(parallel.get(name) or 1) > 1]
+    if split:
+        raise ValueError("%s is not traced; the formula tier knows it" % " x ".join(name.upper() for name in split))
+    if world > 1 and sharding != "none" and sharding not in _WRAPPERS:
+        raise ValueError("%s is not traced; the formula tier knows it" % sharding)
+    if (parallel.get("offload") or "none") != "none":
+        raise ValueError("offload to the host is not traced under sharding; the formula tier knows it")
 
 
 def sharding_of(setup: Setup) -> Any:
@@ -50,12 +69,30 @@ def attach_sharded(tracker: Tracker, model: nn.Module, head: Any, shard: Callabl
         inner = getattr(module, "_fsdp_wrapped_module", None)
         if inner is not None:
             tracker.places.adopt(module, inner)
+            _know_flat(tracker, module, paths.get(id(inner), ""))
         path = paths.get(id(module), "")
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             tracker.places.know(tensor, (path, layer_of(path, layers)))
             tracker.tag(tensor, "weights", path)
             tracker.watch_gradient(tensor)
     return wrapped
+
+
+def _know_flat(tracker: Tracker, unit: Any, path: str) -> None:
+    """The flat parameter of a unit of FSDP1, and its gradient, which is set when the backward is over."""
+    handle = unit._handle
+    if handle is None:
+        return
+    flat = handle.flat_param
+    tracker.places.know(flat, (path, layer_of(path, tracker.layers)))
+    mark = tracker.mark
+
+    def mark_and_tag(phase: str, step: Any = None) -> None:
+        mark(phase, step)
+        if phase in ("clip", "optimizer") and flat.grad is not None:
+            tracker.tag(flat.grad, "gradients", path)
+
+    tracker.mark = mark_and_tag  # type: ignore[method-assign]
 
 
 def _ddp(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
@@ -71,7 +108,6 @@ def _ddp(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Modu
 
 def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
-    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     kinds = {type(layer) for layer in _layers(model)}
     mixed = None
@@ -80,9 +116,11 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
         mixed = MixedPrecision(param_dtype=low, reduce_dtype=low, buffer_dtype=low)
 
     def shard() -> nn.Module:
+        for parameter in model.parameters():
+            _store_as_floats(parameter)
         wrapped = FullyShardedDataParallel(
             model,
-            auto_wrap_policy=ModuleWrapPolicy(kinds) if kinds else None,
+            auto_wrap_policy=_wrap_policy(kinds, bool(setup.get("lora"))),
             mixed_precision=mixed,
             device_id=torch.device("cpu"),
             use_orig_params=True,
@@ -91,6 +129,26 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
         return wrapped
 
     return attach_sharded(tracker, model, head, shard)
+
+
+def _wrap_policy(kinds: Any, adapted: bool) -> Any:
+    """Each repeated layer is a unit; with adapters each of those too, as ``fsdp_auto_wrap_policy`` of peft has it."""
+    from torch.distributed.fsdp.wrap import _or_policy, lambda_auto_wrap_policy, transformer_auto_wrap_policy
+
+    def trained_leaf(module: nn.Module) -> bool:
+        weight = getattr(module, "weight", None)
+        return weight is not None and weight.requires_grad and not list(module.named_children())
+
+    policies = [functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=kinds)]
+    if adapted:
+        policies.insert(0, functools.partial(lambda_auto_wrap_policy, lambda_fn=trained_leaf))
+    return functools.partial(_or_policy, policies=policies)
+
+
+def _store_as_floats(parameter: Any) -> None:
+    """Packed weights are stored as bf16, or else they could not be sharded (``bnb_4bit_quant_storage``)."""
+    if parameter.dtype in (torch.uint8, torch.int8):
+        parameter.data = parameter.data.flatten().view(torch.bfloat16)[:, None]
 
 
 def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:

@@ -45,7 +45,7 @@ class BucketedModel(nn.Module):
         self.require_backward_grad_sync = True
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         _broadcast(list(module.parameters()))
-        self.buckets = []  # type: List[torch.Tensor]
+        self.buckets: List[torch.Tensor] = []
         for group in assign(trained, int((bucket_cap_mb or BUCKET_MB) * (1 << 20))):
             bucket = group[0].detach().new_empty(sum(parameter.numel() for parameter in group))
             self.buckets.append(bucket)
@@ -77,11 +77,11 @@ class BucketedLayers(nn.Module):
     def __init__(self, module: nn.Module, place_of: Callable[[Any], Any]) -> None:
         super().__init__()
         self.module = module
-        parts = {}  # type: Dict[Any, List[Any]]
+        parts: Dict[Any, List[Any]] = {}
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parts.setdefault(place_of(parameter)[1], []).append(parameter)
-        self.buckets = []  # type: List[Any]
+        self.buckets: List[Any] = []
         for part in parts.values():
             for group in assign(part, BUCKET_MB << 20, BUCKET_MB << 20):
                 size = sum(parameter.numel() for parameter in group)
@@ -93,8 +93,9 @@ class BucketedLayers(nn.Module):
 
 def assign(parameters: List[Any], limit: int, first: int = FIRST_BUCKET_BYTES) -> List[List[Any]]:
     """The parameters of each bucket."""
-    groups, open_groups = [], {}  # type: List[List[Any]], Any
-    sizes = {}  # type: Any
+    groups: List[List[Any]] = []
+    open_groups: Dict[Any, List[Any]] = {}
+    sizes: Any = {}
     for parameter in reversed(parameters):
         key = parameter.dtype
         if key not in open_groups:

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict
 import torch
 import torch.distributed as dist
 
-_STREAMS = {}  # type: Dict[int, Any]
-_TRACKER = {}  # type: Dict[str, Any]
+_STREAMS: Dict[int, Any] = {}
+_TRACKER: Dict[str, Any] = {}
 
 
 def start(world: int) -> None:

@@ -82,7 +82,7 @@ def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
     """The first of the batches that the first layer suggests which the model takes."""
     inputs = [name for name, one in inspect.signature(model.forward).parameters.items() if one.default is one.empty]
     inputs = [name for name in inputs if name not in ("args", "kwargs")] or ["x"]
-    problem = None  # type: Optional[Exception]
+    problem: Optional[Exception] = None
     for first in _candidates(model):
         batch = [first] + [torch.zeros_like(first) for _ in inputs[1:]]
         try:

@@ -60,7 +60,7 @@ def read(path: str) -> Dict[str, Any]:
 
 def module_classes(tree: ast.AST) -> List[str]:
     """Classes of the source that derive from a module of torch or Lightning, directly or through another of them."""
-    found = []  # type: List[str]
+    found: List[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             bases = {_last_name(base) for base in node.bases}
@@ -71,7 +71,7 @@ def module_classes(tree: ast.AST) -> List[str]:
 
 def _constants(tree: ast.AST) -> Dict[str, Any]:
     """Names that are given a constant once, and defaults of ``add_argument("--name", default=...)``."""
-    values = {}  # type: Dict[str, Any]
+    values: Dict[str, Any] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Constant):
             values[_last_name(node.targets[0])] = node.value.value
@@ -87,7 +87,7 @@ def _constants(tree: ast.AST) -> Dict[str, Any]:
 
 def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
     """Names of models first, then of tokenizers and configurations, each once."""
-    ranked = []  # type: List[Any]
+    ranked: List[Any] = []
     for call in calls:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"):
             continue
@@ -100,7 +100,7 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
 
 
 def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]:
-    found = {}  # type: Dict[str, Any]
+    found: Dict[str, Any] = {}
     for call in calls:
         name = _last_name(call.func)
         if name in _OPTIMIZERS:

@@ -34,7 +34,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     source = fallback_source.read(options.script)
     if options.no_execute:
         return _answer({"how": "source", "tried": [], **source}, 0)
-    tried = []  # type: List[Dict[str, str]]
+    tried: List[Dict[str, str]] = []
     trace = None
     for way, does in _WAYS:
         _say("trying to %s" % does)

@@ -36,7 +36,7 @@ class Devices(TorchFunctionMode):
         super().__init__()
         self.fakes = fakes
         tensor = torch.Tensor
-        self._special = {
+        self._special: Dict[Any, Callable[..., Any]] = {
             tensor.to: self._to,
             tensor.cuda: lambda func, args, kwargs: self._gpu(args[0]),
             tensor.cpu: lambda func, args, kwargs: self._to(tensor.to, (args[0], "cpu"), {}),
@@ -48,7 +48,7 @@ class Devices(TorchFunctionMode):
             tensor.get_device: lambda func, args, kwargs: 0 if on_gpu(args[0]) else -1,
             tensor.is_cuda.__get__: lambda func, args, kwargs: on_gpu(args[0]),  # type: ignore[attr-defined]
             tensor.device.__get__: self._device,  # type: ignore[attr-defined]
-        }  # type: Dict[Any, Callable[..., Any]]
+        }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

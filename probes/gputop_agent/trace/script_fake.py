@@ -39,9 +39,9 @@ class Fakes(TorchDispatchMode):
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.named_gpu = False
         """Whether the script ever asked for a GPU."""
-        self.moved = lambda tensor: None  # type: Callable[[torch.Tensor], Any]
+        self.moved: Callable[[torch.Tensor], Any] = lambda tensor: None
         """Called with a tensor of the host whose memory is the GPU's from now on."""
-        self._place = None  # type: Optional[bool]
+        self._place: Optional[bool] = None
 
     @contextlib.contextmanager
     def placing(self, gpu: bool) -> Iterator[None]:

@@ -59,8 +59,16 @@ class Run:
 
     def _stage(self) -> None:
         """All that stands between the script and this machine."""
-        from . import script_cuda, script_device, script_distributed, script_fake, script_libraries, script_steps
-        from . import script_torch, script_tracker
+        from . import (
+            script_cuda,
+            script_device,
+            script_distributed,
+            script_fake,
+            script_libraries,
+            script_steps,
+            script_torch,
+            script_tracker,
+        )
 
         self.fakes = script_fake.Fakes()
         self.tracker = script_tracker.ScriptTracker()

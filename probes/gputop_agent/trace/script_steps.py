@@ -26,13 +26,13 @@ class Steps:
         self.finished = finished
         self.done = 0
         """Whole steps so far; a step ends when each optimizer in use has stepped."""
-        self.notes = []  # type: List[str]
-        self.models = []  # type: List[nn.Module]
+        self.notes: List[str] = []
+        self.models: List[nn.Module] = []
         self.deadline = float("inf")
-        self._attached = set()  # type: Set[int]
+        self._attached: Set[int] = set()
         self._depth = 0
-        self._optimizers = []  # type: List[Any]
-        self._stepped = {}  # type: Dict[int, int]
+        self._optimizers: List[Any] = []
+        self._stepped: Dict[int, int] = {}
         self._leader_steps = 0
         self._in_step = 0
         self._in_backward = 0

@@ -88,7 +88,7 @@ def true_rows(mask: torch.Tensor) -> int:
 
 def without_masks(indices: Any, make: Any) -> List[Any]:
     """The indices of ``x[...]`` with each boolean mask replaced by as many integers as it lets through."""
-    out = []  # type: List[Any]
+    out: List[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             out.append(index)
