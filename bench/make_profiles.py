@@ -18,6 +18,7 @@ import time
 import traceback
 import warnings
 from dataclasses import asdict
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,16 @@ def main() -> int:
 
 
 def wanted(families: list[str]) -> list[tuple[str, list[Any]]]:
-    """(variant, its setups, one for each trace) of the families asked for."""
-    found = {}
+    """(variant, its setups, one for each trace) of the families asked for, what is worth most first."""
+    found: dict[str, tuple[int, list[Any]]] = {}
     for family in families or STRUCTURES:
         for structure in STRUCTURES[family]:
-            for training in trainings(family, structure):
-                setups = [setup(family, structure, training, at) for at in TRACES]
+            for way in trainings(family, structure):
+                setups = [setup(family, structure, way.fields, at) for at in TRACES]
                 name = variant(setups[0])
-                assert name is not None, (family, structure, training)
-                found[name] = setups
-    return list(found.items())
+                assert name is not None, (family, structure, way)
+                found.setdefault(name, (way.rank, setups))
+    return [(name, setups) for name, (_, setups) in sorted(found.items(), key=lambda item: item[1][0])]
 
 
 def profile(setups: list[Any]) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def in_order(events: list[int]) -> list[int]:
 
 def recognised(documents: list[dict[str, Any]], sizes: list[dict[str, int]]) -> dict[str, Any]:
     """The encoded profile of alike documents."""
-    terms = Terms(sizes[: len(documents)])
+    terms = terms_of(tuple(tuple(each.items()) for each in sizes[: len(documents)]))
     found: dict[Term, int] = {}
     for rows in zip(*(document["storages"] for document in documents), strict=True):
         term = product(terms, [row[0] for row in rows], rows[0], documents[0]["strings"])
@@ -139,6 +140,12 @@ def without_scalars(document: dict[str, Any]) -> dict[str, Any]:
     storages = [list(row) for row, each in zip(document["storages"], kept, strict=True) if each]
     marks = [[places[at], phase, step] for at, phase, step in document["marks"]]
     return {**document, "storages": storages, "events": events, "marks": marks}
+
+
+@cache
+def terms_of(sizes: tuple[tuple[tuple[str, int], ...], ...]) -> Terms:
+    """The products of these dimensions, the same for many variants."""
+    return Terms([dict(each) for each in sizes])
 
 
 def product(terms: Terms, sizes: list[int], row: list[int], strings: list[str]) -> Term:

@@ -8,7 +8,8 @@ need not be small.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
@@ -106,39 +107,59 @@ def shape(family: str, structure: dict[str, Any], at: int) -> ModelShape:
     )
 
 
-def trainings(family: str, structure: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Fields of the setups that a structure gets a profile for; the first structure of Llama gets the most."""
+class Way(NamedTuple):
+    """Fields of a setup, and how much less than the commonest way it is worth a profile."""
+
+    fields: dict[str, Any]
+    rank: int
+
+
+def trainings(family: str, structure: dict[str, Any]) -> Iterator[Way]:
+    """What a structure gets a profile for; the first structure of Llama gets the most."""
     core = family == "llama" and structure is STRUCTURES[family][0]
     wide = family in WIDELY_TRAINED
+    behind = 0 if core else 2 if wide else 4
     for way in _ways(family, core, wide):
         for checkpointing in ("full", "none"):
-            yield {**way, "checkpointing": checkpointing}
-            if family not in ENCODERS and (not way or (wide and way.get("weights") != "fp32")):
-                yield {**way, "checkpointing": checkpointing, "loss": "fused"}
-            if family in ("llama", "gpt2") and not way:
-                yield {"checkpointing": checkpointing, "attention": "eager"}
-                yield {"checkpointing": checkpointing, "loss": "chunked"}
-        if core:
-            yield {**way, "checkpointing": "full", "transformers": "4.48"}
-            yield {**way, "checkpointing": "full", "transformers": "4.45"}
+            for detail in _details(family, core, wide, way.fields, checkpointing):
+                fields = {**way.fields, **detail.fields, "checkpointing": checkpointing}
+                yield Way(fields, behind + way.rank + detail.rank)
 
 
-def _ways(family: str, core: bool, wide: bool) -> Iterator[dict[str, Any]]:
+def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
     """Precision, and full training, LoRA or QLoRA."""
-    yield {}
-    yield {"weights": "fp32"}
+    yield Way({}, 0)
+    yield Way({"weights": "fp32"}, 1)
     if core:
-        yield {"autocast": True}
-        yield {"dtype": "fp32"}
+        yield Way({"autocast": True}, 2)
+        yield Way({"dtype": "fp32"}, 3)
     for targets in (ALL_LINEAR, PROJECTIONS, ATTENTION) if wide and family not in FUSED else (ALL_LINEAR,):
-        yield {"lora": Lora(targets=targets)}
+        plain, dropped = Lora(targets=targets), Lora(targets=targets, dropout=0.1)
+        yield Way({"lora": plain}, 0)
+        if wide:
+            yield Way({"lora": dropped}, 2)
+            yield Way({"lora": dropped, "autocast": True}, 2)
+        if core:
+            yield Way({"lora": replace(dropped, dtype="bf16")}, 3)
         if family in ENCODERS or targets == ATTENTION:
             continue
-        yield {"lora": Lora(targets=targets), "quantized": "nf4"}
-        if core:
-            yield {"lora": Lora(targets=targets), "autocast": True}
-            yield {"lora": Lora(targets=targets), "quantized": "nf4", "autocast": True}
-            yield {"lora": Lora(targets=targets, dtype="bf16")}
+        yield Way({"lora": plain, "quantized": "nf4"}, 1)
+        if wide:
+            yield Way({"lora": dropped, "quantized": "nf4", "autocast": True}, 2)
+
+
+def _details(family: str, core: bool, wide: bool, way: dict[str, Any], checkpointing: str) -> Iterator[Way]:
+    """Attention and loss."""
+    yield Way({}, 0)
+    usual = "autocast" not in way and (way.get("lora") is None or not way["lora"].dropout)
+    if family not in ENCODERS and (not way or (wide and usual and way.get("weights") != "fp32")):
+        yield Way({"loss": "fused"}, 1)
+    if family in ("llama", "gpt2") and not way:
+        yield Way({"attention": "eager"}, 2)
+        yield Way({"loss": "chunked"}, 2)
+    if core and checkpointing == "full":
+        yield Way({"transformers": "4.48"}, 1)
+        yield Way({"transformers": "4.45"}, 2)
 
 
 def setup(family: str, structure: dict[str, Any], training: dict[str, Any], at: int) -> Setup:

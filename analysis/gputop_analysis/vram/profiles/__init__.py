@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
 from gputop_analysis.vram.profiles.recognise import Term
-from gputop_analysis.vram.profiles.steps import Course, course
-from gputop_analysis.vram.profiles.variant import variant
+from gputop_analysis.vram.profiles.steps import Course, Training, course
+from gputop_analysis.vram.profiles.variant import is_ddp, variant
 from gputop_analysis.vram.replay import peak as replayed
 from gputop_analysis.vram.setup import Setup
 
@@ -54,7 +53,8 @@ def events(setup: Setup) -> EventLog | None:
     if name is None or setup.optimizer not in UPDATES or setup.model.layers < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
-    found = _course(name, setup.model.layers, setup.optimizer, width, setup.accumulation > 1)
+    training = Training(setup.optimizer, width, setup.accumulation > 1, setup.lora is not None, is_ddp(setup))
+    found = _course(name, setup.model.layers, training)
     if found is None:
         return None
     terms, course = found
@@ -63,7 +63,7 @@ def events(setup: Setup) -> EventLog | None:
 
 
 @lru_cache(REMEMBERED)
-def _course(name: str, layers: int, *training: Any) -> tuple[tuple[Term, ...], Course] | None:
+def _course(name: str, layers: int, training: Training) -> tuple[tuple[Term, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
     found = store.load(name)
-    return None if found is None else (found.terms, course(deepen(found.log, layers), *training))
+    return None if found is None else (found.terms, course(deepen(found.log, layers), training))

@@ -64,7 +64,7 @@ class Terms:
         if grown in self._unclear and factors:
             raise UnclearError(f"more than one product grows as {' x '.join(factors)} does")
         constant = Fraction(sizes[0], prod(self.dims[0][name] for name in factors))
-        if not plausible(constant):
+        if factors and not plausible(constant):
             return None
         return Term(constant.numerator, constant.denominator, factors)
 

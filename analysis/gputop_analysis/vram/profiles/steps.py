@@ -39,33 +39,50 @@ class Course(NamedTuple):
         return replace(self.log, bytes=found)
 
 
-def course(log: EventLog, optimizer: str, width: int, accumulate: bool) -> Course:
-    """The steps of a profile with all layers: two where the optimizer has states of its own, else one.
+class Training(NamedTuple):
+    """What decides the course of the steps besides the profile."""
 
-    Args:
-        log: weights, then one step of one micro-batch without memory of an optimizer.
-        optimizer: a key of ``UPDATES``.
-        width: bytes of a value of the trained parameters.
-        accumulate: whether a step has more than one micro-batch.
+    optimizer: str
+    """A key of ``UPDATES``."""
+    width: int
+    """Bytes of a value of the trained parameters."""
+    accumulate: bool = False
+    """More than one micro-batch in a step."""
+    adapters: bool = False
+    """What is trained is small: states that are there from the beginning make no difference, and one step will do."""
+    ddp: bool = False
+    """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``), which stay."""
+
+
+def course(log: EventLog, training: Training) -> Course:
+    """The steps of a profile with all layers: two where the first update makes states that matter, else one.
+
+    ``log`` holds the weights, then one step of one micro-batch without memory of an optimizer.
     """
-    update, gradients = UPDATES[optimizer], _gradients(log)
+    update, gradients = UPDATES[training.optimizer], _gradients(log)
     first, after, at_update = (_starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",)))
-    kept = [states(update, embedding) for embedding in _embeddings(log, gradients)]
-    made = _Made(log, optimizer)
+    wanted = [
+        (int(row), kind)
+        for row, embedding in zip(gradients, _embeddings(log, gradients), strict=True)
+        for kind in states(update, embedding)
+    ]
+    steps = 2 if wanted and not training.adapters else 1
+    made = _Made(log, training.optimizer)
     made.play(0, first, 0)
-    for step in range(2 if any(kept) else 1):
+    made.make([(row, SAME) for row in gradients if training.ddp], "communication")
+    made.make(wanted if steps == 1 else [], "optimizer")
+    for step in range(steps):
         made.forget(log.events[:first])
         made.play(first, after, step)
-        if accumulate and (step or not any(kept)):
+        if training.accumulate and step == steps - 1:
             made.play_again(first, after, step, gradients)
         made.play(after, at_update, step)
         made.mark("optimizer", step)
-        if not step:
-            made.make([(row, kind) for row, kinds in zip(gradients, kept, strict=True) for kind in kinds], "optimizer")
+        made.make(wanted if step < steps - 1 else [], "optimizer")
         for _ in range(update.together):
             made.make_and_free([(row, SAME) for row in gradients])
         for row in gradients if update.each else ():
-            made.make_and_free([(row, kind) for kind in temporaries(update, width)])
+            made.make_and_free([(row, kind) for kind in temporaries(update, training.width)])
         made.play(at_update, len(log.events), step)
     return made.course()
 
@@ -93,7 +110,7 @@ class _Made:
 
     def __init__(self, source: EventLog, optimizer: str) -> None:
         self.source = source
-        self.strings = [*source.strings, "optimizer", "temporaries", optimizer]
+        self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.rows: list[Ints] = [np.zeros(1, dtype=np.int64)]
         self.own: dict[int, tuple[str, str]] = {}
         """Kind and category of what the optimizer made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_analysis.catalog.params import linears
 from gputop_analysis.vram.setup import ModelShape, Setup
 
 HALVES = ("bf16", "fp16")
@@ -32,10 +33,16 @@ def variant(setup: Setup) -> str | None:
     return "/".join(part for part in parts if part)
 
 
+def is_ddp(setup: Setup) -> bool:
+    """Whether it is replicated by DistributedDataParallel and split in no other way."""
+    parallel = setup.parallel
+    return parallel.sharding == "ddp" and parallel.world == parallel.dp > 1 and parallel.ep == 1
+
+
 def _beyond(setup: Setup) -> bool:
     """What changes the events in ways that no profile holds."""
     return bool(
-        setup.parallel.world > 1
+        not (setup.parallel.world == 1 or is_ddp(setup))
         or setup.parallel.offload != "none"
         or setup.roles
         or setup.freeze
@@ -90,5 +97,13 @@ def _training(setup: Setup) -> str:
     """``full``, or which adapters are trained on what."""
     if setup.lora is None:
         return "full"
-    parts = ("lora", "+".join(sorted(setup.lora.targets)), setup.lora.dtype, "dropout" if setup.lora.dropout else "")
+    parts = ("lora", _targets(setup), setup.lora.dtype, "dropout" if setup.lora.dropout else "")
     return "-".join(part for part in (setup.quantized, *parts) if part)
+
+
+def _targets(setup: Setup) -> str:
+    """The layers that adapters are on; all of them by name are ``all-linear``."""
+    assert setup.lora is not None
+    every = {linear.name for linear in linears(setup.model, moe=False)}
+    asked = set(setup.lora.targets)
+    return "all-linear" if not setup.model.experts and every <= asked else "+".join(sorted(asked))
