@@ -274,6 +274,11 @@ def test_an_estimate_starts_from_what_was_measured(capsys):
     scaled = gputop.estimate("gpt2", tier="formula", seq=512)
     assert scaled.peak.allocated == pytest.approx(1.25 * plain.peak.allocated, rel=1e-6)
     assert sum(scaled.peak.breakdown.values()) == scaled.peak.allocated
+    lifted = scaled.device_total - plain.device_total
+    for before, after in zip(plain.fits, scaled.fits, strict=True):
+        assert before.headroom - after.headroom == lifted and after.fits == (after.headroom >= 0)
+    assert scaled.levers[0].saves == pytest.approx(1.25 * plain.levers[0].saves, rel=1e-6)
+    assert max(size for _, size in scaled.peak.timeline or [(0, scaled.peak.allocated)]) <= scaled.peak.allocated + 1
     assert any("calibrated by run one" in note and "+25.0 %" in note for note in scaled.notes)
     _, out, _ = ask(capsys, "--model", "gpt2", "--tier", "formula", "--seq", "512", "--no-calibration", "--json")
     assert json.loads(out)["peak_allocated_gib"] == pytest.approx(plain.peak.allocated / 2**30)

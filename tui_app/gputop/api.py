@@ -64,7 +64,6 @@ def answer(
     """The estimate of a setup, calibrated by what was measured here."""
     from gputop.calibration import recall
     from gputop_analysis import catalog
-    from gputop_analysis.vram.estimate import calibrated
     from gputop_analysis.vram.rules import check
     from gputop_analysis.vram.tiers import estimate
 
@@ -77,7 +76,12 @@ def answer(
         log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
-    return calibrated(found, recall()) if calibrate else found
+    records = recall() if calibrate else []
+    if not records:
+        return found
+    from gputop_analysis.vram.recalibrated import recalibrated
+
+    return recalibrated(found, records, gpu, advice)
 
 
 def is_factory(model: Any) -> bool:

@@ -20,6 +20,8 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "budget": ((120, 40), ("b",), DARK),
     "numerics": ((120, 40), ("n",), DARK),
     "all-ranks": ((120, 40), ("w",), DARK),
+    "estimate": ((120, 40), ("v",), DARK),
+    "estimate-compared": ((200, 50), ("v", "down", "down", "b", "right", "right", "tab"), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
     "help": ((120, 50), ("question_mark",), DARK),
 }

@@ -55,6 +55,7 @@ async def _draw(
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
+            await app.workers.wait_for_complete()
         await pilot.pause()
         return app.export_screenshot(title=f"gputop {run_dir.name}")
 
