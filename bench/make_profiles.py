@@ -99,7 +99,10 @@ def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Raises:
         ValueError: they differ in more.
     """
-    documents = [without_scalars(document) for document in documents]
+    if len({len(document["storages"]) for document in documents}) > 1:
+        raise ValueError("the traces differ in how many storages they make")
+    largest = [max(row[0] for row in rows) for rows in zip(*(each["storages"] for each in documents), strict=True)]
+    documents = [without(document, [size <= SCALAR for size in largest]) for document in documents]
     if any(document["events"] != documents[0]["events"] for document in documents):
         documents = [{**document, "events": in_order(document["events"])} for document in documents]
     for other in documents[1:]:
@@ -127,9 +130,9 @@ def recognised(documents: list[dict[str, Any]], sizes: list[dict[str, int]]) -> 
     return encode(list(found), documents[0])
 
 
-def without_scalars(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what takes one block of 512 bytes: a tenth of all events, and together no thousandth of the memory."""
-    kept = [row[0] > SCALAR for row in document["storages"]]
+def without(document: dict[str, Any], dropped: list[bool]) -> dict[str, Any]:
+    """Without some storages: those of one block each are a tenth of all events and no thousandth of the memory."""
+    kept = [not each for each in dropped]
     number = [0]
     for each in kept:
         number.append(number[-1] + each)

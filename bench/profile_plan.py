@@ -50,7 +50,7 @@ _LATENT = {"experts": True, "mla": True, "shared_experts": 2, "first_dense_layer
 
 STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "llama": ({}, _MHA, _TIED),
-    "qwen2": ({}, _TIED),
+    "qwen2": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_TIED}),
     "qwen3": ({}, _TIED),
     "gemma2": (_TIED,),
     "gpt2": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
@@ -58,7 +58,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen3_moe": (_MOE,),
     "gemma": (_TIED, {**_TIED, **_MHA}),
     "gemma3_text": (_TIED,),
-    "phi3": ({}, _MHA),
+    "phi3": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_MHA}),
     "phi": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "gpt_neox": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "opt": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
@@ -66,7 +66,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1},),
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
     "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA}),
-    "olmo2": (_MHA,),
+    "olmo2": ({**_SPLIT_HEADS, **_MHA},),
     "glm4": ({},),
 }
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
