@@ -19,6 +19,8 @@ class Framework:
     """Of the adapters where it is not said: what the scripts of peft's users set."""
     lora_loss: str = "plain"
     """Of LoRA fine-tuning where no loss is named."""
+    kernels: bool = False
+    """Whether it brings fused kernels of its own."""
     fused_optimizer: bool = False
     """Whether AdamW is the fused one by default."""
     upcasts_sharded: bool = False
@@ -27,12 +29,13 @@ class Framework:
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
 KNOWN = (
-    ("megatron", Framework("megatron", "", "flash")),
+    ("megatron|nemo|neox|simumax|vtrain", Framework("megatron", "", "flash")),
     ("titan", Framework("torchtitan", "", fused_optimizer=True)),
     ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_dropout=0.05, lora_loss="chunked")),
     ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
+    ("unsloth", Framework("transformers", "fp32", "flash", kernels=True)),
     ("deepspeed|colossal", Framework("deepspeed", "")),
-    ("transformers|hf|trl|peft|swift|axolotl|factory|unsloth|accelerate|hugging", HUGGING_FACE),
+    ("transformers|hf|trl|peft|swift|axolotl|factory|accelerate|hugging", HUGGING_FACE),
 )
 
 

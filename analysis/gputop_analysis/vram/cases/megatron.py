@@ -105,5 +105,7 @@ def attention(args: dict[str, Any]) -> str | None:
 
 
 def dropout(args: dict[str, Any] | None) -> float:
-    """Of hidden states and attention; 0.1 is Megatron-LM's default."""
-    return max(float((args or {}).get(f"{kind}-dropout", 0.1)) for kind in ("hidden", "attention"))
+    """Of hidden states and attention; 0.1 is Megatron-LM's default, and none what models are trained with elsewhere."""
+    if not args:
+        return 0.0
+    return max(float(args.get(f"{kind}-dropout", 0.1)) for kind in ("hidden", "attention"))

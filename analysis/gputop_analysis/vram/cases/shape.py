@@ -52,7 +52,7 @@ def shape_of(row: Mapping[str, str]) -> ModelShape:
         return known
     if not (given["hidden"] and given["layers"]):
         raise Unknown(f"the model is not in the catalog and its dimensions are not given: {name or 'no name'}")
-    return from_columns(name, given, text.count(row.get("params", "")) or 0)
+    return from_columns(name, given, text.parameters(row.get("params", "")) or 0)
 
 
 def _catalogued(name: str) -> ModelShape | None:

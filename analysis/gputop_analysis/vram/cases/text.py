@@ -19,9 +19,18 @@ def blank(text: str) -> bool:
 
 
 def count(text: str) -> int | None:
-    """The whole number that a cell begins with, ``4`` or ``4.0``."""
-    found = re.match(r"\s*(\d+)(?:\.0*)?(?![\d.])", text)
+    """The whole number that a cell begins with: ``4``, ``4.0``, ``8,192``, ``32k`` (of 1024)."""
+    plain = text.replace(",", "")
+    if thousands := re.match(r"\s*(\d+(?:\.\d+)?) ?[kK]\b", plain):
+        return int(float(thousands[1]) * 1024)
+    found = re.match(r"\s*(\d+)(?:\.0*)?(?![\d.])", plain)
     return int(found[1]) if found else None
+
+
+def parameters(text: str) -> int | None:
+    """A number of parameters: ``7241732096``, ``7.24B``, ``350M``, ``1.3e9``."""
+    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e\+?\d+)?) ?([bBmM]?)", text.replace(",", ""))
+    return int(float(found[1]) * {"b": 1e9, "m": 1e6, "": 1}[found[2].lower()]) if found else None
 
 
 def off(text: str) -> bool:
@@ -73,6 +82,8 @@ def adapter_dtype(text: str) -> str | None:
 def optimizer(text: str) -> str | None:
     """One of ``OPTIMIZERS``."""
     lower = text.lower().replace("_", "").replace("-", "").replace(" ", "")
+    if re.search(r"galore|apollo|adammini|sophia|shampoo|lomo|lamb|soap", lower):
+        return None
     eight, paged = bool(re.search(r"8bit|int8", lower)), "paged" in lower
     if "adamw" in lower or re.search(r"adam(?!af)", lower):
         if paged:
@@ -196,4 +207,4 @@ def metric(text: str) -> str | None:
         return "reserved"
     if re.search(r"alloc|active", lower):
         return "allocated"
-    return "device" if re.search(r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm", lower) else None
+    return "device" if re.search(r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb", lower) else None
