@@ -140,6 +140,10 @@ def peak_rows(estimate: Estimate, width: int, height: int = 1) -> list[Row]:
     """Which operation is the peak, and the course of one step in ``height`` rows."""
     peak = estimate.peak
     rows: list[Row] = [[("peak in ", "muted"), (shorten(peak.operation, width - 8), "text")]]
+    if peak.oom:
+        rows.append([("✖ runs out of memory in ", "critical"), (shorten(peak.oom, width - 24), "text")])
+    elif peak.retries:
+        rows.append([(f"≈ runs, after giving its cache back {peak.retries} times", "medium")])
     if peak.phases:
         row: Row = []
         for name, size in peak.phases.items():
