@@ -57,6 +57,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=12, group="Screens"),
     Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
     Action("estimator", "v", "v", "estimate", "How much GPU memory this or another setup needs.", group="Screens"),
+    Action("strategy", "t", "t", "strategy", "How this or another job could be split over GPUs.", group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -96,6 +97,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("examples", "x", "x", "examples", "Pick a setup to start from.", group="Estimate", screen="estimator"),
     Action("undo", "u", "u", "undo", "Take the last change back.", group="Estimate", screen="estimator"),
     Action("notes", "n", "n", "notes", "What was assumed, and the sources.", group="Estimate", screen="estimator"),
+    Action("less", "left", "← →", "change", "The value before; → is the next one.", group="Plan", screen="strategy"),
+    Action("more", "right", "→", "next value", "The next value.", group="Plan", screen="strategy"),
+    Action("take", "enter", "enter", "fix, type", "Fix this split, or type a value.", group="Plan", screen="strategy"),
+    Action("next_pane", "tab,shift+tab", "tab", "table", "To the table, and back.", group="Plan", screen="strategy"),
+    Action("mark", "space", "space", "mark", "Mark up to four to compare them.", group="Plan", screen="strategy"),
+    Action("launch", "l", "l", "launch", "The command and files of this split.", group="Plan", screen="strategy"),
+    Action("pareto", "p", "p", "pareto", "Step time against memory as a plot.", group="Plan", screen="strategy"),
+    Action("find_model", "slash", "/", "model", "Search a model by name.", group="Plan", screen="strategy"),
+    Action("free", "a", "a", "auto", "Search the whole split again.", group="Plan", screen="strategy"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
     Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
@@ -103,23 +113,34 @@ ACTIONS: tuple[Action, ...] = (
     Action("faster", "plus,equals_sign", "+", "faster", "Double the speed of the replay.", "replay", 9, "Replay"),
 )
 OF_THE_APP = frozenset(
-    ["quit", "help", "export", "copy", "profile", "dump", "search", "budget", "numerics", "all_ranks", "estimator"]
+    [
+        "quit",
+        "help",
+        "export",
+        "copy",
+        "profile",
+        "dump",
+        "search",
+        "budget",
+        "numerics",
+        "all_ranks",
+        "estimator",
+        "strategy",
+    ]
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
 """Actions that concern the run or the whole app; the others belong to a screen."""
 SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", "page_down", "home", "end"}
 """Actions that work on the screens above the main one too."""
 _ESTIMATOR_KEYS = ("less", "take", "next_pane", "trace", "mark_base", "find_model", "examples", "undo", "notes")
+_STRATEGY_KEYS = ("mark", "launch", "pareto")
 PAGE_FOOTER = (
-    *("back", "quit", *_ESTIMATOR_KEYS, "next_finding", "next_rank", "sort", "reverse"),
+    *("back", "quit", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, "free", "next_finding", "next_rank", "sort", "reverse"),
     *("copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
-_NARROWER = {
-    "estimator": frozenset(
-        ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"],
-    )
-}
+_FORM = frozenset(["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"])
+_NARROWER = {"estimator": _FORM, "strategy": _FORM}
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 

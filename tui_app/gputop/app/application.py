@@ -30,6 +30,9 @@ from gputop.widgets.findings import Findings
 if TYPE_CHECKING:
     from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
+    from gputop.screens.strategy import StrategyScreen
+
+    Above = PageScreen | EstimatorScreen | StrategyScreen
 
 COLLECT_AFTER_S = 1.5
 LEAVE_WITHIN_S = 4.0
@@ -186,7 +189,7 @@ class GputopApp(App[AppResult]):
     # ---- screens above the main one
 
     @property
-    def page_screen(self) -> PageScreen | EstimatorScreen | None:
+    def page_screen(self) -> Above | None:
         """The screen above the main one, dialogs left out."""
         return next((s for s in self.screen_stack[1:] if getattr(s, "NAME", "")), None)  # type: ignore[return-value]
 
@@ -216,7 +219,13 @@ class GputopApp(App[AppResult]):
 
         self._open(lambda *_: EstimatorScreen(first_setup()))
 
-    def _open(self, kind: Callable[..., PageScreen | EstimatorScreen], *arguments: object) -> None:
+    def action_strategy(self) -> None:
+        from gputop.app.strategy import first_ask
+        from gputop.screens.strategy import StrategyScreen
+
+        self._open(lambda *_: StrategyScreen(first_ask()))
+
+    def _open(self, kind: Callable[..., Above], *arguments: object) -> None:
         """Put a screen above the main one, in place of the one that is there."""
         snapshot = self.main.snapshot
         if snapshot is None:
@@ -226,7 +235,7 @@ class GputopApp(App[AppResult]):
         self.switch_screen(page) if self.page_screen is not None else self.push_screen(page)
         self._want(page)
 
-    def _want(self, page: PageScreen | EstimatorScreen | None) -> None:
+    def _want(self, page: Above | None) -> None:
         self.feed.pages.wanted = page.page.loader() if page is not None else None
         self.tick()
 

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.search import Plan
 
-_USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]"
+_USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   (alone: the screen)"
 OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
 
 
 def execute(words: list[str]) -> int:
     """Print the best splits."""
     options = _parser().parse_args(words)
+    if not words:
+        return _open_screen()
     fleet = fleet_of()
     wanted, gpus = wanted_of(options, fleet)
     job = job_of(options, gpus)
@@ -36,6 +38,17 @@ def execute(words: list[str]) -> int:
     from gputop.cli.report import report_width, wants_colour
 
     print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
+    return 0
+
+
+def _open_screen() -> int:
+    from gputop.cli.terminal import has_terminal
+
+    if not has_terminal():
+        raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
+    from gputop.app.strategy import run_strategy
+
+    run_strategy()
     return 0
 
 

@@ -1,0 +1,164 @@
+"""The strategy screen as a user drives it, alone and above a run, and its form as data."""
+
+from dataclasses import replace
+
+import pytest
+from tui_pilot import screen_text, started
+from tui_support import START_NS, write_run
+
+from gputop.app.strategy import StrategyApp
+from gputop.feed.build import build
+from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, RunBase, base_of, solve
+from gputop.render import plan
+from gputop.render.rows import row_text, row_width
+from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.pareto import ParetoDialog
+from gputop.screens.strategy import StrategyScreen
+from gputop_analysis.catalog import gpu, model
+from gputop_analysis.vram.setup import Parallel, Setup
+from gputop_probes.record.reader import RunRecord
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ask():
+    return Ask(model("llama-3-8b"), gpus=8, global_batch=64)
+
+
+@pytest.fixture(scope="module")
+def planned(ask):
+    return solve(ask)
+
+
+async def settle(app, pilot):
+    for _ in range(2):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+async def press(app, pilot, *keys):
+    for key in keys:
+        await pilot.press(key)
+        await settle(app, pilot)
+
+
+# ---- the question as data
+
+
+def test_every_line_steps_up_and_down(ask):
+    for entry in ENTRIES:
+        for direction in (1, -1):
+            stepped = ask.stepped(entry.name, direction)
+            assert stepped.shown(entry.name)
+            if entry.values and ask.value(entry.name) in entry.values[1:-1]:
+                assert stepped.stepped(entry.name, -direction) == ask
+    assert ask.given("tp", 4).value("tp") == 4 and ask.given("tp", 4).given("tp", AUTO) == ask
+    assert ask.given("gpus", 12).stepped("gpus", 1).gpus == 16 and ask.given("gpus", 12).stepped("gpus", -1).gpus == 8
+    assert all(gpu(name) for name in GPUS)
+
+
+def test_a_question_that_has_no_answer_says_why(ask):
+    assert "no GPU 'X1'" in solve(ask.given("gpu", "X1")).problem
+    assert "nothing fits" in solve(Ask(model("llama-3-70b"), gpu="T4", gpus=8)).problem
+    assert "keeps the rules" in solve(ask.given("tp", 16)).problem
+
+
+def test_a_split_can_be_fixed(ask, planned):
+    one = planned.choices[3]
+    fixed = ask.pinned_to(one.layout)
+    assert {name for name, _ in fixed.pins} == set(PINS)
+    assert [choice.name for choice in solve(fixed).choices] == [one.name]
+
+
+# ---- what is drawn
+
+
+@pytest.mark.parametrize("width", [46, 60, 90, 160])
+def test_rows_fit_and_bars_share_a_scale(planned, width):
+    rows = plan.table(planned, width, 12, 0, 1, (0, 2), base_s=10.0)
+    rows += plan.bars(planned.choices[:3], width) + plan.bars(planned.choices[:1], width)
+    rows += plan.reasons(planned, planned.choices[2], [], width)
+    rows += plan.form(planned.ask, 3, min(width, 40), True)
+    assert all(row_width(row) <= width for row in rows)
+    assert "x" in row_text(plan.table(planned, 160, 3, 0, None, (), 10.0)[1])
+    assert row_text(rows[1]).startswith("A ") and row_text(rows[3]).startswith("B ")
+
+
+def test_the_parts_of_a_bar_add_up(planned):
+    one = planned.choices[0]
+    assert sum(one.parts_s.values()) == pytest.approx(one.step_s)
+
+
+# ---- the screen
+
+
+async def test_arrows_plan_again_and_marks_compare(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        before = app.screen.table.planned
+        await press(app, pilot, "down", "right")  # GPUs: 8 -> 16
+        assert app.screen.ask.gpus == 16 and app.screen.table.planned.choices[0].step_s < before.choices[0].step_s
+        await press(app, pilot, "tab", "space", "down", "space")
+        assert [one.index for one in app.screen.table.compared] == [
+            c.index for c in app.screen.table.planned.choices[:2]
+        ]
+        assert "Side by side" in screen_text(app) and "A and not B" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert app.screen.table.marked == () and app.is_running
+        await press(app, pilot, "enter")
+        assert len(app.screen.ask.pins) == len(PINS) and len(app.screen.table.planned.choices) == 1
+        await press(app, pilot, "a")
+        assert app.screen.ask.pins == ()
+
+
+async def test_values_are_typed(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "down", "1", "6", "enter")
+        assert app.screen.ask.gpus == 16
+        await press(app, pilot, "up", "enter", *"a100-80gb", "enter")
+        assert app.screen.ask.gpu == "a100-80gb" and app.screen.table.planned.choices
+
+
+async def test_plot_launch_and_copy(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "p")
+        assert isinstance(app.screen, ParetoDialog)
+        await press(app, pilot, "escape", "l")
+        assert isinstance(app.screen, ChoiceDialog)
+        await press(app, pilot, "2")
+        assert isinstance(app.screen, TextDialog) and "accelerate" in screen_text(app)
+        await press(app, pilot, "escape", "y")
+        assert app.clipboard.startswith("gputop plan --model llama-3-8b")
+
+
+async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
+    folder = write_run(tmp_path / "run", ranks=1, gpus=1, state="running")
+    running = build(RunRecord.open(folder), (), 500, None, START_NS + 11 * 10**9)
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "t")
+        assert isinstance(app.screen, StrategyScreen)
+        base = RunBase(ask.given("seq", 2048), 12.0, Setup(ask.model), "mine")
+        app.screen.receive(replace(running, page=base), None)
+        await settle(app, pilot)
+        assert app.screen.ask.seq == 2048 and "from run mine" in screen_text(app) and "of now" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert not isinstance(app.screen, StrategyScreen)
+
+
+def test_a_run_is_the_base_line():
+    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Parallel(dp=8, sharding="fsdp2"))
+    base = base_of(setup, 6.0, "mine", ["NVIDIA H100 80GB HBM3"] * 8)
+    assert (base.ask.gpus, base.ask.global_batch, base.step_s) == (8, 64, 6.0) and base.calibration is not None
+    assert base.calibration.rows == 1
+    on_cpu = base_of(setup, 6.0, "mine", [])
+    assert on_cpu.step_s == 0 and on_cpu.calibration is None

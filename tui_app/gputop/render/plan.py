@@ -1,0 +1,161 @@
+"""The strategy screen's rows: the form, the ranked table, the parts of a step as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop.feed.planning import AUTO, ENTRIES, MODEL, PINS, Ask, Planned
+from gputop.render.bars import stacked_bar
+from gputop.render.rows import Row, clip, fill, left, right, row_width, shorten, wrap
+from gputop_analysis.planner.choices import NAMES, PARTS, Choice, difference
+
+STYLES = {
+    "compute": "forward",
+    "tensor_parallel": "comm",
+    "context_parallel": "eval",
+    "expert_parallel": "compile",
+    "pipeline": "h2d",
+    "bubble": "other",
+    "data_parallel": "backward",
+    "optimizer": "optimizer",
+    "launch": "data",
+}
+"""The role whose colour a part of the step has."""
+LETTERS = {name: NAMES[name][0].lower() for name in PARTS} | {"pipeline": "p", "bubble": ".", "tensor_parallel": "t"}
+MARKS = "ABCD"
+WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 9, "$/Mtok": 8, "of now": 8}
+NAME = 26
+"""Columns that a strategy's name should have."""
+
+
+def form(ask: Ask, cursor: int, width: int, focused: bool, typed: str | None = None) -> list[Row]:
+    """One line an entry, a heading before each group."""
+    rows: list[Row] = []
+    group = ""
+    for index, entry in enumerate(ENTRIES):
+        if entry.group != group:
+            group = entry.group
+            rows.append([(group, "bold muted")])
+        here = index == cursor
+        ground = "/cursor" if here and focused else ""
+        value = ask.shown(entry.name) if typed is None or not here else typed + "▏"
+        room = width - 15
+        style = "muted" if value == AUTO else "bold text" if entry.name in PINS else "text"
+        arrows = here and focused and entry.name != MODEL
+        row: Row = [("▸ " if here else "  ", "accent" + ground), (left(entry.label, 12), "muted" + ground)]
+        row += [
+            ("‹" if arrows else " ", "accent" + ground),
+            (right(shorten(value, room - 2), room - 2), style + ground),
+        ]
+        rows.append(fill([*row, ("›" if arrows else " ", "accent" + ground)], width))
+    return rows
+
+
+def seconds(value: float) -> str:
+    """Three significant digits of a step's time."""
+    return (
+        f"{value:,.0f} s"
+        if value >= 100
+        else f"{value:.1f} s"
+        if value >= 10
+        else f"{value:.2f} s"
+        if value >= 1
+        else f"{value * 1e3:.0f} ms"
+    )
+
+
+def columns(width: int, base: bool, rents: bool) -> list[str]:
+    """The columns that there is room for beside a strategy's name."""
+    wanted = ["step", "tokens/s", "MFU", "free GiB", "$/Mtok", "of now"]
+    kept = [name for name in wanted if (name != "$/Mtok" or rents) and (name != "of now" or base)]
+    for name in ("$/Mtok", "MFU", "tokens/s"):
+        if width - sum(WIDTHS[one] for one in kept) < NAME and name in kept:
+            kept.remove(name)
+    return kept
+
+
+def heading(width: int, shown: list[str]) -> Row:
+    """Of the table's columns."""
+    text = "".join(right(name, WIDTHS[name]) for name in shown)
+    return [(left("  strategy", max(width - len(text), 10)), "muted"), (text, "muted")]
+
+
+def table(
+    planned: Planned,
+    width: int,
+    height: int,
+    first: int,
+    cursor: int | None,
+    marked: Sequence[int],
+    base_s: float = 0.0,
+) -> list[Row]:
+    """The configurations from ``first`` on; ``base_s`` is the live run's step."""
+    shown = columns(width, base_s > 0, planned.usd_per_gpu_hour is not None)
+    rows = [heading(width, shown)]
+    for index, one in list(enumerate(planned.choices))[first : first + height - 1]:
+        rows.append(line(one, width, index == cursor, marked.index(index) if index in marked else None, base_s, shown))
+    return rows
+
+
+def line(one: Choice, width: int, here: bool, mark: int | None, base_s: float, shown: list[str]) -> Row:
+    """One configuration."""
+    ground = "/cursor" if here else ""
+    faster = base_s / one.step_s
+    texts = {
+        "step": seconds(one.step_s),
+        "tokens/s": f"{one.tokens_per_s:,.0f}",
+        "MFU": f"{100 * one.mfu:.0f} %",
+        "free GiB": f"{one.headroom_gib:.1f}",
+        "$/Mtok": "" if one.usd_per_million_tokens is None else f"{one.usd_per_million_tokens:.3f}",
+        "of now": f"x{faster:.2f}",
+    }
+    styles = {"free GiB": "high" if one.tight else "text", "of now": "good" if faster > 1.02 else "text"}
+    end: Row = [(right(texts[name], WIDTHS[name]), styles.get(name, "text") + ground) for name in shown]
+    letter = MARKS[mark] if mark is not None else " "
+    room = max(width - row_width(end) - 2, 4)
+    return [(letter + " ", "bold accent" + ground), (left(shorten(one.name, room), room), "bold text" + ground), *end]
+
+
+def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
+    """The steps of one to four configurations as stacked bars of one scale, then what the colours mean."""
+    longest = max(one.step_s for one in shown)
+    rows: list[Row] = []
+    for place, one in enumerate(shown):
+        start: Row = [(MARKS[place] + " ", "bold accent")] if len(shown) > 1 else []
+        end: Row = [(right(seconds(one.step_s), 9), "text")]
+        room = width - row_width(start) - row_width(end)
+        cells = max(1, round(room * one.step_s / longest))
+        values = [round(one.parts_s[name] * 1e9) for name in PARTS]
+        bar = stacked_bar(values, [STYLES[name] for name in PARTS], [LETTERS[name] for name in PARTS], cells, mono)
+        rows.append([*start, *bar, (" " * (room - cells), ""), *end])
+    return [*rows, *legend(shown, width)]
+
+
+def legend(shown: Sequence[Choice], width: int) -> list[Row]:
+    """Names and seconds of the parts that are there; of several configurations, a column each."""
+    names = [name for name in PARTS if any(one.parts_s[name] > 0.002 * one.step_s for one in shown)]
+    if len(shown) == 1:
+        row: Row = []
+        for name in names:
+            item: Row = [("■ ", STYLES[name]), (f"{NAMES[name]} {seconds(shown[0].parts_s[name])}   ", "text")]
+            row += item if row_width(row) + row_width(item) <= width else []
+        return [row]
+    rows: list[Row] = []
+    for name in names:
+        cells: Row = [(right(seconds(one.parts_s[name]), 11), "text") for one in shown]
+        rows.append(clip([("■ ", STYLES[name]), (left(NAMES[name], 12), "text"), *cells], width))
+    memory: Row = [(right(f"{one.reserved_gib:.1f} GiB", 11), "text") for one in shown]
+    return [*rows, clip([("  ", ""), (left("memory", 12), "muted"), *memory], width)]
+
+
+def reasons(planned: Planned, chosen: Choice, marked: Sequence[Choice], width: int) -> list[Row]:
+    """Why the best and not this one; of two marked ones, why A and not the others."""
+    if len(marked) > 1:
+        said = [f"{MARKS[0]} and not {MARKS[i]}: {difference(marked[0], one)}" for i, one in enumerate(marked) if i]
+    elif chosen.index != planned.choices[0].index:
+        said = [f"the first and not this: {difference(planned.choices[0], chosen)}"]
+    elif len(planned.choices) > 1:
+        said = [f"this and not the next: {difference(chosen, planned.choices[1])}"]
+    else:
+        said = ["the only one that fits"]
+    return [[(text, "muted")] for one in said for text in wrap(one, width)]

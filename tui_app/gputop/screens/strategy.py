@@ -1,0 +1,340 @@
+"""The strategy screen: a question on the left, the ranked splits on the right, where their time goes below."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.events import Key
+from textual.message import Message
+from textual.screen import Screen
+
+from gputop.app.messages import PageClosed
+from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, solve
+from gputop.feed.snapshot import Snapshot
+from gputop.screens.page import bindings
+from gputop.widgets.footer import Footer
+from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
+
+_TYPED = ("seq", "global_batch", "gpus", "gpu")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
+
+
+class Solved(Message):
+    """A question has been answered."""
+
+    def __init__(self, planned: Planned):
+        super().__init__()
+        self.planned = planned
+
+
+class StrategyScreen(Screen[None]):
+    """Reads nothing from disk itself; a worker thread plans."""
+
+    NAME = "strategy"
+    BINDINGS = bindings(NAME)
+    DEFAULT_CSS = """
+    StrategyScreen { layout: vertical; background: $background; color: $role-text; }
+    StrategyScreen #title { dock: top; height: 2; }
+    StrategyScreen #form { width: 34; height: 1fr; }
+    StrategyScreen #right { width: 1fr; height: 1fr; }
+    StrategyScreen #table { height: 1fr; }
+    StrategyScreen #parts { height: 12; }
+    StrategyScreen.narrow #form { width: 30; }
+    StrategyScreen.short #parts { height: 6; }
+    StrategyScreen #footer { dock: bottom; height: 1; }
+    """
+    AUTO_FOCUS = "#form"
+
+    def __init__(self, ask: Ask, source: str = ""):
+        super().__init__()
+        self.ask = ask
+        self.page = _Reads()
+        self._source = source
+        self._base: RunBase | None = None
+        self._touched = False
+        self._answered: Ask | None = None
+        self._busy = False
+
+    def compose(self) -> ComposeResult:
+        yield PlanTitle(id="title")
+        with Horizontal():
+            yield PlanForm(id="form")
+            with Vertical(id="right"):
+                yield PlanTable(id="table")
+                yield PlanParts(id="parts")
+        yield Footer("live", False, self.NAME, id="footer")
+
+    def on_mount(self) -> None:
+        self._show(self.ask)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < 110, "narrow")
+        self.set_class(self.size.height < 34, "short")
+
+    # ---- what the app asks of a screen above the main one
+
+    def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
+        """From the live run: its own job as the base line, until something was changed here."""
+        found = snapshot.page
+        if isinstance(found, RunBase) and self._base is None:
+            self._base = self.table.base = found
+            self._source = f"from run {found.name}"
+            self._answered = None
+            self._show(self.ask if self._touched else found.ask)
+
+    def copy_text(self) -> str:
+        """The command that gives the same plan."""
+        ask = self.ask
+        words = ["gputop plan --model", ask.model.name, "--gpu", f'"{ask.gpu}"', "--gpus", str(ask.gpus)]
+        words += ["--seq", str(ask.seq), "--global-batch", str(ask.global_batch), "--dtype", ask.dtype]
+        words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
+        for name, value in ask.pins:
+            word = ("none", "selective", "full")[value] if name == "recompute" else str(value)
+            words += ["--" + name.replace("_", "-"), word]
+        return " ".join(words)
+
+    # ---- the question and its answer
+
+    @property
+    def form(self) -> PlanForm:
+        return self.query_one(PlanForm)
+
+    @property
+    def table(self) -> PlanTable:
+        return self.query_one(PlanTable)
+
+    @property
+    def _on_table(self) -> bool:
+        return self.table.has_focus
+
+    def _show(self, ask: Ask) -> None:
+        self.ask = ask
+        self.form.ask = ask
+        self._title()
+        self._plan()
+
+    def _plan(self) -> None:
+        """Have the present question answered, as soon as the worker is free: the newest one wins."""
+        if self._busy or self.ask == self._answered:
+            return
+        self._busy = True
+        self.run_worker(partial(self._work, self.ask), thread=True, group="plan", exit_on_error=False)
+
+    def _work(self, ask: Ask) -> None:
+        self.post_message(Solved(solve(ask, self._base.calibration if self._base else None)))
+
+    def on_solved(self, message: Solved) -> None:
+        self._busy = False
+        self._answered = message.planned.ask
+        self.table.marked = ()
+        self.table.planned = message.planned
+        self.table.cursor = 0
+        self._parts()
+        self._plan()
+
+    def _parts(self) -> None:
+        table = self.table
+        self.query_one(PlanParts).show(table.planned, table.chosen, table.compared)
+
+    def _title(self) -> None:
+        meaning = "space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
+        self.query_one(PlanTitle).show(self.ask, self._source, meaning)
+
+    # ---- moving
+
+    def _move(self, step: int) -> None:
+        self._commit()
+        (self.table if self._on_table else self.form).move(step)
+        self._title()
+        self._parts()
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._move(-10)
+
+    def action_page_down(self) -> None:
+        self._move(10)
+
+    def action_home(self) -> None:
+        self._move(-(10**6))
+
+    def action_end(self) -> None:
+        self._move(10**6)
+
+    def action_next_pane(self) -> None:
+        self._commit()
+        self.set_focus(self.form if self._on_table else self.table, scroll_visible=False)
+        self._title()
+
+    # ---- changing
+
+    def _change(self, ask: Ask) -> None:
+        self._touched = True
+        self._show(ask)
+
+    def action_less(self) -> None:
+        self._step(-1)
+
+    def action_more(self) -> None:
+        self._step(1)
+
+    def _step(self, direction: int) -> None:
+        if not self._on_table:
+            self.form.typed = None
+            self._change(self.ask.stepped(self.form.entry.name, direction))
+
+    def action_take(self) -> None:
+        """Enter: fix the split at the cursor of the table, search a model, begin or end typing."""
+        name = self.form.entry.name
+        if self._on_table:
+            if self.table.chosen is not None:
+                self._change(self.ask.pinned_to(self.table.chosen.layout))
+        elif name == MODEL:
+            self.action_find_model()
+        elif self.form.typed is not None:
+            self._commit()
+        elif name in _TYPED:
+            self.form.typed = ""
+        else:
+            self._step(1)
+
+    def on_key(self, event: Key) -> None:
+        """Figures begin to be typed into the line at the cursor; while typing, letters go there too."""
+        form = self.form
+        if self._on_table or form.entry.name not in _TYPED:
+            return
+        if event.key == "backspace" and form.typed is not None:
+            form.typed = form.typed[:-1]
+        elif event.character and event.is_printable and (form.typed is not None or event.character.isdigit()):
+            form.typed = (form.typed or "") + event.character
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _commit(self) -> None:
+        """What was typed becomes the value."""
+        name, typed = self.form.entry.name, (self.form.typed or "").strip()
+        self.form.typed = None
+        if not typed:
+            return
+        if name == "gpu":
+            self._change(self.ask.given(name, typed))
+        elif typed.isdigit() and int(typed) > 0:
+            self._change(self.ask.given(name, int(typed)))
+        else:
+            self.notify(f"{typed!r} is no count", severity="warning")
+
+    def action_free(self) -> None:
+        """Search the whole split again."""
+        self._change(Ask(**{name: getattr(self.ask, name) for name in Ask.__dataclass_fields__ if name != "pins"}))
+
+    def action_mark(self) -> None:
+        self.table.mark()
+        self._parts()
+
+    def action_back(self) -> None:
+        if self.form.typed is not None:
+            self.form.typed = None
+        elif self.table.marked:
+            self.table.marked = ()
+            self._parts()
+        else:
+            self.post_message(PageClosed())
+
+    # ---- dialogs
+
+    def action_find_model(self) -> None:
+        from gputop.screens.models import ModelDialog
+
+        def take(name: str | None) -> None:
+            if name is None:
+                return
+            from gputop.models import resolve
+
+            try:
+                self._change(self.ask.given(MODEL, resolve(name)))
+            except (LookupError, ValueError) as error:
+                self.notify(str(error), severity="warning")
+
+        self.app.push_screen(ModelDialog(self.ask.model.name), take)
+
+    def action_pareto(self) -> None:
+        from gputop.screens.pareto import ParetoDialog
+
+        planned = self.table.planned
+        if planned is not None and planned.choices:
+            base_s = self._base.step_s if self._base else 0.0
+            self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
+
+    def action_launch(self) -> None:
+        from gputop.screens.dialog import Choice, ChoiceDialog
+
+        if self.table.chosen is None:
+            return
+        choices = [Choice(str(i + 1), name, "", name) for i, name in enumerate(LAUNCHERS)]
+
+        def take(name: str | None) -> None:
+            if name is not None:
+                self._launch(name)
+
+        self.app.push_screen(ChoiceDialog("Launch command", self.table.chosen.name, choices), take)
+
+    def _launch(self, launcher: str) -> None:
+        from textual.content import Content
+
+        from gputop.screens.dialog import TextDialog
+        from gputop_analysis.launch.emit import emit
+        from gputop_analysis.launch.shell import folded
+
+        try:
+            found = emit(self._strategy(), launcher)
+        except ValueError as error:
+            self.notify(str(error), severity="warning")
+            return
+        files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
+        body = folded(found.command, width=90) + files
+        notes = "".join(f"\n- {note}" for note in found.notes)
+        self.app.push_screen(TextDialog(launcher, Content(body + ("\n" + notes if notes else "")), body))
+
+    def _strategy(self):
+        from gputop_analysis.launch.strategy import Strategy
+        from gputop_analysis.planner.hardware import cluster
+        from gputop_analysis.planner.layout import RECOMPUTE
+
+        chosen, ask = self.table.chosen, self.ask
+        assert chosen is not None
+        x = chosen.layout
+        per_node = min(cluster(ask.gpu, ask.gpus).gpus_per_node, ask.gpus)
+        return Strategy(
+            nodes=max(1, ask.gpus // per_node),
+            gpus_per_node=per_node,
+            dp=int(x["dp"]),
+            tp=int(x["tp"]),
+            pp=int(x["pp"]),
+            vpp=int(x["vpp"]),
+            cp=int(x["cp"]),
+            ep=int(x["ep"]),
+            zero=int(x["zero"]),
+            micro_batch=int(x["micro_batch"]),
+            sequence_parallel=bool(x["sequence_parallel"]),
+            recompute=RECOMPUTE[int(x["recompute"])],
+            global_batch=ask.global_batch,
+            seq=ask.seq,
+            dtype=ask.dtype,
+            model=ask.model,
+        )
+
+
+class _Reads:
+    """What this screen reads of a live run."""
+
+    def loader(self) -> RunBaseLoader:
+        return RunBaseLoader()

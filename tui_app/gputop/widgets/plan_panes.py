@@ -1,0 +1,171 @@
+"""The three panes of the strategy screen."""
+
+from __future__ import annotations
+
+from textual.reactive import reactive
+
+from gputop.feed.planning import ENTRIES, Ask, Entry, Planned, RunBase
+from gputop.render import plan
+from gputop.render.rows import Row, row_width, say, shorten, spread
+from gputop.widgets.canvas import Canvas
+from gputop.widgets.panel import title_row
+from gputop_analysis.planner.choices import Choice
+
+MOST_MARKED = 4
+
+
+class PlanTitle(Canvas):
+    """Docked on top: what is planned, and what the line at the cursor means."""
+
+    _shown: tuple[Ask, str, str] | None = None
+
+    def show(self, ask: Ask, source: str, meaning: str) -> None:
+        """Another question, or another line of it."""
+        self._shown = ask, source, meaning
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        if self._shown is None:
+            return []
+        ask, source, meaning = self._shown
+        start: Row = [(" gputop plan", "bold accent"), ("   " + ask.model.name, "bold text")]
+        end: Row = [(source + " ", "accent")] if source else []
+        room = width - row_width(start) - row_width(end) - 3
+        start += [
+            ("   " + shorten(f"{ask.global_batch} x {ask.seq} tokens on {ask.gpus} x {ask.gpu}", max(room, 0)), "text")
+        ]
+        return [spread(start, end, width), [(" " + shorten(meaning, width - 2), "muted")]]
+
+
+class PlanForm(Canvas, can_focus=True):
+    """The question."""
+
+    ask: reactive[Ask | None] = reactive(None, repaint=False)
+    cursor: reactive[int] = reactive(5, repaint=False)
+    typed: reactive[str | None] = reactive(None, repaint=False)
+
+    @property
+    def entry(self) -> Entry:
+        """The line at the cursor."""
+        return ENTRIES[self.cursor]
+
+    def move(self, step: int) -> None:
+        """Move the cursor."""
+        self.cursor = min(max(self.cursor + step, 0), len(ENTRIES) - 1)
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        if self.ask is None:
+            return []
+        drawn = plan.form(self.ask, self.cursor, width - 2, self.has_focus, self.typed)
+        at = self.cursor + len({entry.group for entry in ENTRIES[: self.cursor + 1]})
+        room = height - 1
+        first = max(0, min(at - room // 2, len(drawn) - room))
+        head = title_row("", "Job and split", [], width - 2, self.has_focus)
+        return [[(" ", ""), *row] for row in (head, *drawn[first : first + room])]
+
+    def watch_ask(self) -> None:
+        self.redraw()
+
+    def watch_cursor(self) -> None:
+        self.redraw()
+
+    def watch_typed(self) -> None:
+        self.redraw()
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        self.redraw()
+
+
+class PlanTable(Canvas, can_focus=True):
+    """The ranked configurations, with a cursor and up to four marks."""
+
+    planned: reactive[Planned | None] = reactive(None, repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+    marked: reactive[tuple[int, ...]] = reactive((), repaint=False)
+    base: RunBase | None = None
+    first = 0
+
+    @property
+    def chosen(self) -> Choice | None:
+        """The configuration at the cursor."""
+        found = self.planned.choices if self.planned else ()
+        return found[min(self.cursor, len(found) - 1)] if found else None
+
+    @property
+    def compared(self) -> list[Choice]:
+        """The marked ones in the order of the marks."""
+        found = self.planned.choices if self.planned is not None else ()
+        return [found[index] for index in self.marked if index < len(found)]
+
+    def move(self, step: int) -> None:
+        """Move the cursor."""
+        count = len(self.planned.choices) if self.planned else 0
+        self.cursor = min(max(self.cursor + step, 0), max(count - 1, 0))
+
+    def mark(self) -> None:
+        """Mark or unmark what is at the cursor; the oldest mark goes where there are four."""
+        if self.chosen is None:
+            return
+        at = min(self.cursor, len(self.planned.choices) - 1) if self.planned else 0
+        kept = tuple(index for index in self.marked if index != at)
+        self.marked = kept if len(kept) < len(self.marked) else (*kept, at)[-MOST_MARKED:]
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        inner, planned = width - 2, self.planned
+        note: Row = []
+        if planned is not None and planned.choices:
+            note = [(f"{planned.fitting:,} of {planned.searched:,} fit", "muted")]
+        head = title_row("", "Strategies", note, inner, self.has_focus)
+        if planned is None:
+            return [[(" ", ""), *row] for row in (head, *say("Planning.", inner))]
+        if planned.problem:
+            return [[(" ", ""), *row] for row in (head, *say("✖ " + planned.problem, inner))]
+        room = height - 2
+        cursor = min(self.cursor, len(planned.choices) - 1)
+        self.first = min(max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0))
+        here = cursor if self.has_focus else None
+        base_s = self.base.step_s if self.base else 0.0
+        drawn = plan.table(planned, inner, height - 1, max(self.first, 0), here, self.marked, base_s)
+        return [[(" ", ""), *row] for row in (head, *drawn)]
+
+    def watch_planned(self) -> None:
+        self.redraw()
+
+    def watch_cursor(self) -> None:
+        self.redraw()
+
+    def watch_marked(self) -> None:
+        self.redraw()
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        self.redraw()
+
+
+class PlanParts(Canvas):
+    """Where the time of the chosen or marked configurations goes, and why one and not another."""
+
+    _shown: tuple[Planned, Choice, list[Choice]] | None = None
+
+    def show(self, planned: Planned | None, chosen: Choice | None, marked: list[Choice]) -> None:
+        """Other configurations."""
+        self._shown = None if planned is None or chosen is None else (planned, chosen, marked)
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        if self._shown is None:
+            return []
+        planned, chosen, marked = self._shown
+        inner = width - 2
+        several = len(marked) > 1
+        shown = marked if several else [chosen]
+        low, high = chosen.interval_s
+        note: Row = [(f"{plan.seconds(low)} to {plan.seconds(high)} in 80 % of cases", "muted")]
+        title = "Side by side" if several else chosen.name
+        drawn = [
+            title_row("", shorten(title, inner - 4), [] if several else note, inner, False),
+            *plan.bars(shown, inner, self.mono),
+        ]
+        drawn += plan.reasons(planned, chosen, marked, inner)
+        return [[(" ", ""), *row] for row in drawn[:height]]
