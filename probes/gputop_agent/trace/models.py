@@ -66,9 +66,10 @@ class Job:
 
     def prepare(self) -> None:
         """Freeze, adapt, checkpoint; all on the meta device."""
-        parts.freeze(self.model, self.setup.get("freeze") or ())
-        self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
-        checkpointing.apply(self.model, self.setup, self.notes)
+        with build.quiet():
+            parts.freeze(self.model, self.setup.get("freeze") or ())
+            self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
+            checkpointing.apply(self.model, self.setup, self.notes)
 
     def run(self, steps: int) -> None:
         """The steps, on fake tensors."""

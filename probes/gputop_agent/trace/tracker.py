@@ -154,7 +154,7 @@ class Tracker(TorchDispatchMode):
         self._running = name
         if func in _RESIZES:
             self._forget_resized(out)
-        if self.phase == "optimizer" or self.phase == "clip":
+        if self.phase not in _LOSS_PHASES:
             self._track_aligned(out, args)
         elif not self._exempt:
             self.track(out)

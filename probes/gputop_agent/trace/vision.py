@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 _FIELDS = {
     "vision_layers": ("depth", "num_hidden_layers"),
@@ -138,5 +139,6 @@ def fake(mode: Any, batch: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
             made[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         else:
             made[name] = mode.from_tensor(tensor)
-            remember(made[name], tensor)
+            with unset_fake_temporarily():
+                remember(made[name], tensor)
     return made
