@@ -73,7 +73,8 @@ def counters():
     """``{"allocated_bytes", "reserved_bytes", "peak_allocated_bytes"}`` now; None off CUDA."""
     if _cuda_stats is None:
         return None
-    return dict(zip(("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"), _counters()))
+    allocated, reserved, peak = _counters()
+    return {"allocated_bytes": allocated, "reserved_bytes": reserved, "peak_allocated_bytes": peak}
 
 
 def note():

@@ -57,7 +57,9 @@ def held():
             for tensor in group.get("params", ()):
                 _add_parameter(found, tensor, seen)
         found["optimizer_bytes"] += _state_bytes(optimizer, seen)
-    found.update(memory.counters() or {})
+    counters = memory.counters()
+    if counters is not None:
+        found.update(counters)
     return found
 
 
@@ -68,8 +70,8 @@ def _add_parameter(found, tensor, seen):
 
 def _state_bytes(optimizer, seen):
     total = count = 0
-    state = getattr(optimizer, "state", None)
-    for entry in list(state.values()) if hasattr(state, "values") else ():
+    state = getattr(optimizer, "state", None) or {}
+    for entry in list(state.values()):
         for value in entry.values() if isinstance(entry, dict) else ():
             count += 1
             if count > MAX_STATES:

@@ -45,6 +45,11 @@ async def press(app, pilot, *keys):
         await settle(app, pilot)
 
 
+def screen_of(app) -> EstimatorScreen:
+    """The screen, as what it is."""
+    return app.screen
+
+
 def answer_of(app):
     return app.screen.query_one("#answer").answer
 
@@ -83,7 +88,7 @@ def test_what_goes_together_changes_together(setup):
 
 def test_undo_and_base(setup):
     form = Form(setup).stepped("seq", 1).marked().stepped("micro_batch", 1)
-    assert list(differences(form.base, form.setup)) == [("micro batch", "4", "6")]
+    assert form.base is not None and list(differences(form.base, form.setup)) == [("micro batch", "4", "6")]
     assert form.undone().undone().setup == setup and form.undone().undone().undone().setup == setup
     assert form.marked().marked().base is None
 
@@ -134,11 +139,11 @@ async def test_values_are_typed_and_wrong_ones_refused(setup):
     app = EstimatorApp(setup)
     async with app.run_test(size=(120, 40)) as pilot:
         await press(app, pilot, "down", "down", "7", "6", "8", "enter")
-        assert app.screen.form.setup.seq == 768
+        assert screen_of(app).form.setup.seq == 768
         await press(app, pilot, "0", "enter")
-        assert app.screen.form.setup.seq == 768
+        assert screen_of(app).form.setup.seq == 768
         await press(app, pilot, "1", "escape")
-        assert app.screen.form.setup.seq == 768 and app.screen_stack[-1] is app.screen
+        assert screen_of(app).form.setup.seq == 768 and app.screen_stack[-1] is app.screen
 
 
 async def test_a_lever_is_applied_by_enter(setup):
@@ -147,7 +152,7 @@ async def test_a_lever_is_applied_by_enter(setup):
         await settle(app, pilot)
         wanted = answer_of(app).estimate.levers[1]
         await press(app, pilot, "tab", "down", "enter")
-        assert app.screen.form.setup == wanted.setup
+        assert screen_of(app).form.setup == wanted.setup
         assert answer_of(app).estimate.peak.reserved == wanted.reserved
 
 
@@ -155,7 +160,7 @@ async def test_a_rule_is_said_and_the_last_answer_stays(setup):
     app = EstimatorApp(setup)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(app, pilot)
-        app.screen._show(app.screen.form.given("tp", 5))
+        screen_of(app)._show(screen_of(app).form.given("tp", 5))
         await settle(app, pilot)
         answer = answer_of(app)
         assert "tensor parallelism 5" in answer.problem and answer.estimate.setup == setup
@@ -170,11 +175,11 @@ async def test_models_and_examples_are_picked(setup):
         await press(
             app, pilot, *("minus" if c == "-" else "full_stop" if c == "." else c for c in "qwen2.5-0.5b"), "enter"
         )
-        assert app.screen.form.setup.model.name == "qwen2.5-0.5b"
+        assert screen_of(app).form.setup.model.name == "qwen2.5-0.5b"
         await press(app, pilot, "x")
         assert isinstance(app.screen, ChoiceDialog)
         await press(app, pilot, "1")
-        assert app.screen.form.setup.quantized == "nf4"
+        assert screen_of(app).form.setup.quantized == "nf4"
         await press(app, pilot, "n")
         assert isinstance(app.screen, TextDialog)
 
@@ -236,6 +241,6 @@ async def test_one_key_opens_it_and_escape_goes_back(running):
 async def test_it_starts_from_the_live_run(running, setup):
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "v")
-        app.screen.receive(replace(running, page=RunSetup(setup, "mine")), None)
+        screen_of(app).receive(replace(running, page=RunSetup(setup, "mine")), None)
         await settle(app, pilot)
-        assert app.screen.form.setup == setup and "from run mine" in screen_text(app)
+        assert screen_of(app).form.setup == setup and "from run mine" in screen_text(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import pytest
 from analysis_support import Builder
@@ -215,7 +216,7 @@ def an_oom(tmp_path, **more):
         "step": 20,
         "site": "t.py:9 main",
     }
-    layer = {"module": "model.layers.17.mlp", "module_class": "LlamaMLP", "memory": memory}
+    layer: dict[str, Any] = {"module": "model.layers.17.mlp", "module_class": "LlamaMLP", "memory": memory}
     build.event("exception", **{**event, **layer, **more})
     build.end(exit_code=1)
     return build.open()

@@ -173,7 +173,7 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     """With the degrees of parallelism that the ranks told."""
     said = _entry(hello, "parallel")
     mesh = _entry(said, "mesh")
-    degrees = dict(zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False))
+    degrees: dict[str, int] = dict(zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False))
     tp, cp, pp = (max(1, int(degrees.get(name, 1))) for name in ("tp", "cp", "pp"))
     layout = Parallel(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
     if "deepspeed" in said:

@@ -171,13 +171,9 @@ def _with(name: str, value: Any, setup: Setup) -> dict[str, Any]:
 def _beyond(name: str, value: Any, direction: int) -> list[Any]:
     """The values that lie ahead of one, the nearest first; kinds come round again, amounts end."""
     option = OPTION[name]
-    ladder = (
-        (False, True)
-        if option.kind == "flag"
-        else option.choices
-        if option.kind == "choice"
-        else _LADDERS.get(name, ())
-    )
+    ladder: tuple[Any, ...] = _LADDERS.get(name, ())
+    if option.kind in ("flag", "choice"):
+        ladder = (False, True) if option.kind == "flag" else option.choices
     if isinstance(value, (int, float)) and option.kind != "flag":
         ahead = [one for one in ladder if (one > value if direction > 0 else one < value)]
         return ahead if direction > 0 else ahead[::-1]
