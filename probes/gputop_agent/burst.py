@@ -74,7 +74,7 @@ class Burst:
         """Called by the training thread at each boundary: starts the profiler, counts, stops it, then waits."""
         from . import lane  # both this and ``steps`` lead back here when they are imported
 
-        if lane.Lane.settling:  # the step ended some milliseconds ago
+        if lane.L.settling:  # the step ended some milliseconds ago
             return
         try:
             if self._thread is None:

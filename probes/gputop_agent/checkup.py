@@ -53,7 +53,7 @@ def reset():
 
 def on_step_closed(step):
     """A step at or after ``C.look_due`` has ended: begin a look, or give one up that met no update."""
-    if lane.Lane.settling:
+    if lane.L.settling:
         return  # of a step that ended some milliseconds ago
     C.look_due = step + EVERY_STEPS
     if S.ddp:
@@ -160,7 +160,7 @@ def _finish():
     K.unsent = K.found, K.values
     K.optimizer = K.weights = None
     C.look = 0
-    lane.Lane.from_step = min(lane.Lane.from_step, S.step + 2)  # it was refused because of the look
+    lane.L.from_step = min(lane.L.from_step, S.step + 2)  # it was refused because of the look
     if not S.cuda:
         _send_unsent()
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from . import flight, frames, transport, wire
+from . import flight, frames, lane, transport, wire
 from .state import S
 
 _MAX_THREADS = 64
@@ -15,7 +15,7 @@ def send(reason=""):
     transport.send_event(
         "stack_dump",
         reason=reason,
-        phase=wire.PHASES[S.phase],
+        phase=wire.PHASES[lane.phase()],
         step=S.step,
         threads=thread_stacks(),
         collective=_collective(),

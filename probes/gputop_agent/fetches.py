@@ -9,7 +9,7 @@ import weakref
 from functools import partial
 from time import monotonic
 
-from . import batch, frames, guard, transport
+from . import batch, frames, guard, lane, transport
 from .state import DATA, S
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
@@ -114,7 +114,7 @@ class Watch:
             if len(self._counts) >= _MAX_LOADERS:
                 return
             counts = self._counts[key] = Counts()
-        fetching = S.phase == DATA
+        fetching = lane.phase() == DATA
         unpacking = fetching and _is_unpacking(sys._current_frames().get(S.thread_ident))
         waiting = fetching and not unpacking and turn not in stored
         counts.looks += 1

@@ -10,7 +10,7 @@ from _thread import get_ident
 from functools import WRAPPER_ASSIGNMENTS
 
 from . import wire
-from .state import SWITCHED_OFF, S
+from .state import SWITCHED_OFF, L, S
 
 MAX_ERRORS = 3
 
@@ -39,7 +39,8 @@ def failed(where):
 
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
-    S.thread_ident = SWITCHED_OFF
+    S.thread_ident = L.ident = SWITCHED_OFF
+    L.until_ns = 0
     while S.undo:
         try:
             S.undo.pop()()

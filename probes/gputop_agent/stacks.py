@@ -4,7 +4,7 @@ import os
 import sys
 from time import monotonic
 
-from . import frames, transport, wire
+from . import frames, lane, transport, wire
 from .state import S
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
@@ -30,7 +30,7 @@ class Sampler:
     def sample(self):
         """Look once, if the phase of the moment is one that wants a name."""
         self._ticks += 1
-        phase = S.phase
+        phase = lane.phase()
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             frame = sys._current_frames().get(S.thread_ident)
             if frame is not None:

@@ -65,6 +65,35 @@ class State:
         self.step_listeners: Any = []
 
 
+class Lane:
+    """Who trains in the fast lane and how long; when to try it again. One object, so that a hook touches only one."""
+
+    __slots__ = (
+        "batch_type",
+        "booked",
+        "from_step",
+        "ident",
+        "iterator_id",
+        "most",
+        "optimizer_id",
+        "path",
+        "settling",
+        "until_ns",
+    )
+
+    def __init__(self):
+        self.ident = NOT_ACTIVE  # of the training thread
+        self.iterator_id = 0
+        self.optimizer_id = 0
+        self.until_ns = 0  # then the steps are booked
+        self.most = 0  # while no more times than that are noted, the batches leave a shape
+        self.batch_type: Any = None  # of the batches that leave a shape
+        self.path: Any = ()  # in such a batch, to the tensor whose shape it is
+        self.from_step = 0  # not before this one
+        self.booked = 0  # the open phase's total when it began
+        self.settling = False  # steps are closed that ended some milliseconds ago
+
+
 def _int_from_env(name, default):
     try:
         return int(os.environ.get(name, ""))
@@ -73,3 +102,4 @@ def _int_from_env(name, default):
 
 
 S = State()
+L = Lane()

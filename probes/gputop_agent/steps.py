@@ -97,6 +97,24 @@ def close(now_ns, upto=None):
     S.step = step + 1
 
 
+def close_many(n, wall_max_ns, losses):
+    """``n`` plain steps have ended, the last at ``S.last_ns``; their losses are finite. All their time is booked."""
+    last = S.step + n - 1
+    with S.lock:
+        F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
+        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, last
+        F.n_steps += n
+        F.loss, F.grad_norm, F.grad_norm_max = losses[-1], NAN, NAN
+        highest = max(losses)
+        if not highest <= F.loss_max:
+            F.loss_max = highest
+        if F.probing:
+            F.cpu_upto_ns = thread_time_ns()
+        if F.end_ns - F.began_ns >= FOLD_NS:
+            _emit()
+    S.step = last + 1
+
+
 def close_at_cut():
     """End the step where ``C.cut`` says that it may have ended; what came after belongs to the next one."""
     now_ns, upto, flags, loss_sum, loss_count, backwards = C.cut

@@ -1,7 +1,8 @@
 """Makes one function of the guest raise and trains. ``faulty_guest.py OUT_DIR``; a script, not a test module.
 
-For every function of the package a child is forked that breaks it, installs the guest, trains, and leaves what it
-printed and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and without the guest.
+For every function of the package that a training calls, a child is forked that breaks it, installs the guest, trains,
+and leaves what it printed and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and
+without the guest. Which ones are called is told by a child with a profiler; one that is not called cannot raise.
 """
 
 import atexit
@@ -10,9 +11,11 @@ import copy
 import gc
 import importlib
 import io
+import json
 import os
 import pkgutil
 import sys
+import threading
 import traceback
 import types
 from pathlib import Path
@@ -46,7 +49,7 @@ THIN = {
 def modules():
     found = [gputop_agent]
     for info in pkgutil.walk_packages(gputop_agent.__path__, "gputop_agent."):
-        if ".inject" not in info.name:
+        if ".inject" not in info.name and ".trace" not in info.name:  # programs of their own
             found.append(importlib.import_module(info.name))
     return found
 
@@ -146,10 +149,41 @@ def train_short_steps(net):
     return noted
 
 
-def look_early():
-    """Let the rare look at gradients, and the count of tensors, fall into these few steps."""
-    from gputop_agent import checkup, growth
+class Calls:
+    """The functions of the package that are called in this process from now on, in any thread."""
 
+    def __init__(self):
+        self.seen = set()
+        threading.setprofile(self.note)
+        sys.setprofile(self.note)
+
+    def note(self, frame, event, _):
+        if event == "call":
+            self.seen.add(key_of(frame.f_code))
+
+    def write(self, path):
+        sys.setprofile(None)
+        threading.setprofile(None)
+        path.write_text(json.dumps(sorted(self.seen)))
+
+
+def key_of(code):
+    """What stays when the guest gives a function's code another file name."""
+    return code.co_name, code.co_firstlineno
+
+
+def code_of(function, path):
+    if not path:
+        return function.__code__
+    parts = (part for part in function.__code__.co_consts if isinstance(part, types.CodeType))
+    return next(part for part in parts if part.co_name == path[0])
+
+
+def look_early():
+    """Let the rare looks fall into these few steps, and the fast lane open however slow the machine is."""
+    from gputop_agent import checkup, growth, steps
+
+    steps.MAX_PROBED_STEPS = 0
     checkup.K.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
 
 
@@ -158,6 +192,7 @@ def child(folder, name, fault):
         target = os.open(folder / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, descriptor)
     status = 0
+    calls = Calls() if name == "calls" else None
     try:
         if fault is not None:
             break_it(*fault)
@@ -175,6 +210,8 @@ def child(folder, name, fault):
         status = 1
     sys.stdout.flush()
     atexit._run_exitfuncs()
+    if calls is not None:
+        calls.write(folder / "calls.json")
     sys.stderr.flush()
     os._exit(status)
 
@@ -184,10 +221,15 @@ def main():
     with contextlib.redirect_stdout(io.StringIO()):
         train()  # what torch imports when it is first used, once for all children
     gc.freeze()  # a child's collection then copies no page of the parent's objects
-    wanted = functions()
-    jobs = [("reference", None), ("no_fault", None), *wanted.items()]
+    run(folder, {"reference": None, "no_fault": None, "calls": None})
+    called = {tuple(key) for key in json.loads((folder / "calls.json").read_text())}
+    run(folder, {name: fault for name, fault in functions().items() if key_of(code_of(*fault)) in called})
+
+
+def run(folder, jobs):
+    """Two children at a time."""
     running = {}
-    for name, fault in jobs:
+    for name, fault in jobs.items():
         pid = os.fork()
         if pid == 0:
             child(folder, name, fault)

@@ -48,9 +48,10 @@ for epoch in range({EPOCHS}):
             net.eval()
             with torch.no_grad(): net(x)
             net.train()
-        loss = net(x).pow(2).mean()
+        loss = net(x).pow(2)
+        if step != 800: loss = loss.mean()
         if step == 520: loss = loss * 0 + {SPIKE}
-        loss.backward()
+        loss.backward(torch.ones_like(loss))
         if step == 610: net(x).sum().backward()
         if step == 700: nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step(lambda: net(x).sum()) if step == 900 else optimizer.step()

@@ -7,7 +7,7 @@ from typing import Any
 from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import LOSS_SHARE, losses, marks
+from gputop_agent.lane import LOSS_SHARE, L, losses, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
@@ -41,10 +41,9 @@ def _timed_backward(original):
         token, cpu_ns, fast, noted = None, 0, False, False
         try:
             turn = len(marks) & 7
-            if turn == 4 and get_ident() == S.thread_ident:
+            if turn == 4 and get_ident() == L.ident:
                 noted = True
                 marks.append(monotonic_ns())
-                S.phase = BACKWARD
             elif not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
                 if turn == 5:  # inside another backward
                     pass
@@ -85,11 +84,15 @@ def _timed_backward(original):
                 try:
                     if len(marks) & 7 == 5:
                         marks.append(monotonic_ns())
-                        S.phase = OTHER
                         loss: Any = args[0] if args else None
-                        readable = type(loss) is tensor_type and loss.is_cpu and loss.numel() == 1
-                        losses.append(loss.item() if readable and not dispatch_modes() else None)
-                        if not readable:
+                        value = None
+                        try:
+                            if type(loss) is tensor_type and loss.is_cpu and not dispatch_modes():
+                                value = loss.item()
+                        except Exception:  # more than one value
+                            pass
+                        losses.append(value)
+                        if value is None:
                             lane.leave()
                             note_loss(loss)
                     else:

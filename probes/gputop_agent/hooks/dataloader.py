@@ -4,14 +4,14 @@ import sys
 import weakref
 from _thread import get_ident
 from time import monotonic_ns
+from typing import Any
 
 from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps
 from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import marks, sizes
+from gputop_agent.lane import L, marks, sizes
 from gputop_agent.sentinel import sentinel
-from gputop_agent.state import DATA, EVAL, H2D, OTHER, S
-from gputop_agent.steps import FOLD_NS
+from gputop_agent.state import DATA, EVAL, H2D, S
 
 from . import forward, optimizer
 
@@ -38,22 +38,22 @@ def _timed_next(original):
     where = "__next__"
 
     def wrapper(self):
-        token, booked, fast = None, -1, False
+        token, booked, noted = None, -1, False
         try:
-            if get_ident() == S.thread_ident and (marks or not compiling["_is_compiling_flag"]):
-                if marks:
-                    now = monotonic_ns()
-                    if len(marks) & 7 or C.iterator_id != id(self):
-                        lane.leave()
-                    elif now - marks[0] >= FOLD_NS:
-                        lane.settle()
-                    else:
-                        fast = True
-                        marks.append(now)
-                        S.phase = DATA
-                if fast:
+            turn = len(marks)
+            if turn and not turn & 7 and id(self) == L.iterator_id:
+                now = monotonic_ns()
+                noted = now < L.until_ns
+            if noted:
+                marks.append(now)
+            elif get_ident() == S.thread_ident and (turn or not compiling["_is_compiling_flag"]):
+                if not turn:
                     pass
-                elif stack or C.unsure or S.manual or not is_grad_enabled():
+                elif turn & 7 or id(self) != L.iterator_id:
+                    lane.leave()
+                else:
+                    lane.settle()
+                if stack or C.unsure or S.manual or not is_grad_enabled():
                     token = before_fetch((self,), None)
                 else:
                     now = monotonic_ns()
@@ -67,12 +67,12 @@ def _timed_next(original):
                     elif C.backwards and sentinel.watching():
                         events.fetch_begins()
                     if not C.backwards and C.iterator_id == id(self) and lane.may_begin():
-                        fast = True
-                        marks.append(now)
+                        noted = True
+                        lane.begin(now, id(self))
                     else:
                         stack.append(S.phase)
                         booked = totals[DATA]
-                    S.phase = DATA
+                        S.phase = DATA
             elif not S.thread_ident:
                 token = before_fetch((self,), None)
         except Exception:
@@ -82,15 +82,25 @@ def _timed_next(original):
             result = original(self)
             return result
         finally:
-            if fast:
+            if noted:
                 try:
-                    if result is not None and len(marks) & 7 == 1:
-                        sizes.append(count(result))
+                    turn, shape = len(marks), None
+                    if type(result) is L.batch_type and turn <= L.most:
+                        try:
+                            value: Any = result
+                            for get, key in L.path:
+                                value = get(value, key)
+                            shape = value.shape
+                        except Exception:  # another structure under the same type
+                            pass
+                    if shape and turn & 7 == 1:
+                        sizes.append(shape)
                         marks.append(monotonic_ns())
-                        S.phase = OTHER
+                    elif turn & 7 == 1 and lane.note_batch(result):
+                        marks.append(monotonic_ns())
                     else:
                         lane.leave()
-                        after_fetch((0, lane.Lane.booked, True), (self,), result)
+                        after_fetch((0, L.booked, True), (self,), result)
                 except Exception:
                     failed(where)
             elif booked >= 0:

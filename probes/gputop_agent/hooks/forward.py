@@ -12,7 +12,7 @@ from typing import Any
 from gputop_agent import batch, checkup, clock, device, events, guard, lane, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import marks
+from gputop_agent.lane import L, marks
 from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
 
@@ -47,15 +47,14 @@ class CallSlot:
         """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
         module: Any = self.module()
         call = self.inner or module._call_impl
-        token, booked, cpu_ns, fast = None, -1, 0, False
+        token, booked, cpu_ns, noted = None, -1, 0, False
         try:
             turn = len(marks) & 7
-            if get_ident() != S.thread_ident:
-                pass
-            elif turn == 2 and module.training and self.trained and is_grad_enabled():
-                fast = True
+            if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
+                noted = True
                 marks.append(monotonic_ns())
-                S.phase = FORWARD
+            elif get_ident() != S.thread_ident:
+                pass
             elif not C.in_forward and not _compiling["_is_compiling_flag"]:
                 if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
                     pass
@@ -97,14 +96,13 @@ class CallSlot:
         try:
             return call(*args, **kwargs)
         finally:
-            if fast:
+            if noted:
                 try:
                     if len(marks) & 7 == 3:
                         marks.append(monotonic_ns())
-                        S.phase = OTHER
                     else:
                         lane.leave()
-                        after(self, (0, FORWARD, False, lane.Lane.booked, 0))
+                        after(self, (0, FORWARD, False, L.booked, 0))
                 except Exception:
                     guard.failed("forward")
             elif booked >= 0:

@@ -8,7 +8,7 @@ from typing import Any
 from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import Lane, marks
+from gputop_agent.lane import L, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
 from gputop_agent.steps import F
@@ -32,9 +32,8 @@ def install(torch):
 def before_step(optimizer, args, kwargs):
     """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
     try:
-        if len(marks) & 7 == 6 and id(optimizer) == Lane.optimizer_id and get_ident() == S.thread_ident:
+        if len(marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
             marks.append(monotonic_ns())
-            S.phase = OPTIMIZER
             return None
         if is_compiling():
             return None
@@ -67,9 +66,8 @@ def before_step(optimizer, args, kwargs):
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
     try:
-        if len(marks) & 7 == 7 and id(optimizer) == Lane.optimizer_id and get_ident() == S.thread_ident:
+        if len(marks) & 7 == 7:  # another one's, or a step inside this one, would have ended the lane at its beginning
             marks.append(monotonic_ns())
-            S.phase = OTHER
         elif get_ident() == S.thread_ident and not is_compiling():
             _end(optimizer)
     except Exception:
