@@ -31,7 +31,7 @@ SHAPE = {
     "max_position": SEQ,
 }
 WEIGHTS = VOCAB * HIDDEN * 2 + HIDDEN + LAYERS * (HIDDEN * (3 * HIDDEN + 3 * FFN) + 2 * HIDDEN)
-"""Values: two embeddings, the last norm, and in a layer q, o, half of k and v each, three matrices of the MLP, two norms."""
+"""Values: two embeddings, the last norm, and in a layer q, o, half of k and v each, the MLP's three, two norms."""
 Trace = Callable[..., EventLog]
 
 
@@ -95,7 +95,7 @@ def test_checkpointing_keeps_the_input_of_each_layer_and_no_more(traced: Trace) 
     for event in log.events[:begins].tolist():
         (alive.add if event > 0 else alive.discard)(abs(event))
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] >= 0]
-    # The output of a layer is the input of the next; the first one's is the embedding's, the last one's goes to the norm.
+    # A layer's output is the next one's input; the first one's is the embedding's, the last one's goes to the norm.
     assert sorted(log.bytes[kept].tolist()) == [2 * TOKENS * HIDDEN] * (LAYERS - 1)
 
 

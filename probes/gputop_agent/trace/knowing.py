@@ -6,11 +6,12 @@ what is computed from such alone is known as well.
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, Callable, List
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from . import script_values as values
 
@@ -20,10 +21,16 @@ _INDEXED = {_aten.index.Tensor}
 
 
 class Knowing(TorchDispatchMode):
-    """Enter it between the ``FakeTensorMode`` and the tracker."""
+    """Enter it between the ``FakeTensorMode`` and the tracker; ``wanted`` says when values matter."""
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        super().__init__()
+        self.wanted = wanted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not self.wanted():
+            return func(*args, **kwargs)
         if func is _aten._local_scalar_dense.default:
             with unset_fake_temporarily():
                 return values.item(args[0])
@@ -35,7 +42,10 @@ class Knowing(TorchDispatchMode):
             return func(args[0], _without_masks(args[1]), *args[2:], **kwargs)
         if func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
             kwargs = dict(kwargs, output_size=_total(args[0]))
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except DynamicOutputShapeException:
+            return _by_values(func, args, kwargs)
         if func not in _UNKNOWN and _few(out):
             with unset_fake_temporarily():
                 values.carry(func, args, kwargs, out)
@@ -63,6 +73,29 @@ def _without_masks(indices: Any) -> List[Any]:
             rows = _true_rows(index)
             out.extend(torch.empty((rows,), dtype=torch.long) for _ in range(index.dim()))
     return out
+
+
+def _by_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operation whose shape hangs on values, where these are known.
+
+    Raises:
+        DynamicOutputShapeException: they are not.
+    """
+    with unset_fake_temporarily():
+        known = values.known_arguments(args, kwargs)
+        if known is None:
+            raise DynamicOutputShapeException(func)
+        computed = func(*known[0], **known[1])
+    return tree_map(_remembered, computed)
+
+
+def _remembered(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    fake = torch.empty(value.shape, dtype=value.dtype)
+    with unset_fake_temporarily():
+        values.remember(fake, value)
+    return fake
 
 
 def _few(out: Any) -> bool:

@@ -15,7 +15,7 @@ from .hf import FLASH, as_for_real_tensors, register_flash
 from .kernels import as_on_cuda
 from .knowing import Knowing
 from .steps import Loop
-from .tracker import Tracker
+from .tracker import LOSS_PHASES, Tracker
 
 SHALLOW = 4
 """Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
@@ -54,8 +54,9 @@ class Job:
             self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
         self.make_batch = lambda: ((), heads.batch(config, setup))
         if heads.task(config) == "image_text":
-            self.below = Knowing()
-            self.make_batch = lambda: ((), vision.fake(self.mode, vision.inputs(config, setup)))
+            self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
+            seen = vision.inputs(config, setup)
+            self.make_batch = lambda: ((), vision.fake(self.mode, seen))
 
     def of_factory(self, name: str) -> None:
         """Any ``nn.Module``, by ``module:callable``."""

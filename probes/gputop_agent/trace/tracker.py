@@ -15,7 +15,8 @@ from .log import LogWriter
 from .place import LOSS, NOWHERE, Places, layer_of, repeated_layers
 from .signatures import CUBLAS_WORKSPACE, MATMULS, temporaries
 
-_LOSS_PHASES = ("forward", "loss", "backward")
+LOSS_PHASES = ("forward", "loss", "backward")
+"""In which a storage may belong to the loss; in the others to the layer of what it is computed from."""
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _RESIZES = {torch.ops.aten.resize_.default}
 
@@ -154,7 +155,7 @@ class Tracker(TorchDispatchMode):
         self._running = name
         if func in _RESIZES:
             self._forget_resized(out)
-        if self.phase not in _LOSS_PHASES:
+        if self.phase not in LOSS_PHASES:
             self._track_aligned(out, args)
         elif not self._exempt:
             self.track(out)
@@ -196,7 +197,7 @@ class Tracker(TorchDispatchMode):
         if not size:
             return
         module, layer = self._where(place)
-        if category == "temporaries" and self.phase in _LOSS_PHASES and self._is_loss(module):
+        if category == "temporaries" and self.phase in LOSS_PHASES and self._is_loss(module):
             category = "logits_loss"
         operator = self._operator or self._running if operator is None else operator
         key = storage._cdata

@@ -58,8 +58,9 @@ def inputs(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
         batch.update(extra)
     if config.model_type == "gemma3":
         batch["token_type_ids"] = (ids == _image_token(config)).long()
-    if config.model_type in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl") and count:
-        batch["mm_token_type_ids"] = (ids == _image_token(config)).long()
+    if _MAKERS.get(config.model_type) is _grid:
+        # Three positions a token: given, since a model would compute them value by value.
+        batch["position_ids"] = torch.zeros((3, rows, seq), dtype=torch.long)
     batch["labels"] = ids.clone()
     return batch
 
