@@ -189,7 +189,8 @@ def test_a_run_on_a_gpu_is_remembered_and_estimates_start_from_it(tmp_path):
 
 def test_a_run_that_ran_out_of_memory_is_not_remembered(tmp_path):
     build = a_run(tmp_path, peak_gib=76.0)
-    build.event("exception", rank=0, **{"class": "OutOfMemoryError"}, message=OOM, phase="forward", step=3)
+    event: dict[str, Any] = {"class": "OutOfMemoryError", "message": OOM, "phase": "forward", "step": 3}
+    build.event("exception", rank=0, **event)
     assert remember_run(build.open()) == "" and calibration.recall() == []
 
 
