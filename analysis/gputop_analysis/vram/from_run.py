@@ -107,7 +107,8 @@ def shape_of_hello(hello: Hello) -> ModelShape | None:
     known = next((one for one in catalog.models() if _is_same(one, shape)), None)
     if known is not None:
         return known
-    name = str(config.get("name") or model.get("class") or config.get("model_type") or "model")
+    own = str(model.get("class") or "")
+    name = str(config.get("name") or ("" if own.startswith("Peft") else own) or config.get("model_type") or "model")
     return replace(shape, name=name.rstrip("/").rpartition("/")[2] or name, source="the run's own configuration")
 
 

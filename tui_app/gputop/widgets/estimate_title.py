@@ -22,6 +22,8 @@ def _size(form: Form) -> str:
     count = parameters(form)
     if not count:
         return ""
+    if count < 1e6:
+        return f"  {count / 1e3:.0f} K"
     return f"  {count / 1e9:.2f} B" if count >= 1e9 else f"  {count / 1e6:.0f} M"
 
 
