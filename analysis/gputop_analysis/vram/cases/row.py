@@ -165,10 +165,17 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
         ep=ep,
         etp=text.count(str(args.get("expert-tensor-parallel-size", ""))) or 0,
         sequence_parallel=tp > 1 and (bool(args.get("sequence-parallel")) or not args),
-        sharding="ddp" if sharding == "none" and (dp or 1) > 1 else sharding if (dp or 1) > 1 else "none",
+        sharding=_applied(sharding, (dp or 1) * cp),
         offload=text.offload(written),
         pipeline_stage=pp - 1 if "last rank" in cells.get("mem_metric", "") else 0,
     )
+
+
+def _applied(sharding: str, ranks: int) -> str:
+    """What a sharding comes to over so many ranks of data and context parallelism."""
+    if ranks == 1:
+        return "none"
+    return "ddp" if sharding == "none" else sharding
 
 
 def _virtual(cells: Mapping[str, str], pp: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.catalog.params import moe_layers
 from gputop_analysis.vram.setup import ModelShape, Setup
 
 Number = Any
@@ -57,6 +58,17 @@ class Dims:
     def layers(self) -> Number:
         """On this stage; the first stages hold what does not divide."""
         return np.ceil(self.model.layers / self.pp)
+
+    @property
+    def dense_layers(self) -> Number:
+        """Layers of this stage without experts: the model's first ones lie on its first stages, of interleaved ones in
+        their first pieces."""
+        if not self.model.experts:
+            return self.layers
+        piece = self.layers / self.vpp
+        first = np.clip(self.model.first_dense_layers - self.stage * piece, 0, piece)
+        routed = moe_layers(self.model) / max(self.model.layers - self.model.first_dense_layers, 1)
+        return first + (self.layers - first) * (1 - routed)
 
     @property
     def shards(self) -> Number:

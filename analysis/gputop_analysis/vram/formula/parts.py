@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_analysis.catalog.params import Linear, is_moe, linears, moe_layers, params
+from gputop_analysis.catalog.params import Linear, is_moe, layer_params, linears, moe_layers, params
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.setup import Lora, ModelShape
 
@@ -32,19 +32,23 @@ def parts(d: Dims) -> tuple[Part, ...]:
     """What tensor, pipeline and expert parallelism leave on this rank (Narayanan et al. 2021, section 2; the experts
     as in Megatron-LM, whole where they are spread over ranks)."""
     shape, counts = d.model, params(d.model)
-    share = d.layers / max(shape.layers, 1)
+    share, dense = d.layers / max(shape.layers, 1), d.dense_layers
     trains = _trained(d)
     small = counts["norms"] + counts["router"] + _surplus(shape, counts)
+    each = {moe: layer_params(shape, moe)["mlp"] for moe in (False, True)}
+    mlps = dense * each[False] + (d.layers - dense) * each[True]
+    if shape.family == "t5":
+        mlps = share * counts["mlp"]  # as many again in the decoder
     table = counts["embeddings"] / d.tp
     tied = table * d.last * (1 - d.first) if shape.tied_embeddings else 0
     found = [
-        Part("layers", share * (counts["attention"] + counts["mlp"]) / d.tp, trains("language"), linear=True),
+        Part("layers", (share * counts["attention"] + mlps) / d.tp, trains("language"), linear=True),
         Part("norms", share * small, trains("language")),
         Part("embeddings", table * d.first, trains("embeddings")),
         Part("head", counts["head"] / d.tp * d.last + tied, trains("language")),
     ]
     if counts["experts"]:
-        whole = share * counts["experts"] / (d.ep * d.expert_tp)
+        whole = (d.layers - dense) / moe_layers(shape) * counts["experts"] / (d.ep * d.expert_tp)
         found.append(Part("experts", whole, trains("language"), linear=True, expert=True))
     if counts["vision"]:
         found.append(Part("vision", counts["vision"] * d.first, trains("vision")))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_analysis.catalog.params import moe_layers
 from gputop_analysis.vram.formula import activations, communication, vision
 from gputop_analysis.vram.formula.activations import Kept
 from gputop_analysis.vram.formula.dims import Dims, Number
@@ -118,9 +117,10 @@ def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
 
 def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
     """Mean over the layers of a function of whether a layer has experts."""
-    share = moe_layers(d.model) / max(d.model.layers, 1)
-    dense = (1 - share) * function(False) if share < 1 else 0
-    return dense + (share * function(True) if share else 0)
+    if not d.model.experts:
+        return function(False)
+    dense = d.dense_layers / d.layers
+    return dense * function(False) + (1 - dense) * function(True)
 
 
 def in_flight(d: Dims) -> Number:
