@@ -1,0 +1,31 @@
+"""Traces scripts, each in a fork of one process that has imported torch: ``script_forks.py FOLDER``, jobs on stdin."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import torch  # noqa: F401  (imported once, for all forks)
+from gputop_agent.trace import hf, kernels, models, script_run, tracker  # noqa: F401
+
+
+def trace(name: str, job: dict, folder: str) -> None:
+    """Trace one script in a fork, and wait for it."""
+    options = argparse.Namespace(
+        out=os.path.join(folder, name + ".json.gz"),
+        outcome=os.path.join(folder, name + ".outcome.json"),
+        world=job.get("world", 0),
+        configs=job.get("configs", ""),
+    )
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    scratch = tempfile.mkdtemp(dir=folder)
+    script_run.Run(job["script"], job.get("arguments", []), options, scratch).way(job.get("way", "ran"))
+
+
+if __name__ == "__main__":
+    for name, job in json.load(sys.stdin).items():
+        trace(name, job, sys.argv[1])

@@ -1,0 +1,215 @@
+"""Training scripts of many kinds, traced without a GPU: each makes two whole steps, and what it holds is what it must hold."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gputop_analysis.vram import eventlog, replay
+
+pytest.importorskip("torch")
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "scripts"
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
+JOBS = {
+    "plain": ("plain_argparse", {}),
+    "plain_wide": ("plain_argparse", {"arguments": ["--width", "256"]}),
+    "amp": ("amp_scaler", {}),
+    "host": ("host_only", {}),
+    "gan": ("two_optimizers", {}),
+    "gpt": ("gpt_loop", {}),
+    "gpt_checkpointed": ("gpt_loop", {"arguments": ["--checkpointing"]}),
+    "default_device": ("default_device", {}),
+    "ddp": ("ddp_torchrun", {"world": 4}),
+    "fsdp2": ("fsdp2_loop", {"world": 4}),
+    "module": ("needs_data", {"way": "module"}),
+    "failing": ("needs_data", {}),
+    "trainer": ("hf_trainer", {"arguments": ["--bf16", "--checkpointing"]}),
+    "lora": ("hf_lora", {}),
+    "lightning": ("lightning_module", {}),
+}
+NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning"}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """(outcome, log or None) of each job."""
+    folder = tmp_path_factory.mktemp("traces")
+    configs = folder / "configs.json"
+    configs.write_text(json.dumps({"example/tiny-llama": TINY}))
+    jobs = {
+        name: {"script": str(SCRIPTS / f"{script}.py"), "configs": str(configs), **job}
+        for name, (script, job) in JOBS.items()
+    }
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "probes")}
+    command = [sys.executable, str(HERE / "script_forks.py"), str(folder)]
+    subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
+    found = {}
+    for name in JOBS:
+        log = folder / f"{name}.json.gz"
+        outcome = json.loads((folder / f"{name}.outcome.json").read_text())
+        found[name] = outcome, eventlog.load(log) if log.exists() else None
+    return found
+
+
+def made(log, category, step):
+    """Bytes of the storages of a category that were allocated in a step."""
+    index = log.strings.index(category) if category in log.strings else -1
+    starts = [at for at, _, of in log.marks if of == step]
+    ends = [at for at, _, of in log.marks if of > step] or [len(log.events)]
+    events = log.events[min(starts) : min(ends)]
+    ids = events[events > 0]
+    return int(log.bytes[ids][log.category[ids] == index].sum())
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name != "failing"])
+def test_makes_two_whole_steps_and_adds_up(traced, name):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    outcome, log = traced[name]
+    assert outcome.get("done"), outcome
+    assert outcome["steps"] == 2
+    peak = replay.peak(log)
+    assert sum(peak.breakdown.values()) == peak.allocated <= peak.reserved
+    assert {"forward", "backward", "optimizer"} <= {phase for _, phase, _ in log.marks}
+
+
+def test_adam_holds_two_states_and_a_gradient_for_each_weight(traced):
+    _, log = traced["plain"]
+    conv, width = 3 * 32 * 9 + 32 + 64, 64
+    parameters = conv + 32 * 16 * 16 * width + width + width * 10 + 10
+    assert made(log, "gradients", 1) == 4 * parameters
+    assert made(log, "optimizer", 0) == 8 * parameters
+
+
+def test_the_scripts_own_arguments_reach_it(traced):
+    assert replay.peak(traced["plain_wide"][1]).allocated > replay.peak(traced["plain"][1]).allocated
+
+
+def test_fp16_autocast_casts_and_the_scaler_lets_the_update_through(traced):
+    _, log = traced["amp"]
+    weights = 4 * (256 * 1024 + 3 * 1024 + 4 * 1024 + 4)
+    assert made(log, "gradients", 1) == weights
+    assert made(log, "optimizer", 0) == weights
+
+
+def test_a_script_without_a_gpu_is_taken_to_be_on_one(traced):
+    outcome, log = traced["host"]
+    assert any("names no GPU" in note for note in outcome["notes"])
+    assert made(log, "gradients", 1) > 0
+
+
+def test_both_optimizers_belong_to_a_step(traced):
+    _, log = traced["gan"]
+    generator = 64 * 256 + 256 + 256 * 784 + 784
+    critic = 784 * 256 + 256 + 256 + 1
+    assert made(log, "optimizer", 0) == 8 * (generator + critic)
+
+
+def test_compile_is_left_out_and_said(traced):
+    assert any("torch.compile" in note for note in traced["gpt"][0]["notes"])
+
+
+def test_checkpointing_keeps_fewer_activations(traced):
+    def kept(name):
+        return sum(size for _, size in replay.peak(traced[name][1]).layers)
+
+    assert 0 < kept("gpt_checkpointed") < kept("gpt")
+
+
+def test_ddp_adds_buckets_of_the_size_of_the_gradients(traced):
+    _, log = traced["ddp"]
+    parameters = 512 * 2048 + 2048 + 2048 * 512 + 512
+    buckets = log.bytes[log.category == log.strings.index("communication")]
+    assert int(buckets.sum()) == 4 * parameters
+    assert log.meta["world"] == 4
+
+
+def test_fsdp2_shards_states_and_gathers_on_another_stream(traced):
+    _, log = traced["fsdp2"]
+    parameters = 4 * (256 * 1024 + 1024 + 1024 * 256 + 256)
+    assert made(log, "optimizer", 0) == pytest.approx(8 * parameters / 4, rel=0.01)
+    assert len(set(log.stream[1:].tolist())) > 1
+
+
+def test_adapters_alone_have_gradients(traced):
+    pytest.importorskip("peft")
+    _, log = traced["lora"]
+    adapters = 3 * (8 * 64 + 64 * 8 + 8 * 64 + 32 * 8)
+    assert made(log, "gradients", 1) == 4 * adapters
+
+
+def test_the_module_way_says_what_it_traced(traced):
+    assert any("Only the class Classifier" in note for note in traced["module"][0]["notes"])
+
+
+def test_a_script_that_fails_early_gives_its_own_traceback(traced):
+    outcome, log = traced["failing"]
+    assert log is None
+    assert "FileNotFoundError" in outcome["error"]
+    assert "needs_data.py" in outcome["traceback"]
+    assert "script_run" not in outcome["traceback"]
+
+
+@pytest.fixture(scope="module")
+def command():
+    """Runs the command of a trace as a user's interpreter would; (exit code, stdout as JSON, stderr)."""
+    main = HERE.parents[1] / "probes/gputop_agent/trace/__main__.py"
+
+    def run(*arguments):
+        done = subprocess.run([sys.executable, main, *map(str, arguments)], text=True, capture_output=True, check=False)
+        return done.returncode, json.loads(done.stdout), done.stderr
+
+    return run
+
+
+def test_no_execute_only_reads(command, tmp_path):
+    script = tmp_path / "train.py"
+    witness = tmp_path / "ran"
+    script.write_text(
+        f"open({str(witness)!r}, 'w')\nBASE = 'gpt2'\n"
+        "model = AutoModelForCausalLM.from_pretrained(BASE)\n"
+        "TrainingArguments('out', per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)\n"
+        "LoraConfig(r=32)\n"
+    )
+    code, answer, _ = command(script, "--no-execute")
+    assert code == 0
+    assert not witness.exists()
+    assert answer["pretrained"] == ["gpt2"]
+    assert answer["options"] == {"micro_batch": 4, "dtype": "bf16", "checkpointing": "full", "lora_rank": 32}
+
+
+def test_the_ways_are_tried_in_order_and_told(command, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("from transformers_not_here import Auto\nmodel = Auto.from_pretrained('example/7b')\n")
+    code, answer, said = command(script, "--out", tmp_path / "log.json.gz")
+    assert code == 3
+    assert answer["how"] == "source"
+    assert [one["way"] for one in answer["tried"]] == ["ran", "module", "source"]
+    assert "ModuleNotFoundError" in answer["traceback"]
+    assert "run its code" in said
+
+
+def test_a_script_neither_reaches_the_network_nor_its_own_folder(command, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, urllib.request\n"
+        "assert os.listdir('.') == [], os.listdir('.')\n"
+        "open('left.txt', 'w').write('x')\n"
+        "urllib.request.urlopen('http://192.0.2.1/', timeout=2)\n"
+    )
+    code, answer, _ = command(script, "--out", tmp_path / "log.json.gz")
+    assert code == 1
+    assert answer["how"] is None
+    assert "network is off" in answer["traceback"]
+    assert not (tmp_path / "left.txt").exists()
