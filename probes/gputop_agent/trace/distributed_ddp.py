@@ -1,8 +1,8 @@
 """DistributedDataParallel by its memory: the flat buckets that gradients are copied to and reduced in.
 
-torch's own reducer reads the gradients' addresses, which fake tensors do not have. Sizes and order of the buckets as in
-``torch/csrc/distributed/c10d/reducer.cpp`` (``compute_bucket_assignment_by_size``): the parameters in reverse, one dtype a
-bucket, the first of at most 1 MiB, the others of 25 MiB.
+torch's own reducer reads the gradients' addresses, which fake tensors do not have. Sizes and order of the buckets as
+in ``torch/csrc/distributed/c10d/reducer.cpp`` (``compute_bucket_assignment_by_size``): the parameters in reverse, one
+dtype a bucket, the first of at most 1 MiB, the others of 25 MiB.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ _OPTIMIZERS = {
 
 
 def read(path: str) -> Dict[str, Any]:
-    """``pretrained`` (names given to ``from_pretrained``, models before others), ``options`` of a setup, ``classes`` of modules.
+    """What a script's source says.
+
+    ``pretrained``: names given to ``from_pretrained``, models before others; ``options`` of a setup; ``classes`` of
+    modules; ``syntax_error`` where it cannot be parsed.
 
     Raises:
         OSError: the file cannot be read.

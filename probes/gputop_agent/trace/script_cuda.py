@@ -49,12 +49,13 @@ _ANSWERS = {
     "is_current_stream_capturing": False,
 }
 _NOTHING = (
-    "_lazy_init init synchronize set_device empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state "
-    "set_rng_state_all reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached _sleep "
+    "_lazy_init init synchronize set_device empty_cache ipc_collect manual_seed manual_seed_all seed seed_all "
+    "set_rng_state set_rng_state_all reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached _sleep "
     "reset_accumulated_memory_stats set_per_process_memory_fraction set_sync_debug_mode set_stream _lazy_call"
 ).split()
 _ZERO = (
-    "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached memory_usage"
+    "memory_allocated max_memory_allocated memory_reserved max_memory_reserved "
+    "memory_cached max_memory_cached memory_usage"
 ).split()
 
 

@@ -1,4 +1,4 @@
-"""``torch.distributed`` for a script of one traced rank: groups that talk to nobody, in a world of the size asked for."""
+"""``torch.distributed`` for one traced rank of a script: groups that talk to nobody, of the size asked for."""
 
 from __future__ import annotations
 

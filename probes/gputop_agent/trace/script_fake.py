@@ -1,8 +1,8 @@
 """Fake tensors of two places, the host and the GPU, for a script that was written for a GPU.
 
-torch's own fake ``cuda`` tensors abort in the autograd engine without a driver, so a tensor on the GPU is a fake ``cpu`` tensor
-with a mark, and only what carries the mark is memory of the GPU. Tensors on the host stay real, so that datasets, samplers and
-tokenizers work as ever; parameters are fake from birth, so that a model of any size can be built.
+torch's own fake ``cuda`` tensors abort in the autograd engine without a driver, so a tensor on the GPU is a fake
+``cpu`` tensor with a mark, and only what carries the mark is memory of the GPU. Tensors on the host stay real, so that
+datasets, samplers and tokenizers work as ever; parameters are fake from birth, so that a model of any size can be built.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from .script_fake import Fakes
 
 Note = Callable[[str], Any]
 _OF_THE_HUB = (
-    "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder user_agent code_revision "
-    "_from_auto _from_pipeline _commit_hash gguf_file resume_download use_auth_token adapter_kwargs"
+    "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder user_agent "
+    "code_revision _from_auto _from_pipeline _commit_hash gguf_file resume_download use_auth_token adapter_kwargs"
 ).split()
 
 
@@ -35,7 +35,7 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
     """Replace what of torch reads files and starts processes; the others when the script imports them.
 
     Args:
-        configs: by model name, for models that are not in the local cache: Hugging Face configurations, or shapes of models.
+        configs: by name, for models that are not in the local cache: configurations of transformers, or shapes.
     """
     _load_data_here()
     _load_no_weights(fakes, note)

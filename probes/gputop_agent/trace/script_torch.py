@@ -1,4 +1,4 @@
-"""What of torch itself is replaced for a script under fake tensors: construction, copies, autocast, checks, compilation."""
+"""What of torch itself is replaced for a script on fake tensors: construction, copies, autocast, compilation."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _printing_and_copying() -> None:
 
 
 def _autocast_on_gpu() -> None:
-    """Autocast for ``cuda`` works on the fake tensors' true device; which operations it casts is the tracker's matter."""
+    """Autocast for ``cuda`` works on the true device of the fake tensors, by CUDA's lists (``kernels.as_on_cuda``)."""
     autocast = torch.amp.autocast_mode.autocast
     original = autocast.__init__
 
