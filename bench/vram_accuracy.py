@@ -150,6 +150,8 @@ def main() -> None:
     if not options.folder.is_dir():
         parser.error(f"no folder {options.folder}")
     tier = None if options.tier == "best" else options.tier
+    if options.write_intervals and tier is None:
+        parser.error("--write-intervals needs a --tier: with best each tier would speak for some of its rows only")
     answers = [answer(case, tier) for case in cases(options.folder, options.limit)]
     if not answers:
         parser.error(f"no CSV file with these columns under {options.folder}")
