@@ -25,9 +25,10 @@ from typing import Any
 
 from profile_plan import STRUCTURES, TRACES, setup, trainings
 
+from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.recognise import Term, Terms, UnclearError
-from gputop_analysis.vram.profiles.store import ARCHIVE, encode, pack
+from gputop_analysis.vram.profiles.store import ARCHIVE, decode, encode, pack
 from gputop_analysis.vram.profiles.variant import variant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,10 +59,22 @@ def main() -> int:
                 traceback.print_exc()
         print(f"{name} {'failed: ' + failed[name] if name in failed else 'made'}", file=sys.stderr, flush=True)
     documents = {path.stem.replace("__", "/"): json.loads(path.read_text()) for path in arguments.work.glob("*.json")}
+    for name in [name for name, document in documents.items() if not repeatable(document)]:
+        failed[name] = "its middle layers are unlike"
+        del documents[name]
     TARGET.write_bytes(pack(documents, versions()))
     size = TARGET.stat().st_size
     print(json.dumps({"made": made, "packed": len(documents), "failed": failed, "archive_bytes": size}))
     return 0
+
+
+def repeatable(document: dict[str, Any]) -> bool:
+    """Whether any number of layers can be made of the profile's four."""
+    try:
+        deepen(decode(document).log, 7)
+    except ValueError:
+        return False
+    return True
 
 
 def wanted(families: list[str]) -> list[tuple[str, list[Any]]]:
