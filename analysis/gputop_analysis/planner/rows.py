@@ -70,7 +70,6 @@ def job_of(row: Row) -> Job:
         shape = shape_of(row)
     except (LookupError, ValueError) as error:
         raise Unreadable(str(error)) from error
-    text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower()
     dtype = dtype_of(row)
     notes = row.get("notes", "").lower()
     habits = habits_of(row, dtype)
