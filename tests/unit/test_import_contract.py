@@ -22,7 +22,7 @@ def import_all(package: str, root: str) -> str:
     names = [
         ".".join(path.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted(folder.rglob("*.py"))
-        if "inject" not in path.parts and path.name != "__main__.py"
+        if not {"inject", "trace"} & set(path.parts) and path.name != "__main__.py"  # a trace is of torch's making
     ]
     assert len(names) > 1
     return "import " + ", ".join(names)

@@ -143,8 +143,8 @@ class Setup:
     roles: tuple[str, ...] = ()
     """RLHF: which models live on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
     kernels: bool = False
-    """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole logits (Liger without its
-    linear loss, Unsloth, foak)."""
+    """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole logits (Liger without
+    its linear loss, Unsloth, foak)."""
     optimizer_in_backward: bool = False
     """Each parameter is updated as soon as its gradient is there, which is then freed."""
     offload_activations: bool = False
