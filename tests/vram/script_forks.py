@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 import torch  # noqa: F401  (imported once, for all forks)
+
 from gputop_agent.trace import hf, kernels, models, script_run, tracker  # noqa: F401
 
 

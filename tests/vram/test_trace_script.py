@@ -1,4 +1,4 @@
-"""Training scripts of many kinds, traced without a GPU: each makes two whole steps, and what it holds is what it must hold."""
+"""Training scripts of many kinds, traced without a GPU: each makes two whole steps and holds what it must hold."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gputop_analysis.vram import eventlog, replay
 
 pytest.importorskip("torch")

@@ -2,7 +2,7 @@
 
 torch's own fake ``cuda`` tensors abort in the autograd engine without a driver, so a tensor on the GPU is a fake
 ``cpu`` tensor with a mark, and only what carries the mark is memory of the GPU. Tensors on the host stay real, so that
-datasets, samplers and tokenizers work as ever; parameters are fake from birth, so that a model of any size can be built.
+datasets, samplers and tokenizers work as ever; parameters are fake from birth, so that a model of any size can be made.
 """
 
 from __future__ import annotations

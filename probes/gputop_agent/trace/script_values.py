@@ -1,6 +1,6 @@
 """Values of fake tensors: the true ones where they are known, plausible ones elsewhere.
 
-A fake tensor that came from a small real one, and whatever is computed from such alone, keeps its *known* values. Masks,
+A fake tensor that came from a small real one, and whatever is computed from such alone, keeps *known* values. Masks,
 lengths and token ids then answer ``.item()``, ``if`` and boolean indexing with the truth. Everything else, as a loss,
 answers 1.0, 1 or False: a training loop prints, compares and averages such values, and none of these ends it early.
 """

@@ -1,4 +1,4 @@
-"""In the manner of nanoGPT: tied embeddings, fused AdamW in two groups, bf16 autocast, memory-mapped data, torch.compile, checkpoints."""
+"""In the manner of nanoGPT: tied embeddings, fused AdamW in groups, bf16 autocast, mapped data, torch.compile."""
 
 import contextlib
 import os
