@@ -136,3 +136,13 @@ def test_measured_runs_correct_the_plan():
     with pytest.raises(ValueError, match="nothing to calibrate by"):
         from_csv("model,gpus\nllama3-8b,8\n")
     assert gpu("H100").name == "H100-SXM5-80GB"
+
+
+def test_from_python():
+    import gputop
+
+    found = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)
+    assert found and all(one.layout["tp"] == 2 for one in found)
+    assert [one.step_s for one in found if not one.tight] == sorted(one.step_s for one in found if not one.tight)
+    with pytest.raises(ValueError, match="called 'dp'"):
+        gputop.plan("llama-3-8b", gpu="H100", gpus=8, dp=2)

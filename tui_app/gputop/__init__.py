@@ -8,7 +8,8 @@ want to tell more than can be seen from outside there are three functions; outsi
     gputop.log(reward=reward)
     gputop.step()                        # this step ends here
 
-``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs; the first use loads it.
+``gputop.estimate("llama-3-8b", seq=4096)`` says how much GPU memory a training needs, and
+``gputop.plan("llama-3-70b", gpu="H100", gpus=64)`` how to split it; the first use of each loads it.
 """
 
 import sys as _sys
@@ -94,6 +95,10 @@ def __getattr__(name):
         from gputop.api import estimate
 
         return estimate
+    if name == "plan":
+        from gputop.plan_api import plan
+
+        return plan
     raise AttributeError("module 'gputop' has no attribute " + repr(name))
 
 

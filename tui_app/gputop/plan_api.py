@@ -1,0 +1,66 @@
+"""``gputop.plan(...)``: how to split a training over GPUs, from Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.calibrate import Calibration
+    from gputop_analysis.planner.choices import Choice
+
+
+def plan(
+    model: Any,
+    *,
+    gpu: str,
+    gpus: int,
+    seq: int = 4096,
+    global_batch: int = 256,
+    dtype: str = "bf16",
+    optimizer: str = "adamw",
+    gpus_per_node: int = 0,
+    network: str = "",
+    objective: str = "throughput",
+    top: int = 10,
+    usd_per_gpu_hour: float | None = None,
+    calibration: Calibration | None = None,
+    **pinned: int,
+) -> list[Choice]:
+    """The best ways to split a training.
+
+    Args:
+        model: a name or path, a Hugging Face configuration, or a ``ModelShape``.
+        gpu, gpus: which chip, and how many in all.
+        seq, global_batch: tokens of a sample, samples of an optimizer step.
+        gpus_per_node, network: as the vendor's own server has them where left out.
+        objective: ``throughput`` or ``memory``.
+        usd_per_gpu_hour: rent; the catalog's median without.
+        calibration: of ``gputop_analysis.planner.measured``, from runs that were measured.
+        **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1, recompute=0``.
+
+    Returns:
+        Choices, best first; ``to_json()`` has each with units in the names.
+
+    Raises:
+        LookupError: no such model or GPU.
+        ValueError: no split keeps the rules, or none fits; the message says which rule, or how much is missing.
+    """
+    from gputop.api import shape_of
+    from gputop.cli.plan_options import rent_of
+    from gputop_analysis import catalog
+    from gputop_analysis.planner.choices import ranked
+    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.questions import Wanted, best
+    from gputop_analysis.planner.space import Limits
+
+    unknown = set(pinned) - {"tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "recompute"}
+    if unknown:
+        raise ValueError(
+            f"nothing of a split is called {sorted(unknown)[0]!r}: tp, pp, vpp, cp, ep, micro_batch, zero, recompute"
+        )
+    name = catalog.gpu(gpu).name
+    rent = rent_of(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
+    values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
+    job = Job(shape_of(model), seq, global_batch, dtype, optimizer)
+    found = best(job, Wanted(name, gpus_per_node, network, rent), gpus, Limits(**values), objective, calibration)
+    return ranked(found, top, rent)
