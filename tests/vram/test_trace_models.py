@@ -199,3 +199,33 @@ def test_an_unknown_optimizer_is_named(traced: Trace) -> None:
 def test_offloaded_activations_are_not_held(traced: Trace) -> None:
     plain, offloaded = (live(traced(full=True, offload_activations=flag), "backward") for flag in (False, True))
     assert offloaded["activations"] < plain["activations"] / 2
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma3_text": {},
+    "mixtral": {"experts": 4, "top_k": 2, "moe_ffn": FFN},
+    "gpt2": {"kv_heads": HEADS, "gated_mlp": False},
+    "bert": {"kv_heads": HEADS, "token_types": 2},
+    "t5": {"kv_heads": HEADS, "layers": 2},
+    "vit": {"kv_heads": HEADS, "layers": 2},
+    "clip": {"layers": 2},
+    "qwen2_5_vl": {
+        "heads": 2,
+        "kv_heads": 1,
+        "head_dim": 128,
+        "vision_layers": 2,
+        "vision_hidden": 64,
+        "vision_heads": 2,
+        "vision_ffn": 128,
+        "vision_patch": 14,
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_trace(traced: Trace, family: str) -> None:
+    log = traced(model={**SHAPE, "family": family, **FAMILIES[family]}, images=1, image_size=112, checkpointing="full")
+    held = peak(log)
+    assert held.breakdown["weights"] >= 2 * log.meta["parameters"]
+    assert sum(held.breakdown.values()) == held.allocated
+    assert {"forward", "backward", "optimizer"} <= set(held.phases)

@@ -63,7 +63,8 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
     if kind == "contrastive":
         length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
         return {"input_ids": _ids(rows, length), "pixel_values": _pixels(config.vision_config, rows)}
-    return {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
+    found = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
+    return {**found, "decoder_input_ids": _ids(rows, seq)} if kind == "seq2seq" else found
 
 
 def _ids(*shape: int) -> torch.Tensor:
