@@ -20,6 +20,7 @@ from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
+from gputop.screens.strategy import StrategyScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
@@ -32,6 +33,7 @@ PAGES = {
     "budget": BudgetScreen,
     "ranks": RanksScreen,
     "estimator": EstimatorScreen,
+    "strategy": StrategyScreen,
 }
 SCREENS = {"main": MainScreen, **PAGES}
 
