@@ -159,7 +159,7 @@ def main() -> None:
     if options.write_intervals:
         write_intervals(answers)
     if options.write:
-        vram_page.write(options.tier, judged, score.runs(answers))
+        vram_page.write(options.tier, judged, score.runs(answers), options.limit)
     if options.json:
         print(json.dumps({"bench": "vram_accuracy", "tier": options.tier, **judged}))
     else:

@@ -92,11 +92,11 @@ def _fits(fits: dict[str, Any]) -> str:
     )
 
 
-def write(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> None:
-    """Put this tier's section into the page."""
+def write(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | None) -> None:
+    """Put this tier's section into the page; ``limit``: only so many rows of each file were read."""
     old = PAGE.read_text("utf-8") if PAGE.exists() else ""
     sections = {name: _section(old, name) for name in TIERS}
-    sections[tier] = "\n".join(_markdown(tier, judged, found))
+    sections[tier] = "\n".join(_markdown(tier, judged, found, limit))
     body = "\n".join(f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n" for name, text in sections.items() if text)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(f"{HEAD}\n{body}", "utf-8")
@@ -107,8 +107,9 @@ def _section(page: str, tier: str) -> str:
     return found[1] if found else ""
 
 
-def _markdown(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> Iterator[str]:
-    yield f"## Tier: {tier}\n\nAt commit `{_commit()}`.\n"
+def _markdown(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | None) -> Iterator[str]:
+    read = f" Of {', '.join(judged['sources'])}, the first {limit} rows." if limit else ""
+    yield f"## Tier: {tier}\n\nAt commit `{_commit()}`.{read}\n"
     yield "| source | rows used | metric | runs | median % | p90 % | bias % |\n|---|---|---|---|---|---|---|"
     for source, part in (*judged["sources"].items(), ("**overall**", judged["overall"])):
         rows = f"{part['rows_used']} of {part['rows']}"

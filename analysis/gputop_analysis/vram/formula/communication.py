@@ -14,18 +14,19 @@ from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_by
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` and ``allgather_bucket_size`` of DeepSpeed, in elements."""
+"""``reduce_bucket_size`` of DeepSpeed, in elements."""
 
 
 def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
-    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default) and of ZeRO 1 and 2."""
+    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of DeepSpeed up to stage
+    2: one bucket, without overlap of communication."""
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
+    if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2"):
+        most = sum((part.count for part in trained), np.float64(0))
+        return np.minimum(most, DEEPSPEED_BUCKET) * kept.gradients
     if sharding == "ddp" and not kept.flat_gradients:
         return sum((part.count * gradient_bytes(d, part, kept) for part in trained), np.float64(0))
-    if d.recipe == "deepspeed" and sharding in ("zero1", "zero2"):
-        most = sum((part.count for part in trained), np.float64(0))
-        return np.minimum(most, DEEPSPEED_BUCKET) * 2 * kept.gradients
     return np.float64(0)
 
 
