@@ -269,8 +269,8 @@ def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
         "Step time against published runs; nothing is calibrated but in the column that says so.",
         table(found),
         "## The same by halves",
-        "The cells in two halves by hash. Both were looked at while the constants were chosen, so this shows how much the "
-        "figures\ndepend on the rows and is no held-out test; that is what sources unseen so far are for.",
+        "The cells in two halves by hash. Both were looked at while the constants were chosen, so this shows how much\n"
+        "the figures depend on the rows and is no held-out test; that is what sources unseen so far are for.",
         "First half:\n\n" + table(halves["first"]),
         "Second half:\n\n" + table(halves["second"]),
         "## What the pick costs, against two rules of thumb",

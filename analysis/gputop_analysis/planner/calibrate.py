@@ -26,8 +26,8 @@ OUTLIER = 2.0
 SURE_LOG_SD = 0.03
 """No interval is narrower than this: runs differ by as much from one day to the next."""
 UNCALIBRATED = (0.88, 1.18)
-"""Truth over prediction, 10th and 90th percentile over published runs, the Playbook's sweep left out, in which one run of
-ten takes over seven times as long as predicted (docs/planner_accuracy.md says why)."""
+"""Truth over prediction, 10th and 90th percentile over published runs, the Playbook's sweep left out, in which one run
+of ten takes over seven times as long as predicted (docs/planner_accuracy.md says why)."""
 _STEPS = 30
 
 

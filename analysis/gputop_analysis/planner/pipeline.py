@@ -10,7 +10,12 @@ SCHEDULES = ("1f1b", "zero-bubble")
 
 
 def bubble_seconds(
-    pp: Ints, vpp: Ints, everyone: Floats, slowest: Floats, weight_gradient: Floats, schedule: str = "1f1b"
+    pp: Ints,
+    vpp: Ints,
+    everyone: Floats | float,
+    slowest: Floats | float,
+    weight_gradient: Floats | float,
+    schedule: str = "1f1b",
 ) -> Floats:
     """Seconds of a step in which the slowest stage waits for others.
 
