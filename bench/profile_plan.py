@@ -72,6 +72,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
 """Families that get fused losses in every way of training, and the usual targets of LoRA."""
 ENCODERS = ("bert", "t5")
+MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 ALL_LINEAR = ("all-linear",)
 ATTENTION = ("q_proj", "v_proj")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -141,7 +142,7 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
             yield Way({"lora": dropped, "autocast": True}, 2)
         if core:
             yield Way({"lora": replace(dropped, dtype="bf16")}, 3)
-        if family in ENCODERS or targets == ATTENTION:
+        if family in (*ENCODERS, *MIXTURES) or targets == ATTENTION:
             continue
         yield Way({"lora": plain, "quantized": "nf4"}, 1)
         if wide:

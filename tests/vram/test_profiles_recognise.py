@@ -134,6 +134,7 @@ def test_accumulation_frees_the_second_gradients_at_once():
         {"recipe": "megatron"},
         {"dtype": "fp8"},
         {"kernels": True},
+        {"model": model("mixtral-8x7b"), "lora": Lora(), "quantized": "nf4"},
         {"model": model("llava-1.5-7b")},
     ],
 )

@@ -46,6 +46,7 @@ def _beyond(setup: Setup) -> bool:
         or setup.parallel.offload != "none"
         or setup.roles
         or setup.freeze
+        or (setup.quantized and setup.model.experts)  # whether experts are quantised depends on the version
         or setup.images
         or setup.model.vision_layers
         or setup.master_weights
