@@ -196,6 +196,12 @@ def test_an_unknown_optimizer_is_named(traced: Trace) -> None:
         traced(optimizer="adamax")
 
 
+def test_what_has_no_signature_is_refused(traced: Trace) -> None:
+    with pytest.raises(ValueError, match="not traced: use the formula tier"):
+        traced(kernels=True)
+    assert any("torch.compile" in note for note in traced(full=True, compile=True).meta["notes"])
+
+
 def test_offloaded_activations_are_not_held(traced: Trace) -> None:
     plain, offloaded = (live(traced(full=True, offload_activations=flag), "backward") for flag in (False, True))
     assert offloaded["activations"] < plain["activations"] / 2

@@ -53,6 +53,8 @@ def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
 
 def _said(error: Exception) -> str:
     lines = str(error).strip().splitlines()
+    if lines and isinstance(error, ValueError):
+        return lines[0]
     return "%s: %s" % (type(error).__name__, lines[0]) if lines else type(error).__name__
 
 

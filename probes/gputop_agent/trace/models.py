@@ -120,6 +120,7 @@ def trace(
     ``source`` names a configuration and ``made_by`` a ``module:callable`` to take instead of the setup's shape.
     """
     job = Job(setup, full)
+    job.notes += refuse(setup)
     if made_by:
         job.of_factory(made_by)
     else:
@@ -127,6 +128,24 @@ def trace(
     job.prepare()
     job.run(steps)
     return job.tracker
+
+
+def refuse(setup: Dict[str, Any]) -> List[str]:
+    """What the trace has no memory signatures for ends it; what it takes for something else is a note.
+
+    Raises:
+        ValueError: a kind of training that only the other tiers know.
+    """
+    if setup.get("kernels"):
+        raise ValueError("fused norm, rotary and cross-entropy kernels are not traced: use the formula tier")
+    if setup.get("roles"):
+        raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
+    notes = []
+    if setup.get("compile"):
+        notes.append("torch.compile is left out: the memory is that of the eager step")
+    if setup.get("dtype") == "fp8":
+        notes.append("fp8 products are traced in bf16: their scaled copies are not counted")
+    return notes
 
 
 def attention_of(setup: Dict[str, Any]) -> str:
