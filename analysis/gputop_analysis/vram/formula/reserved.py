@@ -18,9 +18,9 @@ FRAGMENTS = 0.06
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
 RECORDED_STREAM = 0.2
 """The same under FSDP1, whose gathered weights are freed when another stream is done with them (``record_stream``)."""
-APART, SHARED = 1.05, 0.6
-"""Of gradients and update, what needs segments of its own where there are no activations, and how much less where there
-are as many: freed one by one they leave room for both. Under FSDP, in flat blocks, all of it."""
+SHARED = 0.6
+"""How much of gradients and update finds room in activations that were freed one by one, where there are as many; under
+FSDP, in flat blocks, nothing."""
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 SEGMENT = 2 << 20
@@ -57,7 +57,7 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
     after = blocks.rising + blocks.update
     filled = np.minimum(1, blocks.activations / np.maximum(after, 1))
-    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else APART - SHARED * filled
+    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else 1 - SHARED * filled
     passes = blocks.states + blocks.early + blocks.activations * (1 + share) + blocks.loss
     return _whole(np.maximum(passes + apart * after, least)), _whole(least)
 
