@@ -68,7 +68,7 @@ def _built(kind: Any) -> Optional[nn.Module]:
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
         return None
     try:
-        model = kind()
+        model: Any = kind()
     except Exception:
         return None
     return model if any(parameter.requires_grad for parameter in model.parameters()) else None
@@ -125,7 +125,7 @@ def _scalar(out: Any) -> torch.Tensor:
     """The mean of the first tensor of what a model returned."""
     if isinstance(out, torch.Tensor):
         return out.float().mean()
-    loss = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+    loss: Any = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss.float().mean()
     values = list(out.values()) if isinstance(out, dict) else list(out)
