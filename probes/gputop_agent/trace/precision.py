@@ -37,8 +37,8 @@ class MasterWeights:
         if not self.kept:
             for weight, master in zip(self.weights, self.masters):
                 if weight.grad is not None:
-                    master.grad = weight.grad.float()
-                    self.tracker.tag(master.grad, "gradients")
+                    gradient = master.grad = weight.grad.float()
+                    self.tracker.tag(gradient, "gradients")
                     weight.grad = None
         self.inner.step()
         for weight, master in zip(self.weights, self.masters):
