@@ -58,4 +58,3 @@ def _source(name: str, found: list[float]) -> str:
         f"median of {len(found)} published on-demand prices of the {name}, "
         f"{min(found):.2f} to {max(found):.2f} dollars an hour, collected in 2025 and 2026"
     )
-

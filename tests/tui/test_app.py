@@ -14,6 +14,7 @@ from tui_support import FakeControl
 from gputop.app.actions import ACTIONS, OF_THE_APP, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
+from gputop.screens.catalog import CatalogScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
@@ -34,6 +35,7 @@ PAGES = {
     "ranks": RanksScreen,
     "estimator": EstimatorScreen,
     "strategy": StrategyScreen,
+    "catalog": CatalogScreen,
 }
 SCREENS = {"main": MainScreen, **PAGES}
 

@@ -30,10 +30,12 @@ def matrix(one: Topology, width: int) -> list[str]:
     shown = names if 7 + 7 * len(names) <= width else list(one.gpus)
     lines = [" " * 6 + "".join(f"{name[:6]:>7}" for name in shown)]
     for gpu, name in enumerate(one.gpus):
-        behind = [f"NUMA {one.numa[gpu]}" if one.numa and one.numa[gpu] is not None else ""]
-        behind += [f"CPUs {one.cpus[gpu]}" if one.cpus and one.cpus[gpu] else ""]
-        cells = "".join(f"{one.links[gpu][other]:>7}" for other in range(len(shown)))
-        lines.append(f"{name:<6}{cells}   {'  '.join(part for part in behind if part)}".rstrip()[:width])
+        line = f"{name:<6}" + "".join(f"{one.links[gpu][other]:>7}" for other in range(len(shown)))
+        behind = [f"   NUMA {one.numa[gpu]}" if one.numa and one.numa[gpu] is not None else ""]
+        behind += [f"   CPUs {one.cpus[gpu]}" if one.cpus and one.cpus[gpu] else ""]
+        for part in behind:
+            line += part if len(line) + len(part) <= width else ""
+        lines.append(line[:width])
     if len(shown) < len(names):
         near = ", ".join(f"{name} {one.nearest_nic(gpu)}" for gpu, name in enumerate(one.gpus))
         lines += textwrap.wrap(f"nearest card: {near}", width)

@@ -51,10 +51,11 @@ def parse(document: dict[str, Any]) -> EventLog:
     if document.get("format") != FORMAT:
         raise ValueError(f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}")
     rows = np.asarray([[0, 0, 0, 0, 0, -1], *document["storages"]], dtype=np.int64).reshape(-1, 6)
-    narrow = [rows[:, column].astype(np.int32) for column in range(1, 6)]
+    stream, category, operator, module, layer = (rows[:, column].astype(np.int32) for column in range(1, 6))
     events = np.asarray(document["events"], dtype=np.int32)
     marks = tuple((int(at), str(phase), int(step)) for at, phase, step in document["marks"])
-    return EventLog(rows[:, 0], *narrow, events, marks, tuple(document["strings"]), document.get("meta", {}))
+    strings, meta = tuple(document["strings"]), document.get("meta", {})
+    return EventLog(rows[:, 0], stream, category, operator, module, layer, events, marks, strings, meta)
 
 
 def load(path: Path) -> EventLog:

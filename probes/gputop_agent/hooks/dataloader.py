@@ -38,7 +38,7 @@ def _timed_next(original):
     where = "__next__"
 
     def wrapper(self):
-        token, booked, noted = None, -1, False
+        token, booked, noted, now = None, -1, False, 0
         try:
             turn = len(marks)
             if turn and not turn & 7 and id(self) == L.iterator_id:

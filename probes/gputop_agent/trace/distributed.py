@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any, Callable, Dict, List
 
 import torch
@@ -173,9 +174,13 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
-        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard  # torch 2.4 and 2.5
+        fsdp: Any = importlib.import_module("torch.distributed._composable.fsdp")  # torch 2.4 and 2.5
+        MixedPrecisionPolicy, fully_shard = fsdp.MixedPrecisionPolicy, fsdp.fully_shard
 
-    options = {"mesh": mesh, "reshard_after_forward": bool(setup["parallel"].get("reshard_after_forward", True))}
+    options: Dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": bool(setup["parallel"].get("reshard_after_forward", True)),
+    }
     if mixes(setup):
         options["mp_policy"] = MixedPrecisionPolicy(build.compute_dtype(setup), torch.float32)
     for layer in _layers(model):

@@ -1,5 +1,7 @@
 """``torch.distributed`` for one traced rank of a script: groups that talk to nobody, of the size asked for."""
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import os

@@ -5,6 +5,8 @@ torch's own fake ``cuda`` tensors abort in the autograd engine without a driver,
 datasets, samplers and tokenizers work as ever; parameters are fake from birth, so that a model of any size can be made.
 """
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import contextlib

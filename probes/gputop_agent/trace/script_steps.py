@@ -1,5 +1,7 @@
 """Which phase of which step a script is in, told from outside: by its module calls, backwards and optimizer steps."""
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import time

@@ -1,5 +1,7 @@
 """What of torch itself is replaced for a script on fake tensors: construction, copies, autocast, compilation."""
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import copy

@@ -5,6 +5,8 @@ lengths and token ids then answer ``.item()``, ``if`` and boolean indexing with 
 answers 1.0, 1 or False: a training loop prints, compares and averages such values, and none of these ends it early.
 """
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 from typing import Any, List, Optional

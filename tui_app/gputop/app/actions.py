@@ -58,6 +58,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
     Action("estimator", "v", "v", "estimate", "How much GPU memory this or another setup needs.", group="Screens"),
     Action("strategy", "t", "t", "strategy", "How this or another job could be split over GPUs.", group="Screens"),
+    Action("catalog", "x", "x", "catalog", "GPUs with memory, speed and rent, to sort and compare.", group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -106,6 +107,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("pareto", "p", "p", "pareto", "Step time against memory as a plot.", group="Plan", screen="strategy"),
     Action("find_model", "slash", "/", "model", "Search a model by name.", group="Plan", screen="strategy"),
     Action("free", "a", "a", "auto", "Search the whole split again.", group="Plan", screen="strategy"),
+    Action("topology", "i", "i", "links", "How the GPUs of a node hang together.", group="Plan", screen="strategy"),
+    Action("take", "enter", "enter", "plan", "Plan a job on this GPU.", group="Catalog", screen="catalog"),
+    Action("estimate", "v", "v", "estimate", "GPU memory of a job on this GPU.", group="Catalog", screen="catalog"),
+    Action("mark", "space", "space", "mark", "Mark up to four to compare them.", group="Catalog", screen="catalog"),
+    Action("sort", "s", "s", "sort", "Sort by the next column.", group="Catalog", screen="catalog"),
+    Action("filter", "slash", "/", "filter", "Only GPUs with the words typed.", group="Catalog", screen="catalog"),
+    Action("plot", "p", "p", "plot", "Rent against speed or memory.", group="Catalog", screen="catalog"),
+    Action("topology", "i", "i", "links", "How its servers are wired.", group="Catalog", screen="catalog"),
+    Action("next_pane", "tab,shift+tab", "tab", "facts", "To the facts, and back.", group="Catalog", screen="catalog"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
     Action("seek_forward", "right", "→", "seek on", "Go on in the recording.", "replay", group="Replay"),
@@ -126,6 +136,7 @@ OF_THE_APP = frozenset(
         "all_ranks",
         "estimator",
         "strategy",
+        "catalog",
     ]
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
@@ -134,13 +145,14 @@ SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", 
 """Actions that work on the screens above the main one too."""
 _ESTIMATOR_KEYS = ("less", "take", "next_pane", "trace", "mark_base", "find_model", "examples", "undo", "notes")
 _STRATEGY_KEYS = ("mark", "launch", "pareto")
+_CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
-    *("back", "quit", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, "free", "next_finding", "next_rank", "sort", "reverse"),
-    *("copy", "copy_all", "export", "help"),
+    *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
+    *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
 _FORM = frozenset(["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"])
-_NARROWER = {"estimator": _FORM, "strategy": _FORM}
+_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM}
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 

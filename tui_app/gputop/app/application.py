@@ -18,7 +18,7 @@ from textual.screen import Screen
 
 from gputop.app import AppResult, Source, keymap, theme
 from gputop.app.actions import applies, on_screen, target
-from gputop.app.messages import FeedFailed, SnapshotArrived
+from gputop.app.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
@@ -28,11 +28,12 @@ from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
 
 if TYPE_CHECKING:
+    from gputop.screens.catalog import CatalogScreen
     from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
     from gputop.screens.strategy import StrategyScreen
 
-    Above = PageScreen | EstimatorScreen | StrategyScreen
+    Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen
 
 COLLECT_AFTER_S = 1.5
 LEAVE_WITHIN_S = 4.0
@@ -190,8 +191,8 @@ class GputopApp(App[AppResult]):
 
     @property
     def page_screen(self) -> Above | None:
-        """The screen above the main one, dialogs left out."""
-        return next((s for s in self.screen_stack[1:] if getattr(s, "NAME", "")), None)  # type: ignore[return-value]
+        """The topmost screen above the main one, dialogs left out."""
+        return next((s for s in reversed(self.screen_stack[1:]) if getattr(s, "NAME", "")), None)  # type: ignore[return-value]
 
     def on_findings_chosen(self, message: Findings.Chosen) -> None:
         from gputop.screens.evidence import EvidenceScreen
@@ -225,6 +226,15 @@ class GputopApp(App[AppResult]):
 
         self._open(lambda *_: StrategyScreen(first_ask()))
 
+    def action_catalog(self) -> None:
+        from gputop.screens.catalog import CatalogScreen
+
+        self._open(lambda *_: CatalogScreen())
+
+    def on_screen_asked(self, message: ScreenAsked) -> None:
+        self.push_screen(message.screen)
+        self._want(self.page_screen)
+
     def _open(self, kind: Callable[..., Above], *arguments: object) -> None:
         """Put a screen above the main one, in place of the one that is there."""
         snapshot = self.main.snapshot
@@ -250,8 +260,9 @@ class GputopApp(App[AppResult]):
     def on_page_closed(self) -> None:
         if self.page_screen is not None:
             self.pop_screen()
-            self.main.uncover()
-            self._want(None)
+            if self.page_screen is None:
+                self.main.uncover()
+            self._want(self.page_screen)
 
     def on_pause_asked(self) -> None:
         self.main.action_pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.message import Message
+from textual.screen import Screen
 
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
@@ -24,6 +25,14 @@ class PageWanted(Message):
 
 class PageClosed(Message):
     """A screen above the main one is to go."""
+
+
+class ScreenAsked(Message):
+    """A screen above the main one asks for another above itself."""
+
+    def __init__(self, screen: Screen[None]):
+        super().__init__()
+        self.screen = screen
 
 
 class PauseAsked(Message):

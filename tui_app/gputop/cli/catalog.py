@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
+from gputop.cli.terminal import has_terminal
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
-_USAGE = "gputop catalog [list | show NAME... | prices NAME | import FILE]"
+_USAGE = "gputop catalog [list | show NAME... | prices NAME | import FILE]   (alone in a terminal: the screen)"
 
 
 def execute(words: list[str]) -> int:
-    """One of the four things that can be asked of the catalog."""
+    """One of the four things that can be asked of the catalog; without words in a terminal, the screen."""
+    if not words and has_terminal():
+        from gputop.app.catalog import run_catalog
+
+        run_catalog()
+        return 0
     actions = {"list": _list, "show": _show, "prices": _prices, "import": _import}
     if not words or words[0].startswith("-"):
         return _list(words)
@@ -52,6 +58,8 @@ def _list(words: list[str]) -> int:
 
 def table(rows: list[Listed]) -> list[str]:
     """One line a GPU; rents in dollars an hour for one GPU."""
+    from gputop.feed.catalog import dollars
+
     width = max(len(row.spec.name) for row in rows) + 1
     head = f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOPS':>7} {'fp8':>6} {'W':>5} {'$/h':>6} {'TF/$':>5}  year"
     lines = [head]
@@ -62,7 +70,7 @@ def table(rows: list[Listed]) -> list[str]:
         lines.append(
             f"{name:<{width}} {one.usable_gib:>6.1f} {one.bandwidth_gb_s:>6.0f} {row.tflops:>7.0f} "
             f"{f'{fp8:.0f}' if fp8 else '-':>6} {f'{one.power_w:.0f}' if one.power_w else '-':>5} "
-            f"{_dollars(row.usd_per_hour):>6} {f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
+            f"{dollars(row.usd_per_hour):>6} {f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
             f"{one.release_year or ''}".rstrip()
         )
     if any(row.spec.doubtful for row in rows):
@@ -71,10 +79,6 @@ def table(rows: list[Listed]) -> list[str]:
         *lines,
         "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop catalog prices NAME",
     ]
-
-
-def _dollars(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _show(words: list[str]) -> int:
@@ -95,7 +99,9 @@ def _show(words: list[str]) -> int:
 
 def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
     """One column a GPU, what is long in several lines."""
-    columns = [_facts(row) for row in rows]
+    from gputop.feed.catalog import facts
+
+    columns = [facts(row) for row in rows]
     width = min(60, max(26, (total - 18) // len(rows)))
     lines = []
     for key in columns[0]:
@@ -103,23 +109,6 @@ def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
             lines.append(f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip())
     return lines
-
-
-def _facts(row: Listed) -> dict[str, str]:
-    one = row.spec
-    rates = {kind: f"{rate / 1e12:,.4g} TFLOP/s dense" for kind, rate in one.dense_flops.items()}
-    facts = {"": one.name, "aliases": ", ".join(one.aliases), "maker": f"{one.vendor} {one.architecture}"}
-    facts |= {
-        "memory": f"{one.memory_gb:g} GB, {one.usable_gib:g} GiB usable",
-        "bandwidth": f"{one.bandwidth_gb_s:,.0f} GB/s",
-    }
-    facts |= {kind: rates.get(kind, "-") for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")}
-    link = f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or "-"
-    facts |= {"links": link, "PCIe": one.pcie or "-", "power": f"{one.power_w:g} W" if one.power_w else "-"}
-    facts |= {"multiprocessors": str(one.multiprocessors or "-"), "capability": one.compute_capability or "-"}
-    facts |= {"year": str(one.release_year or "-"), "rent": f"{_dollars(row.usd_per_hour)} $/h, {row.offers} offers"}
-    facts |= {"spot, lowest": f"{_dollars(row.spot_usd_per_hour)} $/h", "source": one.source}
-    return facts | {"checked": one.cross_check or "-"}
 
 
 def _named(name: str) -> Listed:
@@ -141,6 +130,7 @@ def _prices(words: list[str]) -> int:
     options = parser.parse_args(words)
     from dataclasses import asdict
 
+    from gputop.feed.catalog import dollars
     from gputop.own_prices import load
     from gputop_analysis.catalog import offers
 
@@ -155,7 +145,7 @@ def _prices(words: list[str]) -> int:
         return 0
     print(f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} {'instance':<26} seen")
     for one in found:
-        rents = f"{_dollars(one.on_demand_usd_per_hour):>9} {_dollars(one.spot_usd_per_hour):>7}"
+        rents = f"{dollars(one.on_demand_usd_per_hour):>9} {dollars(one.spot_usd_per_hour):>7}"
         print(f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} {one.as_of.split(' (')[0]}")
     return 0
 

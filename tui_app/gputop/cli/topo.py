@@ -27,7 +27,7 @@ def execute(words: list[str]) -> int:
     options = parser.parse_args(words)
     if options.presets:
         return _list(options.json)
-    found = _of_preset(options.preset) if options.preset else _of_text(options.file) if options.file else _of_machine()
+    found = _of_preset(options.preset) if options.preset else _of_text(options.file) if options.file else this_machine()
     if options.json:
         print(json.dumps(found.to_json(), indent=2))
         return 0
@@ -73,7 +73,12 @@ def _of_text(file: str) -> Topology:
         raise CliError(f"{file}: {error}") from None
 
 
-def _of_machine() -> Topology:
+def this_machine() -> Topology:
+    """As the driver tells it.
+
+    Raises:
+        CliError: there is no driver, or it does not answer.
+    """
     import socket
 
     from gputop_analysis.topology.probed import from_probe

@@ -62,9 +62,9 @@ class EstimatorScreen(Screen[None]):
     """
     AUTO_FOCUS = "#form"
 
-    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = ""):
+    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = "", gpu: str = ""):
         super().__init__()
-        self.form = Form(setup)
+        self.form = Form(setup, gpu)
         self.page = _Reads()
         self._source = source
         self._estimator = Estimator(tracer)

@@ -47,13 +47,14 @@ class StrategyScreen(Screen[None]):
     """
     AUTO_FOCUS = "#form"
 
-    def __init__(self, ask: Ask, source: str = ""):
+    def __init__(self, ask: Ask, source: str = "", keep: bool = False):
+        """``keep``: the live run is the base line, but this question stays."""
         super().__init__()
         self.ask = ask
         self.page = _Reads()
         self._source = source
         self._base: RunBase | None = None
-        self._touched = False
+        self._touched = keep
         self._answered: Ask | None = None
         self._busy = False
 
@@ -83,6 +84,7 @@ class StrategyScreen(Screen[None]):
             self._source = f"from run {found.name}"
             self._answered = None
             self._show(self.ask if self._touched else found.ask)
+            self.table.redraw()  # the same plan is drawn with another column
 
     def copy_text(self) -> str:
         """The command that gives the same plan."""
@@ -273,6 +275,11 @@ class StrategyScreen(Screen[None]):
         if planned is not None and planned.choices:
             base_s = self._base.step_s if self._base else 0.0
             self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
+
+    def action_topology(self) -> None:
+        from gputop.screens.topology import open_topology
+
+        open_topology(self, self.ask.gpu)
 
     def action_launch(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog
