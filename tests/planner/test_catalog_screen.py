@@ -1,0 +1,230 @@
+"""The catalog screen as a user drives it, alone and above a run; its plot, and the topology of a GPU's servers."""
+
+from dataclasses import replace
+
+import pytest
+from tui_pilot import screen_text, started
+from tui_support import START_NS, write_run
+
+from gputop.app.catalog import CatalogApp
+from gputop.cli import main
+from gputop.feed import catalog as feed
+from gputop.feed.build import build
+from gputop.feed.catalog import CatalogView, first_view
+from gputop.feed.planning import Ask, RunBase
+from gputop.render import catalog
+from gputop.render.rows import row_text, row_width
+from gputop.screens import topology
+from gputop.screens.catalog import CatalogScreen
+from gputop.screens.catalog_plot import CatalogPlot, letters, ticks
+from gputop.screens.dialog import TextDialog
+from gputop.screens.estimator import EstimatorScreen
+from gputop.screens.strategy import StrategyScreen
+from gputop_analysis.catalog import gpus, model
+from gputop_analysis.catalog.listing import SORTS, listed
+from gputop_analysis.topology import presets
+from gputop_analysis.vram.setup import Setup
+from gputop_probes.record.reader import RunRecord
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return listed()
+
+
+async def settle(app, pilot):
+    for _ in range(2):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+async def press(app, pilot, *keys):
+    for key in keys:
+        await pilot.press(key)
+        await settle(app, pilot)
+
+
+def names(app):
+    return [row.spec.name for row in app.screen.view.shown]
+
+
+# ---- the view as data
+
+
+def test_orders_come_round_and_marks_stay(rows):
+    view = CatalogView(tuple(rows))
+    orders = []
+    for _ in range(len(SORTS) + 1):
+        orders.append(view.sort)
+        view = view.resorted()
+    assert orders == ["", *SORTS] and view.sort == ""
+    five = [row.spec.name for row in rows[:5]]
+    for name in five:
+        view = view.toggled(name)
+    assert view.marked == tuple(five[1:]) and view.toggled(five[1]).marked == tuple(five[2:])
+    hidden = view.filtered("no such thing")
+    assert hidden.shown == [] and [row.spec.name for row in hidden.compared] == five[1:]
+
+
+def test_every_gpu_has_the_same_facts_and_none_is_empty(rows):
+    for row in rows:
+        told = feed.facts(row)
+        assert list(told) == list(feed.facts(rows[0])) and all(told.values()), row.spec.name
+
+
+@pytest.mark.parametrize("axis", [axis.name for axis in feed.AXES])
+def test_the_front_holds_what_no_other_beats(rows, axis):
+    found = feed.points(rows, axis)
+    best = feed.front(found)
+    assert found and all(point.usd_per_hour > 0 for point in found)
+    for point in found:
+        beaten = any(
+            one.usd_per_hour <= point.usd_per_hour and one.value >= point.value and one[:2] != point[:2]
+            for one in found
+        )
+        assert not (point in best and beaten)
+        assert beaten or point[:2] in [one[:2] for one in best]
+
+
+def test_the_plot_names_marks_and_the_front_and_its_ticks_enclose(rows):
+    found = feed.points(rows, "tflops")
+    best = feed.front(found)
+    named = dict(letters(found, (best[0].name, found[-1].name, "H800-SXM5-80GB")))
+    assert named["A"] == best[0] and named["B"] == found[-1] and "C" not in named
+    assert {point.name for point in best} <= {point.name for point in named.values()}
+    assert ticks(0.17, 7) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10]) and ticks(20, 20) == [20]
+
+
+# ---- what is drawn
+
+
+@pytest.mark.parametrize("width", [38, 58, 78, 118, 198])
+def test_rows_fit_and_names_are_whole_where_there_is_room(rows, width):
+    drawn = catalog.table(rows, width, 100, 0, 3, (rows[0].spec.name, rows[2].spec.name), "price")
+    for count in (1, 2, 4):
+        drawn += catalog.compared(rows[-count:], width) + [catalog.names(rows[-count:], width)]
+    assert all(row_width(row) <= width for row in drawn)
+    text = [row_text(row) for row in drawn]
+    assert text[1].startswith("A ") and text[3].startswith("B ") and not any("#" in line for line in text[:63])
+    if width >= 118:
+        assert all(any(spec.name in line for line in text) for spec in gpus())
+
+
+def test_what_differs_stands_out(rows):
+    by_name = {row.spec.name: row for row in rows}
+    pair = [by_name["H100-SXM5-80GB"], by_name["H200-SXM-141GB"]]
+    styles = {row[0][0].strip(): row[1][1] for row in catalog.compared(pair, 118)}
+    assert styles["memory"] == "text" and styles["bf16 dense"] == "muted"
+
+
+# ---- the screen
+
+
+async def test_sort_filter_mark_and_back():
+    app = CatalogApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        assert len(names(app)) == len(gpus()) and not app.screen.facts.display
+        await press(app, pilot, "s")
+        assert app.screen.view.sort == "vram" and app.screen.table.cursor == 0 and "by vram" in screen_text(app)
+        await press(app, pilot, "slash", *"h100 sxm")
+        assert names(app) == ["H100-SXM5-96GB", "H100-SXM5-80GB"] and "/ h100 sxm" in screen_text(app)
+        await press(app, pilot, "enter", "space", "escape", "slash", *"mi300x", "enter", "space")
+        assert app.screen.view.marked == ("H100-SXM5-96GB", "MI300X")
+        assert app.screen.facts.display and "Side by side" in screen_text(app) and "B MI300X" in screen_text(app)
+        await press(app, pilot, "y")
+        assert app.clipboard == 'gputop catalog show "H100-SXM5-96GB" "MI300X"'
+        await press(app, pilot, "tab", "down", "down")
+        assert app.screen.facts.first == 2
+        await press(app, pilot, "escape", "escape")
+        assert app.screen.view == replace(first_view(), sort="vram") and app.screen.table.has_focus
+        await press(app, pilot, "escape")
+        assert not app.is_running
+
+
+async def test_a_gpu_goes_to_the_planner_and_the_estimator_and_back():
+    app = CatalogApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "slash", *"h200 sxm", "enter", "enter")
+        assert isinstance(app.screen, StrategyScreen) and app.screen.ask.gpu == "H200-SXM-141GB"
+        assert app.screen.table.planned.choices
+        await press(app, pilot, "escape", "v")
+        assert isinstance(app.screen, EstimatorScreen) and app.screen.form.gpu == "H200-SXM-141GB"
+        assert "H200-SXM-141GB" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, CatalogScreen) and names(app) == ["H200-SXM-141GB"]
+        await press(app, pilot, "escape", "slash", *"tpu", "enter", "v")
+        assert isinstance(app.screen, CatalogScreen)
+
+
+async def test_the_plot_has_two_axes():
+    app = CatalogApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "p")
+        assert isinstance(app.screen, CatalogPlot) and "dense 16-bit TFLOP/s" in screen_text(app)
+        assert "a GeForce RTX 3090" in screen_text(app) and "$/h" in screen_text(app)
+        await press(app, pilot, "m")
+        assert app.screen.axis.name == "memory" and "usable GiB" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, CatalogScreen)
+
+
+async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=1, gpus=1, state="running")
+    running = build(RunRecord.open(folder), (), 500, None, START_NS + 11 * 10**9)
+    ask = Ask(model("llama-3-8b"), 2048, gpus=8)
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "x")
+        assert isinstance(app.screen, CatalogScreen)
+        base = RunBase(ask, 12.0, Setup(ask.model, 2048), "mine")
+        app.screen.receive(replace(running, page=base), None)
+        await press(app, pilot, "slash", *"b200-sxm", "enter", "enter")
+        assert isinstance(app.screen, StrategyScreen) and app.screen.ask == ask.given("gpu", "B200-SXM-180GB")
+        app.screen.receive(replace(running, page=base), None)
+        await settle(app, pilot)
+        assert app.screen.ask.gpu == "B200-SXM-180GB" and "of now" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, CatalogScreen) and app.main.covered
+        await press(app, pilot, "v")
+        assert isinstance(app.screen, EstimatorScreen) and app.screen.form.setup.seq == 2048
+        await press(app, pilot, "escape", "escape", "escape")
+        assert app.screen is app.main and not app.main.covered
+
+
+def test_without_a_terminal_the_list_is_printed(capsys):
+    assert main(["catalog"]) == 0 and "H100-SXM5-80GB" in capsys.readouterr().out
+
+
+# ---- topology
+
+
+def test_the_topology_is_of_this_machine_or_of_a_known_server():
+    here = replace(presets.topology(presets.find("dgx-h100")), gpu_model="NVIDIA H100 80GB HBM3", source="the driver")
+    title, text = topology.topology_text("H100", here)
+    assert "this machine" in title and "from the driver" in text
+    title, text = topology.topology_text("H200", here)
+    assert "dgx-h200" in title and "NV18" in text and "aws-p5en.48xlarge" in text
+    assert "No server" in topology.topology_text("RTX 4090", here)[1]
+    assert "no GPU 'X1'" in topology.topology_text("X1", None)[1]
+    assert all(len(line) <= 70 for line in topology.topology_text("H100", None, 70)[1].splitlines())
+
+
+async def test_the_topology_opens_from_the_strategy_and_the_catalog(monkeypatch):
+    monkeypatch.setattr(topology, "this_machine", lambda: None)
+    app = CatalogApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "slash", *"h100-sxm5-80", "enter", "i")
+        assert isinstance(app.screen, TextDialog) and "NV18" in screen_text(app)
+        await press(app, pilot, "escape", "enter", "i")
+        assert isinstance(app.screen, TextDialog) and "dgx-h100" in screen_text(app)
+        await press(app, pilot, "y")
+        assert "NV18" in app.clipboard

@@ -1,0 +1,107 @@
+"""Rent against speed or memory of GPUs, as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log10
+from string import ascii_lowercase
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+from textual_plotext import PlotextPlot
+
+from gputop.feed.catalog import AXES, Point, front, points
+from gputop.render.catalog import MARKS
+from gputop.screens.dialog import CSS
+from gputop_analysis.catalog.listing import Listed
+
+
+class CatalogPlot(ModalScreen[None]):
+    """Drawn by plotext: once on opening and once a change of axis, so its cost does not matter."""
+
+    DEFAULT_CSS = (
+        CSS.format(name="CatalogPlot", width=110)
+        + """
+    CatalogPlot > .box { height: 90%; }
+    CatalogPlot PlotextPlot { height: 1fr; }
+    CatalogPlot #named { height: auto; max-height: 5; color: $role-muted; }
+    """
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,p,enter", "dismiss", show=False),
+        Binding("m", "next_axis", show=False),
+    ]
+
+    def __init__(self, rows: Sequence[Listed], marked: Sequence[str] = ()):
+        super().__init__()
+        self._rows = rows
+        self._marked = marked
+        self.axis = AXES[0]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_subtitle = "m other axis · esc back"
+            yield PlotextPlot()
+            yield Static("", id="named", markup=False)
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def action_next_axis(self) -> None:
+        self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
+        self._draw()
+
+    def _draw(self) -> None:
+        found = points(self._rows, self.axis.name)
+        unpriced = len(self._rows) - len(found)
+        without = f" · {unpriced} without a known rent" if unpriced else ""
+        self.query_one(".box").border_title = f"Rent against {self.axis.label}{without}"
+        named = letters(found, self._marked)
+        self._plot(found, named)
+        text = "   ".join(f"{letter} {point.name}" for letter, point in named)
+        self.query_one("#named", Static).update(f"{text}\nSmall letters: no other gives more for the same or less.")
+
+    def _plot(self, found: Sequence[Point], named: Sequence[tuple[str, Point]]) -> None:
+        widget = self.query_one(PlotextPlot)
+        plot = widget.plt
+        plot.clear_data()
+        plot.xlabel("$/h of one GPU")
+        plot.ylabel(self.axis.label)
+        _ticks(plot.xticks, [one.usd_per_hour for one in found])
+        _ticks(plot.yticks, [one.value for one in found])
+        _scatter(plot, found, "·")
+        for letter, point in named:
+            _scatter(plot, [point], letter)
+        widget.refresh()
+
+
+def letters(found: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
+    """What is named: the marked ones by the letters of their marks, and those that none beats by small ones."""
+    by_name = {point.name: point for point in found}
+    named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
+    best = [point for point in front(found) if point.name not in marked]
+    return [*zip(ascii_lowercase, best, strict=False), *named]
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten between two amounts, both ends rounded outwards."""
+    ladder = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
+    below = [one for one in ladder if one <= low][-1:]
+    above = [one for one in ladder if one >= high][:1]
+    return sorted({*below, *(one for one in ladder if low < one < high), *above})
+
+
+def _ticks(place: Callable[[list[float], list[str]], object], values: Sequence[float]) -> None:
+    """A logarithmic axis: rents and rates lie over two orders of magnitude."""
+    if values:
+        at = ticks(min(values), max(values))
+        place([log10(one) for one in at], [f"{one:g}" for one in at])
+
+
+def _scatter(plot, found: Sequence[Point], marker: str) -> None:
+    if found:
+        plot.scatter([log10(one.usd_per_hour) for one in found], [log10(one.value) for one in found], marker=marker)
