@@ -16,7 +16,7 @@ from gputop.render import catalog
 from gputop.render.rows import row_text, row_width
 from gputop.screens import topology
 from gputop.screens.catalog import CatalogScreen
-from gputop.screens.catalog_plot import CatalogPlot, letters, ticks
+from gputop.screens.catalog_plot import CatalogPlot, legend, letters, ticks
 from gputop.screens.dialog import TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.strategy import StrategyScreen
@@ -98,6 +98,9 @@ def test_the_plot_names_marks_and_the_front_and_its_ticks_enclose(rows):
     named = dict(letters(found, (best[0].name, found[-1].name, "H800-SXM5-80GB")))
     assert named["A"] == best[0] and named["B"] == found[-1] and "C" not in named
     assert {point.name for point in best} <= {point.name for point in named.values()}
+    lines = legend(list(named.items()), 60).splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert all(any(f"{letter} {point.name}" in line for line in lines) for letter, point in named.items())
     assert ticks(0.17, 7) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10]) and ticks(20, 20) == [20]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from math import log10
 from string import ascii_lowercase
@@ -17,18 +18,23 @@ from textual_plotext import PlotextPlot
 from gputop.feed.catalog import AXES, Point, front, points
 from gputop.render.catalog import MARKS
 from gputop.screens.dialog import CSS
+from gputop.widgets import roles
 from gputop_analysis.catalog.listing import Listed
+
+WIDTH, BESIDE = 110, 6
+"""Cells of the dialog, and of its border and padding."""
+_UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 class CatalogPlot(ModalScreen[None]):
     """Drawn by plotext: once on opening and once a change of axis, so its cost does not matter."""
 
     DEFAULT_CSS = (
-        CSS.format(name="CatalogPlot", width=110)
+        CSS.format(name="CatalogPlot", width=WIDTH)
         + """
     CatalogPlot > .box { height: 90%; }
     CatalogPlot PlotextPlot { height: 1fr; }
-    CatalogPlot #named { height: auto; max-height: 5; color: $role-muted; }
+    CatalogPlot #named { height: auto; max-height: 7; color: $role-muted; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -62,8 +68,9 @@ class CatalogPlot(ModalScreen[None]):
         self.query_one(".box").border_title = f"Rent against {self.axis.label}{without}"
         named = letters(found, self._marked)
         self._plot(found, named)
-        text = "   ".join(f"{letter} {point.name}" for letter, point in named)
-        self.query_one("#named", Static).update(f"{text}\nSmall letters: no other gives more for the same or less.")
+        width = min(WIDTH, int(self.app.size.width * 0.96)) - BESIDE
+        text = f"{legend(named, width)}\nSmall letters: no other gives more for the same or less."
+        self.query_one("#named", Static).update(text)
 
     def _plot(self, found: Sequence[Point], named: Sequence[tuple[str, Point]]) -> None:
         widget = self.query_one(PlotextPlot)
@@ -73,10 +80,17 @@ class CatalogPlot(ModalScreen[None]):
         plot.ylabel(self.axis.label)
         _ticks(plot.xticks, [one.usd_per_hour for one in found])
         _ticks(plot.yticks, [one.value for one in found])
-        _scatter(plot, found, "·")
+        self._scatter(found, "·", "muted")
         for letter, point in named:
-            _scatter(plot, [point], letter)
+            self._scatter([point], letter, "good" if letter in MARKS else "accent")
         widget.refresh()
+
+    def _scatter(self, found: Sequence[Point], marker: str, role: str) -> None:
+        plot = self.query_one(PlotextPlot).plt
+        red, green, blue = roles.colour(self.app, role).get_truecolor()
+        x, y = [log10(one.usd_per_hour) for one in found], [log10(one.value) for one in found]
+        if found:
+            plot.scatter(x, y, marker=marker, color=(red, green, blue))
 
 
 def letters(found: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
@@ -85,6 +99,12 @@ def letters(found: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Po
     named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
     best = [point for point in front(found) if point.name not in marked]
     return [*zip(ascii_lowercase, best, strict=False), *named]
+
+
+def legend(named: Sequence[tuple[str, Point]], width: int) -> str:
+    """Letters and names in lines of at most ``width`` cells; no name is broken."""
+    text = "   ".join(f"{letter} {point.name}".replace(" ", _UNBROKEN) for letter, point in named)
+    return textwrap.fill(text, width, break_on_hyphens=False).replace(_UNBROKEN, " ")
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -100,8 +120,3 @@ def _ticks(place: Callable[[list[float], list[str]], object], values: Sequence[f
     if values:
         at = ticks(min(values), max(values))
         place([log10(one) for one in at], [f"{one:g}" for one in at])
-
-
-def _scatter(plot, found: Sequence[Point], marker: str) -> None:
-    if found:
-        plot.scatter([log10(one.usd_per_hour) for one in found], [log10(one.value) for one in found], marker=marker)
