@@ -41,8 +41,12 @@ SCREENS = {"main": MainScreen, **PAGES}
 
 
 async def test_a_glance_shows_verdict_step_findings_and_output(running):
-    async with started(running) as (app, _):
-        text = screen_text(app)
+    async with started(running) as (app, pilot):
+        for _ in range(20):
+            text = screen_text(app)
+            if "INFO step  380" in text:
+                break
+            await step(app, pilot)  # the output is read and drawn on its own
         for words in ("attention", "data wait takes 34 %", "380 / 400", "backward", "GPU and host", "INFO step  380"):
             assert words in text, words
         assert "training: 100% |####################| 400/400" in text

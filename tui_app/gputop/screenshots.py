@@ -22,6 +22,8 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "all-ranks": ((120, 40), ("w",), DARK),
     "estimate": ((120, 40), ("v",), DARK),
     "estimate-compared": ((200, 50), ("v", "down", "down", "b", "right", "right", "tab"), DARK),
+    "strategy": ((120, 40), ("t",), DARK),
+    "catalog": ((120, 40), ("x",), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
     "help": ((120, 50), ("question_mark",), DARK),
 }
