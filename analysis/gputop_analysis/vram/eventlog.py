@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +54,28 @@ def parse(document: dict[str, Any]) -> EventLog:
         raise ValueError(f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}")
     rows = np.asarray([[0, 0, 0, 0, 0, -1], *document["storages"]], dtype=np.int64).reshape(-1, 6)
     stream, category, operator, module, layer = (rows[:, column].astype(np.int32) for column in range(1, 6))
-    events = _in_order(np.asarray(document["events"], dtype=np.int32), layer)
+    events = np.asarray(document["events"], dtype=np.int32)
     marks = tuple((int(at), str(phase), int(step)) for at, phase, step in document["marks"])
     strings, meta = tuple(document["strings"]), document.get("meta", {})
     return EventLog(rows[:, 0], stream, category, operator, module, layer, events, marks, strings, meta)
 
 
-def _in_order(events: npt.NDArray[np.int32], layer: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def ordered(log: EventLog) -> EventLog:
     """Where storages of many layers are freed at once, in the order in which they were made.
 
     Autocast drops its cached casts in the order of a hash table, another one in each process. The allocator ends in the
     same state whatever the order, but a few layers can stand for all only where each run gives the same events.
     """
-    events = events.copy()
+    events = log.events.copy()
     edges = np.flatnonzero(np.diff(np.concatenate([[False], events < 0, [False]]).astype(np.int8)))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         run = events[start:end]
-        if len(run) >= MANY and len(np.unique(layer[-run])) >= MANY:
+        if len(run) >= MANY and len(np.unique(log.layer[-run])) >= MANY:
             events[start:end] = -np.sort(-run)
-    return events
+    return replace(log, events=events)
 
 
 def load(path: Path) -> EventLog:
     """The log in a file."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return parse(json.load(lines))
+        return ordered(parse(json.load(lines)))
