@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-from textual.app import App
 from textual.screen import Screen
 
-from gputop.app import theme
-from gputop.app.messages import ScreenAsked
+from gputop.app.alone import AloneApp
 from gputop.screens.catalog import CatalogScreen
 
 
-class CatalogApp(App[None]):
+class CatalogApp(AloneApp):
     """The catalog, and above it the planner or the estimator with one of its GPUs."""
-
-    TITLE = "gputop"
-    CSS = "Toast { background: $surface; }"
-
-    def __init__(self):
-        super().__init__()
-        for item in theme.themes():
-            self.register_theme(item)
-        self.theme = theme.preferred()
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        current = self.current_theme
-        return theme.variables(current.dark, current.ansi)
 
     def get_default_screen(self) -> Screen[None]:
         return CatalogScreen()
-
-    def on_screen_asked(self, message: ScreenAsked) -> None:
-        self.push_screen(message.screen)
-
-    def on_page_closed(self) -> None:
-        self.pop_screen() if len(self.screen_stack) > 1 else self.exit()
-
-    @property
-    def _page(self) -> Screen[None]:
-        """The topmost screen, dialogs left out."""
-        return next(screen for screen in reversed(self.screen_stack) if getattr(screen, "NAME", ""))
-
-    def action_help(self) -> None:
-        from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog
-
-        body = texts.help_text("live", False, self.theme_variables, getattr(self._page, "NAME", ""))
-        self.push_screen(TextDialog("Keys", body))
-
-    def action_copy(self) -> None:
-        text = self._page.copy_text()  # type: ignore[attr-defined]
-        if text:
-            self.copy_to_clipboard(text)
-            self.notify("copied the command")
 
 
 def run_catalog() -> None:

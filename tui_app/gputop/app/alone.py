@@ -1,0 +1,50 @@
+"""A screen without a run: what `gputop estimate`, `plan` and `catalog` open in a terminal."""
+
+from __future__ import annotations
+
+from textual.app import App
+from textual.screen import Screen
+
+from gputop.app import theme
+from gputop.app.messages import ScreenAsked
+
+
+class AloneApp(App[None]):
+    """One screen, and those that it asks for above it; each has a ``NAME`` and gives a ``copy_text``."""
+
+    TITLE = "gputop"
+    CSS = "Toast { background: $surface; }"
+
+    def __init__(self):
+        super().__init__()
+        for item in theme.themes():
+            self.register_theme(item)
+        self.theme = theme.preferred()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        current = self.current_theme
+        return theme.variables(current.dark, current.ansi)
+
+    def on_screen_asked(self, message: ScreenAsked) -> None:
+        self.push_screen(message.screen)
+
+    def on_page_closed(self) -> None:
+        self.pop_screen() if len(self.screen_stack) > 1 else self.exit()
+
+    @property
+    def _page(self) -> Screen[None]:
+        """The topmost screen, dialogs left out."""
+        return next(screen for screen in reversed(self.screen_stack) if getattr(screen, "NAME", ""))
+
+    def action_help(self) -> None:
+        from gputop.screens import texts
+        from gputop.screens.dialog import TextDialog
+
+        body = texts.help_text("live", False, self.theme_variables, getattr(self._page, "NAME", ""))
+        self.push_screen(TextDialog("Keys", body))
+
+    def action_copy(self) -> None:
+        text = self._page.copy_text()  # type: ignore[attr-defined]
+        if text:
+            self.copy_to_clipboard(text)
+            self.notify("copied the command")
