@@ -6,9 +6,14 @@ ONE = "memory.py"
 
 CASES = (
     Case(
-        "ME02", "losses kept with their graphs", ONE, {"FAULT": "graphs"}, title="graphs are kept", absorbed=("ME05",)
+        "ME02",
+        "losses kept with their graphs",
+        ONE,
+        {"FAULT": "graphs", "STEPS": 300},
+        title="graphs are kept",
+        absorbed=("ME05",),
     ),
-    Case("ME02", "batches kept on a list", ONE, {"FAULT": "tensors"}, absorbed=("ME05",)),
+    Case("ME02", "batches kept on a list", ONE, {"FAULT": "tensors", "STEPS": 300}, absorbed=("ME05",)),
     Case("ME05", "a history of strings that grows", ONE, {"FAULT": "objects"}),
     Case(
         "ME09",
