@@ -18,13 +18,14 @@ AGAINST_THE_CLOCK = ("agent", "e2e", "recorder")
 
 
 ONE_WORKER = ("agent", "vram")
-"""Their files share trainings and traces that take a minute to make: a file is not spread over workers."""
+SHARING = ("test_diff.py", "test_real_trace.py", "test_run.py")
+"""Their files share trainings and traces that take up to a minute to make: a file is not spread over workers."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.name in ONE_WORKER:
+        if item.path.parent.name in ONE_WORKER or item.path.name in SHARING:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.path.parent.name in AGAINST_THE_CLOCK or item.path.name == "test_terminal.py":
             item.add_marker(pytest.mark.flaky(reruns=2))

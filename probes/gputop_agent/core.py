@@ -1,6 +1,6 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import exceptions, finder, guard, hello, process, transport
+from . import dryrun, exceptions, finder, guard, hello, process, transport
 from .hooks import (
     amp,
     autograd,
@@ -32,6 +32,7 @@ HOOKS = (
     deepspeed,
     pipelining,
     empty_cache,
+    dryrun,
 )
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from . import guard, out_of_memory, transport
+from . import dryrun, guard, out_of_memory, transport
 from .activation import before_training
 from .guard import HIDDEN_FILE
 from .state import S
@@ -72,10 +72,10 @@ def report(error, traceback):
     if error is None:
         return
     lacks_memory = out_of_memory.is_one(error)
-    if before_training() and not lacks_memory:
-        return  # of a process that may be anybody's: a launcher, a tokenizer, a worker
     frames, phase = _frames(traceback), _phase(traceback)
-    if lacks_memory:
+    if before_training() and not lacks_memory and (phase == "other" or not dryrun.steps_wanted()):
+        return  # of a process that may be anybody's: a launcher, a tokenizer, a worker
+    if before_training():
         out_of_memory.introduce()
     more = out_of_memory.describe(traceback) if lacks_memory else {}
     forget_our_frames(error, set())

@@ -12,6 +12,7 @@ from . import (
     describe_parallel,
     describe_process,
     device,
+    dryrun,
     flop_count,
     horizon,
     shapes,
@@ -38,6 +39,7 @@ def on_first_step():
     _sent.update(fields)
     send_again()
     flop_count.request_if_wanted()
+    dryrun.request_if_wanted()
     thread.start()
 
 
@@ -68,6 +70,7 @@ def describe():
         lambda: {"model": _model(roots)},
         lambda: {"parallel": describe_parallel.describe_parallel(roots, _alive(S.ddp))},
         _total_steps,
+        dryrun.describe,
         _late_fields,
     ):
         fields.update(_attempt(part))

@@ -41,10 +41,16 @@ RANK_KEYS = {
 FINDING_KEYS = {"id", "severity", "rank", "title", "evidence", "fix", "recoverable_ms_per_step"}
 
 
-def test_report_of_a_plain_training(tmp_path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(training(80, body="sys.exit(5) if i == 79 else None"))
-    done = gputop("run", "--json", sys.executable, str(script), tmp_path=tmp_path)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The folder of one training of 80 steps that ends with exit code 5, and what gputop printed."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "train.py").write_text(training(80, body="sys.exit(5) if i == 79 else None"))
+    return folder, gputop("run", "--json", sys.executable, "train.py", tmp_path=folder)
+
+
+def test_report_of_a_plain_training(plain) -> None:
+    folder, done = plain
     assert done.returncode == 5
     report = json.loads(done.stdout)
     assert set(report) >= REPORT_KEYS
@@ -54,18 +60,13 @@ def test_report_of_a_plain_training(tmp_path) -> None:
     assert all(set(finding) >= FINDING_KEYS for finding in report["findings"])
     assert 4 < report["step_time_p50_ms"] < 50
     assert report["phases_mean_ms"]["other"] >= 4, "the script sleeps 4 ms a step outside every phase"
-    again = gputop("report", "--json", tmp_path=tmp_path)
+    again = gputop("report", "--json", tmp_path=folder)
     assert json.loads(again.stdout) == report
 
 
-def test_phases_add_up_to_the_wall_time_and_the_times_to_the_run(tmp_path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(training(200))
-    assert (
-        gputop("run", "--run-dir", str(tmp_path / "run"), sys.executable, str(script), tmp_path=tmp_path).returncode
-        == 0
-    )
-    steps = RunRecord.open(tmp_path / "run").steps(0)
+def test_phases_add_up_to_the_wall_time_and_the_times_to_the_run(plain) -> None:
+    (run,) = (one for one in (plain[0] / "runs").iterdir() if one.is_dir() and not one.is_symlink())
+    steps = RunRecord.open(run).steps(0)
     assert (sum(steps[f"{phase}_ns"] for phase in wire.PHASES) == steps["wall_ns"]).all()
     assert all((steps[f"{phase}_ns"] >= 0).all() for phase in wire.PHASES)
     gaps = steps["t_end_ns"][1:] - steps["wall_ns"][1:] - steps["t_end_ns"][:-1]
@@ -97,21 +98,19 @@ def test_ranks_under_torchrun(ranks, tmp_path) -> None:
 def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text(training(100_000))
-    done = gputop("run", "--calibrate", "--timeout", "30", sys.executable, str(script), tmp_path=tmp_path)
+    done = gputop("run", "--calibrate", "--timeout", "20", sys.executable, str(script), tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "steps" in done.stderr
     assert "gputop report" in done.stderr
 
 
-def test_exports(tmp_path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(training(40))
-    assert gputop("run", sys.executable, str(script), tmp_path=tmp_path).returncode == 0
-    table = gputop("export", "--format", "csv", tmp_path=tmp_path).stdout.splitlines()
+def test_exports(plain) -> None:
+    folder, _ = plain
+    table = gputop("export", "--format", "csv", tmp_path=folder).stdout.splitlines()
     assert len(table) > 2
     assert all(len(line.split(",")) == len(table[0].split(",")) for line in table)
-    assert json.loads(gputop("export", "--format", "json", tmp_path=tmp_path).stdout)
-    picture = gputop("export", "--format", "svg", "-o", "run.svg", tmp_path=tmp_path)
+    assert json.loads(gputop("export", "--format", "json", tmp_path=folder).stdout)
+    picture = gputop("export", "--format", "svg", "-o", "run.svg", tmp_path=folder)
     assert picture.returncode == 0, picture.stderr
-    assert (tmp_path / "run.svg").read_text().startswith("<svg")
-    assert gputop("export", "--format", "csv", "--rank", "7", tmp_path=tmp_path).returncode == 2
+    assert (folder / "run.svg").read_text().startswith("<svg")
+    assert gputop("export", "--format", "csv", "--rank", "7", tmp_path=folder).returncode == 2
