@@ -73,9 +73,10 @@ def report(error, traceback):
         return
     lacks_memory = out_of_memory.is_one(error)
     frames, phase = _frames(traceback), _phase(traceback)
-    if before_training() and not lacks_memory and (phase == "other" or not dryrun.steps_wanted()):
+    wanted = lacks_memory or dryrun.wants(error)
+    if before_training() and not wanted:
         return  # of a process that may be anybody's: a launcher, a tokenizer, a worker
-    if before_training():
+    if wanted:
         out_of_memory.introduce()
     more = out_of_memory.describe(traceback) if lacks_memory else {}
     forget_our_frames(error, set())

@@ -37,6 +37,8 @@ class Case:
     """What the finding's severity may be; with ``info`` for those that are never more."""
     alone: bool = False
     """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or is measured in microseconds."""
+    suite: bool = True
+    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
     needs: str = ""
     """What the machine must give for this fault, ``root`` or ``cgroup``: see ``missing``."""
 

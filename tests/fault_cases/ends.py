@@ -58,5 +58,5 @@ CASES = (
 
 CLEAN = (
     Clean("a short run that ends well", ENDS, suite=False),
-    Clean("one worker that keeps up", ENDS, {"FAULT": "clean_workers"}),
+    Clean("one worker that keeps up", ENDS, {"FAULT": "clean_workers"}, suite=False),
 )

@@ -22,12 +22,14 @@ CASES = (
     Case("HO08", "an evaluation every five steps", ONE, {"FAULT": "eval"}),
     Case("NU01", "a loss that becomes NaN", ONE, {"FAULT": "nan"}, title="step 60 "),
     Case("NU02", "a loss that jumps", ONE, {"FAULT": "spike"}, title=r"steps? 1[12]\d"),
-    Case("ME02", "a list that grows", ONE, {"FAULT": "leak", "STEPS": 300}, absorbed=("ME05",)),
+    Case("ME02", "a list that grows", ONE, {"FAULT": "leak", "STEPS": 300}, absorbed=("ME05",), suite=False),
     Case("HC09", "exit with code 3", ONE, {"FAULT": "exit3", "STEPS": 90}, title="exit 3", exit_code=3),
     Case("HC09", "killed by SIGKILL", ONE, {"FAULT": "kill9", "STEPS": 90}, title="SIGKILL", exit_code=137),
     Case("HC06", "an exception", ONE, {"FAULT": "raise", "STEPS": 90}, title="a shard is missing", exit_code=1),
     Case("CR01", "a slow backward on one of two ranks", RANKS, {"FAULT": "backward", "WORLD": 2}, rank=1),
-    Case("CR01", "a slow backward on one of three ranks", RANKS, {"FAULT": "backward", "WORLD": 3}, rank=1),
+    Case(
+        "CR01", "a slow backward on one of three ranks", RANKS, {"FAULT": "backward", "WORLD": 3}, rank=1, suite=False
+    ),
     Case("CR02", "a slow forward on one of two ranks", RANKS, {"FAULT": "forward", "WORLD": 2}, rank=1),
     Case(
         "IN11",
@@ -45,6 +47,7 @@ CASES = (
         {"FAULT": "optimizer", "WORLD": 2},
         rank=1,
         title="optimizer",
+        suite=False,
     ),
     Case("CR05", "batches of random length", RANKS, {"FAULT": "lengths", "STEPS": 200}, rank=None),
     Case(
@@ -73,7 +76,7 @@ CLEAN = (
     Clean("a plain loop", ONE),
     Clean("workers that keep up", ONE, {"FAULT": "clean_workers"}),
     Clean("one evaluation", ONE, {"FAULT": "clean_rare_eval"}),
-    Clean("one checkpoint", ONE, {"FAULT": "clean_one_checkpoint"}),
+    Clean("one checkpoint", ONE, {"FAULT": "clean_one_checkpoint"}, suite=False),
     Clean("gradient accumulation", ONE, {"FAULT": "clean_accumulation"}),
     Clean("autocast", ONE, {"FAULT": "clean_autocast"}, suite=False),
     Clean("a loop without DataLoader", ONE, {"FAULT": "clean_get_batch"}),

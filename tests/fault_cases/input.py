@@ -41,7 +41,7 @@ _FRAMEWORKS = (
 )
 CLEAN = (
     Clean("a loader with one worker", INPUT, suite=False),
-    Clean("texts of equal length", TOKENS),
+    Clean("texts of equal length", TOKENS, suite=False),
     Clean("two ranks with their own shards", RANKS),
     Clean("a loop that only computes", RESOURCES, suite=False),
     *(
