@@ -13,8 +13,9 @@ pytestmark = pytest.mark.e2e
 HERE = __file__.rpartition("/")[0]
 
 DYING = """
-import os, sys, threading, warnings, torch, torch._dynamo, torch.utils.data
+import gc, os, sys, threading, warnings, torch, torch._dynamo, torch.utils.data
 from torch import nn
+gc.collect(); gc.freeze()  # or each fork would copy all of torch when it ends
 for kind in sys.argv[2:]:
     pid = os.fork()
     if pid == 0: break
