@@ -40,6 +40,7 @@ COMMANDS = (
     Command("validate", "check a DeepSpeed or accelerate file or a launch command by its rules", "gputop.cli.validate"),
     Command("topo", "show how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
     Command("probe", "run a few real steps, and see how far the estimate is off", "gputop.cli.probe"),
+    Command("dryrun", "a few real steps of a training: what fails, what it takes", "gputop.cli.dryrun"),
     Command("export", "write a run as JSON, CSV or SVG", "gputop.cli.export"),
     Command("demo", "open a bundled recording of a real run", "gputop.cli.demo"),
     Command("doctor", "check what works here, and how to mend what does not", "gputop.cli.doctor"),

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
@@ -17,7 +17,15 @@ _CALIBRATE_POLL_S = 1.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to_stderr: bool) -> int:
+class Rule(Protocol):
+    """Asked some twenty times a second whether the command is to end, and ends it."""
+
+    def tick(self) -> None: ...
+
+
+def watch(
+    handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to_stderr: bool, rule: Rule | None = None
+) -> int:
     """Follow the run until its command ends.
 
     Args:
@@ -25,6 +33,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to
         calibrate: stop the command once its figures are stable.
         timeout_s: with ``calibrate``, stop it after this many seconds at the latest.
         output_to_stderr: pass the command's output to stderr, so that stdout carries only the report.
+        rule: when else to stop it.
 
     Returns:
         The command's exit code, 128+n after signal n.
@@ -32,7 +41,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to
     from gputop_probes.follow import OutputForwarder
 
     forwarder = OutputForwarder(handle, stdout_to_stderr=output_to_stderr)
-    stop_rule = _StopRule(handle, timeout_s) if calibrate else None
+    stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
     with _signals(handle):
         code = handle.wait(_POLL_S)
         while code is None:

@@ -1,0 +1,119 @@
+"""``gputop dryrun -- COMMAND``: a few real steps of a training, to see what fails and what it takes before it costs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser, split_command
+
+if TYPE_CHECKING:
+    from gputop.cli.dryrun_watch import Limit
+    from gputop_probes.launch import RunHandle
+
+STEPS, LAYERS, TIMEOUT_S = 10, 2, 600.0
+LEAST_STEPS = 3
+_USAGE = "gputop dryrun [--steps N] [--cpu] [--layers N] [--gpu NAME] [--json] [--] COMMAND [ARG ...]"
+_WITH_VALUE = {"--steps", "--layers", "--gpu", "--timeout", "--run-dir", "--name"}
+_HIDDEN_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def execute(words: list[str]) -> int:
+    """Run the steps and print what they showed.
+
+    Returns:
+        0 where every rank made its steps, 1 where something failed, 130 after an interrupt.
+    """
+    ours, command = split_command(words, _WITH_VALUE)
+    options = _parser().parse_args(ours)
+    if not command:
+        raise CliError(
+            "no command: say what to try, for example `gputop dryrun -- torchrun --nproc-per-node 2 train.py`"
+        )
+    gpu = _gpu(options.gpu)
+    handle = _start(command, options)
+    limit, code = _watch(handle, options)
+    if handle.stopped_by_us and not limit.why:
+        return 130
+    return _conclude(handle, limit.why, code, gpu, options)
+
+
+def _parser() -> Parser:
+    parser = Parser("dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE)
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"optimizer steps (default {STEPS})")
+    parser.add_argument("--cpu", action="store_true", help=f"hide the GPUs, and cut the model to {LAYERS} layers")
+    parser.add_argument("--layers", type=int, metavar="N", help="cut models of transformers to so many layers")
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU that is planned for, where it is not the one here")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="stop after so long (default 600)"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="where the record goes")
+    parser.add_argument("--name", help="name of the run")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout; the command's output goes to stderr")
+    return parser
+
+
+def _gpu(name: str | None) -> str:
+    from gputop_analysis.catalog import gpu
+
+    try:
+        return gpu(name).name if name else ""
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
+
+
+def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
+    from pathlib import Path
+
+    from gputop import __version__
+    from gputop_agent import wire
+    from gputop_probes.launch import RunSpec, StartError, start
+
+    layers = options.layers if options.layers is not None else LAYERS if options.cpu else 0
+    if options.steps < LEAST_STEPS:
+        raise CliError(f"--steps must be at least {LEAST_STEPS}: the first two only warm up")
+    if options.layers is not None and options.layers < 1:
+        raise CliError("--layers must be at least 1")
+    if not 0 < options.timeout < float("inf"):
+        raise CliError("--timeout is a positive number of seconds")
+    os.environ[wire.ENV_DRYRUN_STEPS] = str(options.steps)  # the command inherits it
+    if layers:
+        os.environ[wire.ENV_DRYRUN_LAYERS] = str(layers)
+    for name in _HIDDEN_GPUS if options.cpu else ():
+        os.environ[name] = ""
+    folder = Path(options.run_dir) if options.run_dir else None
+    try:
+        return start(RunSpec(command, folder, options.name, headless=True, gputop_version=__version__))
+    except StartError as error:
+        raise CliError(str(error), error.exit_code) from None
+
+
+def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
+    from gputop.cli.dryrun_watch import Limit
+    from gputop.cli.headless import watch
+
+    limit = Limit(handle, options.steps, options.timeout)
+    return limit, watch(handle, False, None, output_to_stderr=options.json, rule=limit)
+
+
+def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace) -> int:
+    from gputop.cli.dryrun_data import as_data
+    from gputop.cli.dryrun_text import as_text
+    from gputop_analysis.trial import trial_of
+    from gputop_probes.record.reader import RecordError, RunRecord
+
+    try:
+        record = RunRecord.open(handle.run_dir)
+    except RecordError as error:
+        raise CliError(str(error)) from None
+    found = as_data(trial_of(record), record, code, stopped, gpu, options.steps)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        sys.stdout.flush()
+        print(as_text(found))
+    return 0 if found["ok"] else 1

@@ -1,0 +1,193 @@
+"""What a trial showed, under stable names: whether it works, its time and memory, beside the estimate and the plan."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.trial import Failure, Trial
+    from gputop_probes.record.reader import RunRecord
+
+_LAST_BYTES, _LAST_COLUMNS = 4096, 200
+_GIB = 2**30
+
+
+def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, wanted: int) -> dict[str, Any]:
+    """The whole answer.
+
+    Args:
+        trial: what was seen.
+        record: of the run.
+        code: the command's exit code.
+        stopped: why it was ended from outside; empty where it ended by itself.
+        gpu: the GPU that is planned for; empty: the one that it ran on.
+        wanted: steps that were asked for.
+    """
+    ok, said = verdict(trial, record, code, stopped, wanted)
+    on_gpu = _known(trial.device)
+    return {
+        "ok": ok,
+        "said": said,
+        "steps": trial.steps,
+        "ranks": len(trial.ranks),
+        "world_size": trial.world,
+        "device": trial.device or None,
+        "layers": {"ran": trial.layers[0], "of": trial.layers[1]} if trial.layers else None,
+        "exit_code": code,
+        "failure": _failure(trial.failure),
+        "timing": _timing(trial),
+        "memory": [{**one._asdict()} for one in trial.held],
+        "estimate": _estimate(trial, gpu or on_gpu),
+        "plan": _plan(trial, gpu, on_gpu),
+        "stored": _store(record) if ok and trial.layers is None else "",
+        "run": _name(record),
+    }
+
+
+def verdict(trial: Trial, record: RunRecord, code: int, stopped: str, wanted: int) -> tuple[bool, str]:
+    """Whether every rank made its steps, and the sentence that says what happened."""
+    if trial.failure is not None:
+        return False, _failed(trial.failure)
+    missing = sorted(set(range(trial.world)) - set(trial.ranks))
+    if not trial.ranks:
+        ended = f"stopped after {stopped}" if stopped else f"the command ended with exit code {code}"
+        last = _last_line(record) if code or stopped else ""
+        return False, f"{ended} and made no training step" + (f"; its last line: {last}" if last else "")
+    if missing:
+        return False, f"rank {', '.join(map(str, missing))} of {trial.world} made no step"
+    if stopped and trial.steps < wanted:
+        return False, f"stopped after {stopped}"
+    if code and not stopped:
+        return False, f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}"
+    ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
+    ended = "" if trial.steps >= wanted else ", then the script ended by itself"
+    return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
+        f"; {stopped}" if stopped else ""
+    )
+
+
+def _failed(failure: Failure) -> str:
+    from gputop_analysis.trial import PHASES_OF_A_STEP
+
+    where = f"in {failure.phase}" if failure.phase in PHASES_OF_A_STEP else f"outside the model ({failure.phase})"
+    where += f" at step {failure.step}" + (f", {failure.site}" if failure.site else "")
+    if failure.out_of_memory:
+        module = f", in {failure.module}" if failure.module else ""
+        return f"rank {failure.rank} runs out of GPU memory {where}{module}"
+    return f"rank {failure.rank} fails {where}: {failure.kind}: {failure.message}"[:400]
+
+
+def _failure(failure: Failure | None) -> dict[str, Any] | None:
+    return None if failure is None else {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
+
+
+def _timing(trial: Trial) -> dict[str, Any] | None:
+    found = trial.timing
+    if found is None:
+        return None
+    return {
+        "timed_steps": found.steps,
+        "step_time_p50_ms": found.step_ms,
+        "first_step_ms": found.first_step_ms,
+        "phases_mean_ms": found.phases_ms,
+        "tokens_per_s": found.tokens_per_s,
+        "samples_per_s": found.samples_per_s,
+    }
+
+
+def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
+    """Of the whole model; with what was measured where that ran on a GPU."""
+    from gputop.api import answer
+
+    if trial.setup is None:
+        return None
+    try:
+        found = answer(trial.setup, gpu=gpu, advice=False)
+    except (ValueError, LookupError):
+        return None
+    measured = max((one.allocated_gib or 0.0 for one in trial.held), default=0.0) if trial.layers is None else 0.0
+    allocated = found.peak.allocated / _GIB
+    return {
+        "model": trial.setup.model.name,
+        "tier": found.peak.tier,
+        "peak_allocated_gib": allocated,
+        "device_total_gib": found.device_total / _GIB,
+        "gpu": gpu or None,
+        "fits": found.runs_in_capacity,
+        "smallest_gpu": next((fit.gpu for fit in found.fits if fit.fits), None),
+        "measured_allocated_gib": measured or None,
+        "off_pct": 100 * (measured / allocated - 1) if measured and allocated else None,
+    }
+
+
+def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
+    """The step that the planner predicts for this very split, and how far it is off where it was measured."""
+    from gputop_analysis.planner.choices import PARTS
+    from gputop_analysis.planner.hardware import cluster
+    from gputop_analysis.planner.measured import predicted
+
+    name = gpu or on_gpu
+    if trial.setup is None or not name:
+        return None
+    try:
+        parts = predicted(trial.setup, cluster(name, trial.setup.parallel.world))
+    except (ValueError, LookupError):
+        return None
+    step_ms = 1e3 * float(parts.seconds[0])
+    here = trial.timing if trial.layers is None and name == on_gpu else None
+    return {
+        "gpu": name,
+        "gpus": trial.setup.parallel.world,
+        "step_time_ms": step_ms,
+        "parts_ms": {part: 1e3 * float(getattr(parts, part)[0]) for part in PARTS},
+        "off_pct": 100 * (here.step_ms / step_ms - 1) if here and math.isfinite(here.step_ms) else None,
+    }
+
+
+def _known(device: str) -> str:
+    """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog does not have."""
+    from gputop_analysis.catalog import gpu
+    from gputop_analysis.peaks import find_gpu
+
+    found = find_gpu(device) if device else None
+    try:
+        return gpu(found.name).name if found else ""
+    except LookupError:
+        return ""
+
+
+def _store(record: RunRecord) -> str:
+    """Keep what it measured for later estimates; says so, or why not. Empty where there is nothing to keep."""
+    from gputop.feed.prediction import remember_run
+
+    try:
+        return remember_run(record)
+    except OSError as error:
+        return f"what it measured was not kept: {error.strerror or error}"
+
+
+def _name(record: RunRecord) -> str:
+    from gputop.cli.records import shell_name
+
+    return shell_name(record.path)
+
+
+def _last_line(record: RunRecord) -> str:
+    """Of stderr where that is apart, else of all output."""
+    for host in record.hosts.values():
+        for name in ("stderr.log", "output.log"):
+            if lines := _tail(host.path / name):
+                return lines[-1][:_LAST_COLUMNS]
+    return ""
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]
