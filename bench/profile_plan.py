@@ -32,12 +32,17 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "shared_ffn": (128 * 89, 128 * 97, 128 * 109),
     "mla_q_rank": (128 * 113, 128 * 127, 128 * 131),
     "mla_kv_rank": (128 * 137, 128 * 139, 128 * 149),
-    "mla_nope_dim": (96, 64, 128),
-    "mla_rope_dim": (32, 64, 32),
+    "mla_nope_dim": (96, 160, 112),
+    "mla_rope_dim": (32, 96, 64),
     "mla_v_dim": (64, 96, 160),
     "rank": (8 * 61, 8 * 67, 8 * 71),
 }
 """Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
+SHORT_SEQ = (SIZES["seq"][0], 128 * 14 - 32, 128 * 13 - 32)
+"""Of families in ``SHORT``; as many pieces of a fused loss as with the others."""
+SHORT = ("gpt2", "bert", "gemma3_text")
+"""Families whose events change with the length: rows of position embeddings whose gradient is not sorted (up to 3072,
+``EmbeddingBackwardKernel.cu``), or a window that masks all longer sequences."""
 LAYERS = 4
 """What ``vram.deepen`` takes: the first, two alike, the last."""
 _PLAIN = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position")
@@ -169,5 +174,5 @@ def setup(family: str, structure: dict[str, Any], training: dict[str, Any], at: 
     if (lora := training.pop("lora", None)) is not None:
         training["lora"] = Lora(SIZES["rank"][at], lora.targets, lora.dtype, lora.dropout)
     model = shape(family, structure, at)
-    sizes = {name: SIZES[name][at] for name in ("micro_batch", "seq")}
-    return Setup(model=model, optimizer="sgd", **sizes, **training)
+    seq = (SHORT_SEQ if family in SHORT else SIZES["seq"])[at]
+    return Setup(model=model, seq=seq, micro_batch=SIZES["micro_batch"][at], optimizer="sgd", **training)

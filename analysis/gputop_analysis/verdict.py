@@ -7,6 +7,7 @@ from gputop_analysis.model import Finding, Health, RunSummary, Verdict
 
 NAMED_PHASES = 3
 ENOUGH_STEPS = 20
+NO_STEP = "no training step was seen (`gputop.step()` in a loop shows one that no hook of torch's sees)"
 _SPEAKING = ("hang", "crash", "nan", "straggler")
 """Causes whose titles need no name before them."""
 

@@ -40,7 +40,7 @@ def failed(where):
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
     S.thread_ident = L.ident = SWITCHED_OFF
-    L.until_ns = 0
+    L.until_ns = L.settle_ns = 0
     while S.undo:
         try:
             S.undo.pop()()

@@ -1,15 +1,17 @@
 """The fast lane: a plain step leaves eight times and is booked later, together with its neighbours.
 
 Torch's code between two of our hooks empties the caches, so what a hook costs is what it touches: 50 us for a step
-whose code takes 8 us when it is run again at once. While each short step is one fetch, forward, backward and update
+whose code takes 8 us when it is run again at once. While each step is one fetch, forward, backward and update
 with nothing else around them, the hooks note the time and no more. ``settle`` books what was noted as the general path
-would have: every 20 ms, and before anything that comes out of turn.
+would have: every 100 ms, the records of five times 20 ms one after the other, and before anything that comes out of
+turn.
 """
 
 from operator import sub
+from time import thread_time_ns
 
 from . import batch, events, steps
-from .clock import MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
+from .clock import COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from .cycle import C
 from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
@@ -19,17 +21,24 @@ from .steps import FOLD_NS, F
 marks = []
 sizes = []  # of the batches of the steps in ``marks``: a shape, or what ``batch.count`` says
 losses = []  # of the steps in ``marks``; None: not known
+cpu_marks = []  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
+cuts = []  # (times noted by then, the thread's CPU time): a record ends here
+pauses = []  # (times noted by then, nanoseconds) of the garbage collector
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 PAUSE_STEPS = 50  # so long the general path runs when a step was not plain
+BULK_NS = 100_000_000  # so long at most the steps wait to be booked
+EARLY_STEPS = 120  # those among which looks at gradients are frequent wait no longer than a record
 _PHASES = (OTHER, DATA, OTHER, FORWARD, OTHER, BACKWARD, OTHER, OPTIMIZER)  # by how many of a step's times are noted
 
 
 def may_begin():
-    """Whether the steps have been plain and short so far. Asked after a step was closed, with nothing open."""
+    """Whether the steps have been plain so far. Asked after a step was closed, with nothing open."""
     if S.step < max(L.from_step, PAUSE_STEPS):
         return False
+    if S.step > C.look_due:
+        steps.look_closer(S.step - 1)
     L.from_step = S.step + PAUSE_STEPS
-    busy = F.probing or S.cuda or S.ddp or S.step_listeners or S.manual or S.want_batch
+    busy = S.cuda or S.ddp or S.step_listeners or S.manual or S.want_batch
     plain = not (busy or C.flags or C.look or stack)
     oldest = S.step - events.WAIT_STEPS
     used = [key for key, seen in events.known_optimizers.items() if seen > oldest]
@@ -42,9 +51,21 @@ def may_begin():
 
 def begin(now_ns, iterator_id):
     """The fetch that begins now is the first that is only noted."""
-    L.ident, L.iterator_id, L.until_ns, L.most = S.thread_ident, iterator_id, now_ns + FOLD_NS, 0
+    L.ident, L.iterator_id, L.probing, L.most = S.thread_ident, iterator_id, F.probing, 0
+    L.until_ns = F.began_ns + FOLD_NS
+    at_once = S.world_size > 1 or S.step < EARLY_STEPS  # ranks are compared by the last step that each has told of
+    L.settle_ns = now_ns + (FOLD_NS if at_once else BULK_NS)
     S.phase = OTHER
     marks.append(now_ns)
+
+
+def cut(now_ns):
+    """The fetch that begins now is the first of another record. Returns whether it is to be noted like the others."""
+    if now_ns >= L.settle_ns:
+        return False
+    cuts.append((len(marks), thread_time_ns()))
+    L.until_ns = now_ns + FOLD_NS
+    return True
 
 
 def note_batch(fetched):
@@ -70,28 +91,50 @@ def leave():
     L.from_step = S.step + PAUSE_STEPS
 
 
-def settle():
-    """Book what was noted; phases that are open are open in the general path afterwards."""
-    times, values = marks[:], losses[:]
+def settle(end_ns=0):
+    """Book what was noted; phases that are open are open in the general path afterwards.
+
+    ``end_ns`` is the time of the fetch that begins now, if one does: it ends the last step.
+    """
+    if not marks:
+        return
+    times, values, cpu, ends, stops = marks[:], losses[:], cpu_marks[:], cuts[:], pauses[:]
     batches = batch.count_noted(sizes)
     reset()
-    if not times:
-        return
+    if end_ns:
+        times.append(end_ns)
     S.last_ns = times[0]
     _note_lr()
     L.settling = True
     try:
-        ended = (len(times) - 1) // 8  # the fetch that begins ends the step before
-        if None in values or any(value - value for value in values[:ended]):
-            for i in range(ended):
-                _replay(times[8 * i : 8 * i + 8], batches[i : i + 1], values[i : i + 1])
-                _book(OTHER, times[8 * i + 8])
-                steps.close(times[8 * i + 8])
-        elif ended:
-            _book_many(times[: 8 * ended + 1], batches[:ended], values[:ended])
-        _replay(times[8 * ended :], batches[ended:], values[ended:])
+        first, ended = 0, (len(times) - 1) // 8  # the fetch that begins ends the step before
+        for noted, cpu_ns in [*ends, (8 * ended, -1)]:
+            upto = noted // 8
+            if upto > first:
+                F.probing = L.probing
+                _book_pauses(stops, noted)
+                _book_cpu(cpu[4 * first : 4 * upto])
+                _book_many(times[8 * first : 8 * upto + 1], batches[first:upto], values[first:upto], cpu_ns)
+                first = upto
+        if F.n_steps or len(times) > 8 * ended + 1:
+            F.probing = L.probing
+        _book_pauses(stops, len(times))
+        L.cpu_ns = cpu[-1] if len(cpu) & 1 else 0
+        _book_cpu(cpu[4 * ended :])
+        if not end_ns:
+            _replay(times[8 * ended :], batches[ended:], values[ended:])
     finally:
         L.settling = False
+
+
+def _book_cpu(noted):
+    """CPU times of whole forwards and backwards, and of one that is open: that one is booked when it ends."""
+    totals[COMPUTE_CPU_NS] += sum(noted[1::2]) - sum(noted[: len(noted) // 2 * 2 : 2])
+
+
+def _book_pauses(stops, noted):
+    while stops and stops[0][0] <= noted:
+        totals[GC_NS] += stops.pop(0)[1]
 
 
 def _note_lr():
@@ -106,11 +149,14 @@ def _note_lr():
 
 def reset():
     """Forget what was noted, also in a forked child."""
-    del marks[:], sizes[:], losses[:]
+    del marks[:], sizes[:], losses[:], cpu_marks[:], cuts[:], pauses[:]
 
 
-def _book_many(times, batches, values):
-    """Book whole steps at once: what ``_replay`` and ``steps.close`` would book, summed up."""
+def _book_many(times, batches, values, cpu_ns):
+    """Book whole steps at once: what ``_replay`` and ``steps.close`` would book, summed up.
+
+    ``cpu_ns`` is the thread's CPU time at their end where a record ends there, else -1.
+    """
     n, ends = len(values), times[8::8]
     spent = [sum(times[i + 1 :: 8]) - sum(times[i : 8 * n : 8]) for i in range(8)]
     gaps = zip(times[2::8], times[3::8], times[4::8])
@@ -126,7 +172,7 @@ def _book_many(times, batches, values):
     totals[OPTIMIZER_STEPS] += n
     S.last_ns = ends[-1]
     C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + n - 1
-    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values)
+    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values, cpu_ns)
 
 
 def _replay(times, batches, values):

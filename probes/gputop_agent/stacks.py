@@ -4,8 +4,8 @@ import os
 import sys
 from time import monotonic
 
-from . import frames, lane, transport, wire
-from .state import S
+from . import frames, lane, tensor_work, transport, wire
+from .state import OTHER, S
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
@@ -34,7 +34,7 @@ class Sampler:
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             frame = sys._current_frames().get(S.thread_ident)
             if frame is not None:
-                self._count(phase, describe(frame))
+                self._count(phase, describe(frame, phase == OTHER))
                 if phase in _SELDOM and not S.checkpointing_seen:
                     S.checkpointing_seen = _in_checkpoint(frame)
 
@@ -92,12 +92,13 @@ def _sample(place, inside):
     }
 
 
-def describe(frame):
+def describe(frame, look_closer=False):
     """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
 
     ``site`` and ``function`` are the innermost line of user code, or of a package where there is none; ``caller`` is
     the next line of user code further out (of anything, if there is none), and ``inside`` the innermost frame of a
-    package, torch or the standard library that it was waiting in (empty if none).
+    package, torch or the standard library that it was waiting in (empty if none). ``look_closer`` asks of a line of
+    user code whether it is inside one of torch's C functions.
     """
     found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
     if not found:
@@ -107,7 +108,7 @@ def describe(frame):
         index = _first(found, (frames.LIBRARY,)) or 0
     chosen, outer = found[index], found[index + 1 :]
     caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
-    inside = frames.label(found[0]) if index else ""
+    inside = frames.label(found[0]) if index else tensor_work.label(found[0]) if look_closer else ""
     library = _first(found[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(found[library])

@@ -71,12 +71,15 @@ class Lane:
     __slots__ = (
         "batch_type",
         "booked",
+        "cpu_ns",
         "from_step",
         "ident",
         "iterator_id",
         "most",
         "optimizer_id",
         "path",
+        "probing",
+        "settle_ns",
         "settling",
         "until_ns",
     )
@@ -85,12 +88,15 @@ class Lane:
         self.ident = NOT_ACTIVE  # of the training thread
         self.iterator_id = 0
         self.optimizer_id = 0
-        self.until_ns = 0  # then the steps are booked
+        self.until_ns = 0  # then a record ends
+        self.settle_ns = 0  # then the steps are booked, at the end of a record
+        self.probing = False  # CPU times are noted too
         self.most = 0  # while no more times than that are noted, the batches leave a shape
         self.batch_type: Any = None  # of the batches that leave a shape
         self.path: Any = ()  # in such a batch, to the tensor whose shape it is
         self.from_step = 0  # not before this one
         self.booked = 0  # the open phase's total when it began
+        self.cpu_ns = 0  # the thread's CPU time when the open phase began; 0: not noted
         self.settling = False  # steps are closed that ended some milliseconds ago
 
 

@@ -40,6 +40,7 @@ class Fold:
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
+        self.cpu_cut_ns = -1  # the thread's CPU time at a record's end that is booked later
         self.probing = True
         self.memory: Any = (-1, -1, -1, -1)
         self.nonfinite_events = 0
@@ -65,7 +66,7 @@ def close(now_ns, upto=None):
         loss = C.loss_sum / C.loss_count
         if loss - loss != 0:
             flags |= wire.F_NONFINITE
-            _report_nonfinite(loss)
+            _report_nonfinite(step, loss)
     with S.lock:
         alone = flags & F_UNSTEADY
         if alone and F.n_steps:
@@ -93,26 +94,43 @@ def close(now_ns, upto=None):
     if S.ddp or S.cuda or S.step_listeners:
         _tell(step, transport.unix_ns(now_ns), flags)
     if step >= C.look_due:
-        _look_closer(step)
+        look_closer(step)
     S.step = step + 1
 
 
-def close_many(n, wall_max_ns, losses):
-    """``n`` plain steps have ended, the last at ``S.last_ns``; their losses are finite. All their time is booked."""
-    last = S.step + n - 1
+def close_many(n, wall_max_ns, losses, cpu_ns):
+    """``n`` plain steps have ended, the last at ``S.last_ns``. All their time is booked.
+
+    ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known.
+    """
+    first = S.step
     with S.lock:
         F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
-        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, last
+        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
         F.n_steps += n
         F.loss, F.grad_norm, F.grad_norm_max = losses[-1], NAN, NAN
-        highest = max(losses)
-        if not highest <= F.loss_max:
+        highest, total = max(losses), sum(losses)
+        if total - total != 0:
+            _fold_nonfinite(first, losses)
+        elif not highest <= F.loss_max:
             F.loss_max = highest
+        F.cpu_cut_ns = cpu_ns
         if F.probing:
-            F.cpu_upto_ns = thread_time_ns()
+            F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
         if F.end_ns - F.began_ns >= FOLD_NS:
             _emit()
-    S.step = last + 1
+        F.cpu_cut_ns = -1
+    S.step = first + n
+
+
+def _fold_nonfinite(first, losses):
+    """What ``close`` does with a loss, one by one."""
+    for step, loss in enumerate(losses, first):
+        if not loss <= F.loss_max:
+            F.loss_max = loss
+        if loss - loss != 0:
+            F.flags |= wire.F_NONFINITE
+            _report_nonfinite(step, loss)
 
 
 def close_at_cut():
@@ -183,7 +201,8 @@ def say_hello():
     F.hello_ns = clock.book() - before
 
 
-def _look_closer(step):
+def look_closer(step):
+    """A step at or after ``C.look_due`` has ended: does a look at gradients begin?"""
     from . import checkup
 
     guard.safely(checkup.on_step_closed, step)
@@ -246,7 +265,7 @@ def _emit():
 def _cpu_ns(by_training_thread):
     """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
     if not F.probing:
-        F.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
+        F.cpu_upto_ns = F.cpu_cut_ns if F.cpu_cut_ns >= 0 else thread_time_ns() if by_training_thread else -1
     known = F.cpu_base_ns >= 0 and F.cpu_upto_ns >= 0
     cpu_ns = F.cpu_upto_ns - F.cpu_base_ns if known else -1
     F.cpu_base_ns = F.cpu_upto_ns
@@ -260,10 +279,10 @@ def _look_for_cuda():
         guard.safely(device.activate, S.torch, cuda.current_device())
 
 
-def _report_nonfinite(loss):
+def _report_nonfinite(step, loss):
     if F.nonfinite_events < MAX_NONFINITE_EVENTS:
         F.nonfinite_events += 1
-        transport.send_event("nonfinite", step=S.step, value=repr(loss))
+        transport.send_event("nonfinite", step=step, value=repr(loss))
 
 
 def _float32(value):

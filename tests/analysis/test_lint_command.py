@@ -36,6 +36,14 @@ def test_json_of_a_directory(script, capsys):
     assert (one["path"], one["line"], one["finding"], one["fixable"]) == ("train.py", 4, "HO16", True)
 
 
+def test_a_file_of_a_directory_that_is_no_python_is_left_out(script, capsys):
+    (script.parent / "template.py").write_text("import {{ name }}:\n")
+    assert main(["lint", "."]) == 1
+    shown = capsys.readouterr()
+    assert "train.py:3:10" in shown.out and "left out template.py:1: not valid Python" in shown.err
+    assert main(["lint", "template.py"]) == 2
+
+
 def test_diff_leaves_the_file_alone_and_fix_writes_it(script, capfdbinary):
     assert main(["lint", "--diff", "train.py"]) == 1
     patch = capfdbinary.readouterr().out

@@ -127,6 +127,14 @@ def test_memory_that_comes_to_rest_is_no_growth(tmp_path, rss_mib):
     assert found(build) == {}
 
 
+def test_a_buffer_that_fills_in_slow_first_steps_is_no_growth(tmp_path):
+    build = Builder(tmp_path)
+    build.hello()
+    for step in range(200):
+        build.step(forward=200 if step < 60 else 20, rss_bytes=int(300 + 3 * min(step, 60)) << 20)
+    assert found(build) == {}
+
+
 def test_fragmentation_on_a_synthetic_gpu(tmp_path):
     build = gpu_run(tmp_path, peak=45.0, reserved=74.0)
     allocator(build, 600)

@@ -1,12 +1,16 @@
 """Traces scripts, each in a fork of one process that has imported torch: ``script_forks.py FOLDER``, jobs on stdin."""
 
 import argparse
+import gc
 import json
 import os
 import sys
 import tempfile
 
-import torch  # noqa: F401  (imported once, for all forks)
+# Imported once, for all forks. Libraries over torch are not: a script imports them when torch is patched already.
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
 from gputop_agent.trace import hf, kernels, models, script_run, tracker  # noqa: F401
 
@@ -28,5 +32,6 @@ def trace(name: str, job: dict, folder: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()
     for name, job in json.load(sys.stdin).items():
         trace(name, job, sys.argv[1])

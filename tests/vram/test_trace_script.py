@@ -4,15 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from gputop_analysis.vram import eventlog, replay
 
-pytest.importorskip("torch")
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
+pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="no torch here")
 TINY = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -40,6 +41,12 @@ JOBS = {
     "lightning": ("lightning_module", {}),
 }
 NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning"}
+
+
+def skip_without(library):
+    """``pytest.importorskip`` without the seconds of the import."""
+    if not find_spec(library):
+        pytest.skip(f"no {library} here")
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +82,7 @@ def made(log, category, step):
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name != "failing"])
 def test_makes_two_whole_steps_and_adds_up(traced, name):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    skip_without(NEEDS.get(name, "torch"))
     outcome, log = traced[name]
     assert outcome.get("done"), outcome
     assert outcome["steps"] == 2
@@ -144,7 +150,7 @@ def test_fsdp2_shards_states_and_gathers_on_another_stream(traced):
 
 
 def test_adapters_alone_have_gradients(traced):
-    pytest.importorskip("peft")
+    skip_without("peft")
     _, log = traced["lora"]
     adapters = 3 * (8 * 64 + 64 * 8 + 8 * 64 + 32 * 8)
     assert made(log, "gradients", 1) == 4 * adapters
@@ -190,27 +196,31 @@ def test_no_execute_only_reads(command, tmp_path):
     assert answer["options"] == {"micro_batch": 4, "dtype": "bf16", "checkpointing": "full", "lora_rank": 32}
 
 
-def test_the_ways_are_tried_in_order_and_told(command, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("from transformers_not_here import Auto\nmodel = Auto.from_pretrained('example/7b')\n")
-    code, answer, said = command(script, "--out", tmp_path / "log.json.gz")
-    assert code == 3
-    assert answer["how"] == "source"
-    assert [one["way"] for one in answer["tried"]] == ["ran", "module", "source"]
-    assert "ModuleNotFoundError" in answer["traceback"]
-    assert "run its code" in said
-
-
-def test_a_script_neither_reaches_the_network_nor_its_own_folder(command, tmp_path):
+def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_folder(command, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import os, urllib.request\n"
         "assert os.listdir('.') == [], os.listdir('.')\n"
         "open('left.txt', 'w').write('x')\n"
         "urllib.request.urlopen('http://192.0.2.1/', timeout=2)\n"
+        "model = Auto.from_pretrained('example/7b')\n"
     )
-    code, answer, _ = command(script, "--out", tmp_path / "log.json.gz")
-    assert code == 1
-    assert answer["how"] is None
+    code, answer, said = command(script, "--out", tmp_path / "log.json.gz")
+    assert code == 3
+    assert answer["how"] == "source"
+    assert [one["way"] for one in answer["tried"]] == ["ran", "module", "source"]
     assert "network is off" in answer["traceback"]
+    assert "run its code" in said
     assert not (tmp_path / "left.txt").exists()
+
+
+def test_a_script_that_names_no_model_has_no_answer(monkeypatch, capsys, tmp_path):
+    from gputop_agent.trace import script as traced_script
+
+    script = tmp_path / "train.py"
+    script.write_text("import not_here\n")
+    monkeypatch.setattr(traced_script, "_start", lambda options, rest, way: {"error": way + " failed"})
+    assert traced_script.main([str(script), "--out", "log.json.gz"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["how"] is None
+    assert [one["outcome"] for one in answer["tried"]] == ["ran failed", "module failed", "names no model"]

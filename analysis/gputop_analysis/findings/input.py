@@ -20,6 +20,7 @@ from gputop_analysis.findings.shares import (
     share_over,
     some_ranks,
     typical,
+    without_queueing,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.view import RunView, once_per_view
@@ -98,14 +99,18 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     name="single-process loader",
     family="input",
     cause="input",
-    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval)",
+    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval); info below 3 ms a batch, "
+    "which a worker takes to hand one over",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
 )
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.05) or per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.05):
+        return None
+    making_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
+    if making_ms < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
     if loader.get("num_workers") != 0:
@@ -113,13 +118,16 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     workers = workers_needed(view, wait)
     won = _won_by_workers(wait, workers)
     return spec.make(
-        severity_of(wait),
+        severity_of(wait) if making_ms >= QUEUE_READ_MS else "info",
         f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
         f"the loader at {loader_site(loader)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
         f"{wait.steps:,} steady steps",
         f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at "
-        f"{loader_site(loader)}",
+        f"{loader_site(loader)}"
+        if making_ms >= QUEUE_READ_MS
+        else f"take whole batches from the dataset at {loader_site(loader)} (a batch_sampler and batch_size=None) instead "
+        "of collating samples: a worker process costs as much as it saves here",
         rank=everybody(view),
         site=loader.get("site"),
         recoverable_ms_per_step=won,

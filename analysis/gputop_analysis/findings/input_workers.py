@@ -7,7 +7,7 @@ from typing import Any
 from gputop_analysis.findings.input import data_wait, loader_site, more_workers, per_batch_ms, severity_of, wait_source
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody
+from gputop_analysis.findings.shares import Share, everybody, without_queueing
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -162,6 +162,8 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
     if not enough or crew.cpu >= IDLE:
         return None
+    if without_queueing(view, wait.rank, per_batch_ms(view, wait)) < READ_MS:
+        return None  # the worker that hands the batch over waits for a core as well (IN04)
     part = seen.unpacking / seen.fetching
     won = max(0.0, part * wait.ms.value)
     return spec.make(

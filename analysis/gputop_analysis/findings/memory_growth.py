@@ -95,13 +95,19 @@ def steady_growth(
         return None
     growth = values[-1] - values[0]
     trend = mann_kendall(values)
-    late = values[-1] - values[len(values) // 2]
+    late = values[-1] - max(values[len(values) // 2], _midway(sizes, of_window))
     if growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0]) or trend.tau <= 0 or trend.p >= SURE_P:
         return None
     if late < STILL_GROWING * growth:
         return None
     slope = theil_sen(centres, values)
     return Growth(rank, column, values[0], values[-1], slope, span, trend.p, len(sizes))
+
+
+def _midway(sizes: Array, of_window: Callable[[Array], float]) -> float:
+    """Around the middle reading: what fills step by step looks steady in time where the first steps were slow."""
+    half, middle = max(1, len(sizes) // (2 * WINDOWS)), len(sizes) // 2
+    return float(of_window(sizes[middle - half : middle + half]))
 
 
 def per_step(view: RunView, growth: Growth) -> float:

@@ -176,6 +176,12 @@ def run_queue(view: RunView, rank: int) -> Queue | None:
     return view.known[key]
 
 
+def without_queueing(view: RunView, rank: int, ms: float) -> float:
+    """Of a time in which the thread works, what is left without its waiting for a core, which IN04 reports."""
+    queue = run_queue(view, rank)
+    return ms * (1 - queue.value) if queue else ms
+
+
 def _run_queue(view: RunView, rank: int) -> Queue | None:
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,10 @@ OUTLIER = 2.0
 """Misses of so many standard deviations count half."""
 SURE_LOG_SD = 0.03
 """No interval is narrower than this: runs differ by as much from one day to the next."""
-UNCALIBRATED = (0.88, 1.18)
-"""Truth over prediction, 10th and 90th percentile over published runs, the Playbook's sweep left out, in which one run
-of ten takes over seven times as long as predicted (docs/planner_accuracy.md says why)."""
+WORTH_A_PHASE = 0.03
+"""Of the step: less communication than this is not measured well enough to say anything of the links."""
+MEMORY_PRIOR_ROWS = 0.15
+"""Formulas miss by a tenth or two where two runs of the same kind agree within a few percent."""
 _STEPS = 30
 
 
@@ -36,15 +38,41 @@ class Calibration:
     """Factors by group, and how far the truth is from a corrected prediction."""
 
     factors: tuple[float, ...] = (1.0,) * len(GROUPS)
-    interval: tuple[float, float] = UNCALIBRATED
-    """Factors on a prediction that hold the truth in 80 % of cases."""
+    interval: tuple[float, float] | None = None
+    """Factors on a prediction that hold the truth in 80 % of cases; None where too few runs were measured to tell, and
+    the error of the kind of configuration holds (``intervals``)."""
     rows: int = 0
     leave_one_out: float = float("nan")
     """Mean absolute error of each measured run by a calibration on the others, as a share; nan below two runs."""
+    memory_factor: float = 1.0
+    """On the estimated peak of allocated bytes."""
+    memory_rows: int = 0
+    memory_leave_one_out: float = float("nan")
+    input_s_per_sample: float = 0.0
+    """Seconds that a data-parallel rank waited for each of its samples."""
 
     def seconds(self, parts: Cost) -> Floats:
         """Of a step, corrected."""
-        return _grouped(parts) @ np.asarray(self.factors)
+        return _grouped(parts) @ np.asarray(self.factors) + parts.input
+
+    def with_input(self, parts: Cost, samples: Floats) -> Cost:
+        """With the wait for data; ``samples`` are those of a data-parallel rank in a step."""
+        return replace(parts, input=samples * self.input_s_per_sample)
+
+    def to_json(self) -> dict[str, Any] | None:
+        """None before anything is measured; errors are shares, None below two runs."""
+        if not self.rows:
+            return None
+        return {
+            "runs": self.rows,
+            "factors": dict(zip(GROUPS, self.factors, strict=True)),
+            "leave_one_out_error": _told(self.leave_one_out),
+            "interval": list(self.interval) if self.interval else None,
+            "memory_runs": self.memory_rows,
+            "memory_factor": self.memory_factor,
+            "memory_leave_one_out_error": _told(self.memory_leave_one_out),
+            "input_ms_per_sample": 1000 * self.input_s_per_sample,
+        }
 
     def factor(self, group: str) -> float:
         return self.factors[list(GROUPS).index(group)]
@@ -73,8 +101,53 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
         factors=tuple(factors.tolist()),
         interval=_interval(errors),
         rows=len(truth),
-        leave_one_out=float(np.mean(np.abs(np.exp(errors) - 1))) if errors else float("nan"),
+        leave_one_out=_mean_error(errors),
     )
+
+
+def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration:
+    """From one run (parts of one configuration) whose communication was measured apart from the rest of its step.
+
+    Waiting for messages and for other stages is communication to whoever measures, so both groups answer for it. Where
+    either side has less than ``WORTH_A_PHASE`` of it, the whole step is one measurement.
+    """
+    row = _grouped(parts)[:1]
+    exposed = np.array([[name in ("communication", "bubble") for name in GROUPS]])
+    told = float((row * exposed).sum())
+    if min(communication_s / step_s, told / float(row.sum())) < WORTH_A_PHASE:
+        return calibrate([parts], [step_s])
+    table = np.concatenate([row * ~exposed, row * exposed])
+    factors = _fit(table, np.array([step_s - communication_s, communication_s]))
+    return Calibration(factors=tuple(factors.tolist()), rows=1)
+
+
+def with_memory(found: Calibration, estimated: Sequence[float], measured: Sequence[float]) -> Calibration:
+    """With a factor on memory from runs whose peak of allocated bytes was estimated and measured; as it was without.
+
+    The mean of the logarithms, shrunk towards 0 as if it were ``MEMORY_PRIOR_ROWS`` runs that agree with the estimate.
+    """
+    ratios = np.log(np.asarray(measured, float) / np.asarray(estimated, float)) if len(measured) else np.zeros(0)
+    count = len(ratios)
+    if not count:
+        return found
+    left = [
+        float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS)) for i in range(count)
+    ] if count > 1 else []  # fmt: skip
+    return replace(
+        found,
+        memory_factor=float(np.exp(ratios.sum() / (count + MEMORY_PRIOR_ROWS))),
+        memory_rows=count,
+        memory_leave_one_out=_mean_error(left),
+    )
+
+
+def _told(error: float) -> float | None:
+    return None if error != error else error
+
+
+def _mean_error(errors: Sequence[float]) -> float:
+    """Of logarithms of truth over prediction, as a share."""
+    return float(np.mean(np.abs(np.exp(errors) - 1))) if len(errors) else float("nan")
 
 
 def _fit(table: Floats, truth: Floats) -> Floats:
@@ -100,10 +173,10 @@ def _left_out(table: Floats, truth: Floats, index: int) -> float:
     return float(np.log(truth[index] / (table[index] @ _fit(table[others], truth[others]))))
 
 
-def _interval(errors: list[float]) -> tuple[float, float]:
+def _interval(errors: list[float]) -> tuple[float, float] | None:
     """80 % interval of a next run: normal in the logarithm, no narrower than ``SURE_LOG_SD``, wider for few runs."""
     if not errors:
-        return UNCALIBRATED
+        return None
     sd = max(float(np.sqrt(np.mean(np.square(errors)))), SURE_LOG_SD) * np.sqrt(1 + 1 / len(errors))
     return float(np.exp(-1.2816 * sd)), float(np.exp(1.2816 * sd))
 

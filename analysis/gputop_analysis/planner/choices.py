@@ -22,6 +22,7 @@ NAMES = {
     "data_parallel": "DP",
     "optimizer": "optimizer",
     "launch": "launch",
+    "input": "input",
 }
 """How the parts of a step are called, in this order."""
 SHARDING = {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}
@@ -89,7 +90,7 @@ def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Cho
     scale = seconds / (sum(raw.values()) or 1.0)
     allocated = float(plan.allocated_bytes[index])
     reserved = float(memory.reserved_bytes(plan.allocated_bytes[index : index + 1])[0])
-    low, high = plan.interval
+    low, high = plan.interval(index)
     rent = None
     if usd_per_gpu_hour is not None:
         rent = float(cost_per_million_tokens(plan, usd_per_gpu_hour)[index])
@@ -124,6 +125,8 @@ def difference(first: Choice, second: Choice) -> str:
     saves = [f"{_span(changes[n])} less {_called(n)}" for n in order if changes[n] > least]
     pays = [f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -least]
     said = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
+    if second.step_s < 0.995 * first.step_s:
+        said = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster, less than predictions err, but a model split more: {said}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
@@ -131,7 +134,7 @@ def difference(first: Choice, second: Choice) -> str:
 
 
 def _called(part: str) -> str:
-    return {"pipeline": "sending between stages", "launch": "waiting for the CPU"}.get(part, NAMES[part])
+    return {"pipeline": "sending between stages", "launch": "waiting for the CPU", "input": "waiting for data"}.get(part, NAMES[part])
 
 
 def _span(seconds: float) -> str:

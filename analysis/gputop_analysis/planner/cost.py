@@ -37,6 +37,8 @@ class Cost:
     optimizer: Floats
     launch: Floats
     """Time in which the GPU waits for the CPU to issue kernels."""
+    input: Floats
+    """Time in which a step waits for data: never predicted, only carried over from a measured run."""
 
     @property
     def seconds(self) -> Floats:
@@ -97,6 +99,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
         data_parallel=data,
         optimizer=update,
         launch=micro * (count * layer.launch + has_head * end_launch),
+        input=0.0 * bubble,
     )
 
 

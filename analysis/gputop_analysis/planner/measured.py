@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import dataclass, replace
 
+from gputop_analysis.planner import memory
 from gputop_analysis.planner.answers import answers
-from gputop_analysis.planner.calibrate import Calibration, calibrate
+from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate, with_memory
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rows import Unreadable, read
+from gputop_analysis.split import split_of
+from gputop_analysis.view import RunView
+from gputop_analysis.vram.comparison import measured as measured_memory
+from gputop_analysis.vram.from_run import setup_of
 from gputop_analysis.vram.setup import Setup
 
 COLUMNS = "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, and step_time_s or tokens_per_s_per_gpu"
+ENOUGH_STEPS = 20
+"""Steady steps of all ranks together that make a measurement."""
 _ZERO = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
 _RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 
@@ -37,7 +45,10 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
     if not cases:
         said = reasons[0] if reasons else f"no row; it needs the columns {COLUMNS}"
         raise ValueError(f"{name}: nothing to calibrate by: {said}")
-    return calibrate([answer.parts for answer in answers(cases)], [case.step_s for case in cases])
+    said = answers(cases)
+    found = calibrate([one.parts for one in said], [case.step_s for case in cases])
+    held = [(one.allocated_gib, case.peak_gib) for one, case in zip(said, cases, strict=True) if case.peak_gib]
+    return with_memory(found, [told for told, _ in held], [peak for _, peak in held])
 
 
 def job_of_setup(setup: Setup) -> Job:
@@ -69,14 +80,60 @@ def predicted(setup: Setup, hardware: Cluster) -> Cost:
     return cost(job_of_setup(setup), hardware, layout_of_setup(setup))
 
 
-def from_run(setup: Setup, gpu: str, step_s: float, gpus_per_node: int = 0) -> Calibration:
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """What a record says of one run; seconds are means of a steady step of a rank."""
+
+    setup: Setup
+    gpu: str
+    step_s: float
+    input_s: float = 0.0
+    """Waiting for data and copying it to the device."""
+    communication_s: float = 0.0
+    """Exposed."""
+    allocated_bytes: float = 0.0
+    """Highest of the ranks; 0 where it was not measured."""
+
+
+def measured_run(view: RunView) -> MeasuredRun | None:
+    """None for a run without GPUs or a known architecture, and before ``ENOUGH_STEPS`` steady steps."""
+    setup = setup_of(view)
+    gpus = [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours]
+    steady = [one for one in view.per_rank.values() if one.steady.any()]
+    steps = sum(int(one.n_steps[one.steady].sum()) for one in steady)
+    if setup is None or not gpus or steps < ENOUGH_STEPS:
+        return None
+    step_s = sum(float(one.steady_rows["wall_ns"].sum()) for one in steady) / steps / 1e9
+    splits = [split_of(view, one.rank) for one in steady]
+    whole = sum(one.wall for one in splits) or 1
+    held = measured_memory(view)
+    return MeasuredRun(
+        setup,
+        gpus[0],
+        step_s,
+        input_s=step_s * sum(one.data + one.h2d for one in splits) / whole,
+        communication_s=step_s * sum(one.comm for one in splits) / whole,
+        allocated_bytes=float(held.allocated) if held else 0.0,
+    )
+
+
+def from_run(run: MeasuredRun, gpus_per_node: int = 0) -> Calibration:
     """The correction by one measured run: for its model, GPU and cluster.
+
+    The wait for data is taken off and goes with the samples of a rank; communication, where there is enough of it,
+    corrects the links apart from the GPU; the peak of memory corrects the estimate of memory.
 
     Raises:
         ValueError: the step took no time.
         LookupError: the catalog does not have the GPU.
     """
-    if not step_s > 0:
+    if not run.step_s > 0:
         raise ValueError("a run without a measured step says nothing")
-    hardware = cluster(gpu, setup.parallel.world, gpus_per_node)
-    return calibrate([predicted(setup, hardware)], [step_s])
+    hardware = cluster(run.gpu, run.setup.parallel.world, gpus_per_node)
+    job, layouts = job_of_setup(run.setup), layout_of_setup(run.setup)
+    found = by_phases(cost(job, hardware, layouts), max(run.step_s - run.input_s, 1e-9), run.communication_s)
+    samples = job.global_batch / run.setup.parallel.dp
+    found = replace(found, input_s_per_sample=run.input_s / samples)
+    if not run.allocated_bytes:
+        return found
+    return with_memory(found, memory.allocated_bytes(job, layouts).tolist(), [run.allocated_bytes])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.catalog.params import params
-from gputop_analysis.planner import memory
+from gputop_analysis.planner import intervals, memory, preference
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import Cluster
@@ -36,8 +36,8 @@ class Plan:
     """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
     """Indices of those that fit, best first, the tight ones last; empty where none fits."""
-    interval: tuple[float, float]
-    """Factors on ``seconds`` that hold the truth in 80 % of cases."""
+    calibration: Calibration
+    objective: str = "throughput"
 
     @property
     def tokens_per_s_per_gpu(self) -> Floats:
@@ -52,6 +52,18 @@ class Plan:
             else self.order
         )
         return mine[np.argsort(self.seconds[mine], kind="stable")]
+
+    @property
+    def pick(self) -> int:
+        """The index to run: the first of ``order``, or one as fast within what predictions err whose model is split
+        less. Raises IndexError where nothing fits."""
+        if self.objective == "memory":
+            return int(self.order[0])
+        return preference.preferred(self.order, self.seconds, preference.split(self.layouts), self.tight)
+
+    def interval(self, index: int) -> tuple[float, float]:
+        """Factors on ``seconds`` that hold the truth in 80 % of cases."""
+        return self.calibration.interval or intervals.uncalibrated(self.layouts.row(index), self.cluster.gpus_per_node)
 
     @property
     def nearest(self) -> Ints:
@@ -86,15 +98,15 @@ def plan(
             f"and a global batch of {job.global_batch}: the batch has to be a multiple of the data-parallel ranks"
         )
     calibration = calibration or Calibration()
-    parts = cost(job, cluster, layouts)
+    parts = calibration.with_input(cost(job, cluster, layouts), job.global_batch / layouts.dp)
     seconds = calibration.seconds(parts)
-    allocated = memory.allocated_bytes(job, layouts)
+    allocated = memory.allocated_bytes(job, layouts) * calibration.memory_factor
     reserved = memory.reserved_bytes(allocated) / cluster.device.usable_bytes
     fits, tight = reserved <= 1, reserved > 1 - memory.HEADROOM
     ranked = np.flatnonzero(fits)
     key = allocated if objective == "memory" else seconds
     order = ranked[np.lexsort((allocated[ranked], key[ranked], tight[ranked]))]
-    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration.interval)
+    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration, objective)
 
 
 def cost_per_million_tokens(plan: Plan, price_per_gpu_hour: float) -> Floats:
@@ -116,7 +128,7 @@ def scaling(job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits 
         except ValueError:
             continue
         if len(one.order):
-            found[gpus] = float(one.tokens_per_s_per_gpu[one.order[0]])
+            found[gpus] = float(one.tokens_per_s_per_gpu[one.pick])
     return found
 
 

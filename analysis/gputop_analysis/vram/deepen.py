@@ -152,7 +152,7 @@ def _write(log: EventLog, sections: list[Section], owner: _Ints, twin: _Ints, la
 
 
 def _once(keys: _Ints) -> bool:
-    return len(np.unique(keys)) == len(keys)
+    return int(np.bincount(keys, minlength=1).max()) <= 1  # np.unique imports masked arrays, 30 ms
 
 
 class _Cut(NamedTuple):

@@ -16,7 +16,7 @@ from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
-from gputop_analysis.vram.quick import play
+from gputop_analysis.vram.quick import Playback
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -43,19 +43,42 @@ class Replayed(NamedTuple):
         return np.cumsum(self.taken[np.abs(self.events)] * np.sign(self.events))
 
 
+class Replay:
+    """A log that goes through the allocator, maybe again with less room.
+
+    Args:
+        log: events of one or more steps, with all layers (see ``deepen``).
+        conf: options of the allocator.
+    """
+
+    def __init__(self, log: EventLog, conf: AllocatorConf = DEFAULT) -> None:
+        self.log = log
+        self.conf = conf
+        self._quick: Playback | None = None
+
+    def played(self, capacity: int | None = None, remember: bool = True) -> Replayed:
+        """With segments that take at most ``capacity`` bytes; ``remember`` where other capacities will follow."""
+        if self.conf != DEFAULT:
+            return _exact(self.log, self.conf, capacity)
+        log = self.log
+        if self._quick is None:
+            units = np.maximum(-(-log.bytes // UNIT), 1)
+            self._quick = Playback(units.tolist(), log.stream.tolist(), log.events.tolist())
+        room = None if capacity is None else capacity // UNIT
+        found = self._quick.play(room, remember and room is None)
+        at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
+        taken = UNIT * np.array(found.taken, dtype=np.int64)
+        played = Replayed(taken, log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom)
+        return played._replace(allocated_then=int(played.allocated[at_most])) if found.at_most else played
+
+    def runs_in(self, capacity: int) -> bool:
+        """Whether segments that take so many bytes are enough."""
+        return not self.played(capacity).oom
+
+
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
-    """Play a log; ``capacity`` is what segments may take, in bytes."""
-    return _quick(log, capacity) if conf == DEFAULT else _exact(log, conf, capacity)
-
-
-def _quick(log: EventLog, capacity: int | None) -> Replayed:
-    units = np.maximum(-(-log.bytes // UNIT), 1)
-    room = None if capacity is None else capacity // UNIT
-    found = play(units.tolist(), log.stream.tolist(), log.events.tolist(), room)
-    at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
-    taken = UNIT * np.array(found.taken, dtype=np.int64)
-    played = Replayed(taken, log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom)
-    return played._replace(allocated_then=int(played.allocated[at_most])) if found.at_most else played
+    """Play a log once; ``capacity`` is what segments may take, in bytes."""
+    return Replay(log, conf).played(capacity, remember=False)
 
 
 def _position(log: EventLog, storage: int) -> int:
@@ -97,7 +120,15 @@ def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capa
     Raises:
         ValueError: the log allocates nothing.
     """
-    played = replay(log, conf, capacity)
+    return summary(log, replay(log, conf, capacity), tier)
+
+
+def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
+    """What a log needs, once it was played.
+
+    Raises:
+        ValueError: the log allocates nothing.
+    """
     allocated = played.allocated
     if not len(allocated):
         raise ValueError("the trace holds no memory events")

@@ -122,10 +122,10 @@ def max_micro_batch(setup: Setup, needs: Callable[[Setup], int], room: int) -> i
 
 def _solver(setup: Setup, tier: str | None, log: EventLog | None) -> Solver:
     if log is not None and tier in (None, "trace"):
-        from gputop_analysis.vram.replay import peak as replayed
+        from gputop_analysis.vram.replay import Replay, summary
 
-        options = conf.parse(setup.allocator)
-        return lambda room: replayed(log, "trace", options, room)
+        replay = Replay(log, conf.parse(setup.allocator))
+        return lambda room: summary(log, replay.played(room), "trace")
     if tier == "trace":
         raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
     profile = None if tier == "formula" else _profile(setup, None)
@@ -149,13 +149,10 @@ def _runs_in(setup: Setup, found: Peak, solver: Solver) -> Callable[[int], bool]
     if found.tier != "profile":
         return lambda room: not solver(room).oom
     from gputop_analysis.vram import profiles
-    from gputop_analysis.vram.replay import replay
-
-    options, log = conf.parse(setup.allocator), cache(lambda: profiles.events(setup))
 
     def runs(room: int) -> bool:
-        events = log()
-        return events is not None and not replay(events, options, room).oom
+        replay = profiles.replay_of(setup)
+        return replay is not None and replay.runs_in(room)
 
     return runs
 
@@ -192,11 +189,18 @@ def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
     unchanged = cache(lambda tier: solve(setup, tier).reserved)
 
     def changed_reserved(changed: Setup) -> int:
-        found = _profile(changed, None) if covered else None
-        found = found or solve(changed, "formula")
-        return round(reserved * found.reserved / unchanged(found.tier))
+        by_profile = _profile_reserved(changed) if covered else None
+        tier = "formula" if by_profile is None else "profile"
+        found = solve(changed, tier).reserved if by_profile is None else by_profile
+        return round(reserved * found / unchanged(tier))
 
     return changed_reserved
+
+
+def _profile_reserved(setup: Setup) -> int | None:
+    from gputop_analysis.vram import profiles
+
+    return profiles.reserved(setup)
 
 
 def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:

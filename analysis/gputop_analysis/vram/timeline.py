@@ -25,7 +25,7 @@ def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
     own = [span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step]
     values = allocated[own[0][0] : own[-1][1]] if own else allocated
-    edges = np.unique(np.linspace(0, len(values), POINTS + 1).astype(np.int64)[:-1])
+    edges = np.arange(min(POINTS, len(values))) * len(values) // min(POINTS, len(values))
     highest = np.maximum.reduceat(values, edges)
     return tuple((round(float(at) / len(values), 4), int(top)) for at, top in zip(edges, highest, strict=True))
 

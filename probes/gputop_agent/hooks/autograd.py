@@ -7,7 +7,7 @@ from typing import Any
 from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import LOSS_SHARE, L, losses, marks
+from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
@@ -44,6 +44,8 @@ def _timed_backward(original):
             if turn == 4 and get_ident() == L.ident:
                 noted = True
                 marks.append(monotonic_ns())
+                if L.probing:
+                    cpu_marks.append(thread_time_ns())
             elif not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
                 if turn == 5:  # inside another backward
                     pass
@@ -83,6 +85,8 @@ def _timed_backward(original):
             if noted:
                 try:
                     if len(marks) & 7 == 5:
+                        if L.probing:
+                            cpu_marks.append(thread_time_ns())
                         marks.append(monotonic_ns())
                         loss: Any = args[0] if args else None
                         value = None
@@ -97,7 +101,7 @@ def _timed_backward(original):
                             note_loss(loss)
                     else:
                         lane.leave()
-                        after_backward((0, 0), args, None)
+                        after_backward((0, L.cpu_ns), args, None)
                 except Exception:
                     failed(where)
             elif fast:

@@ -43,7 +43,7 @@ def _timed_next(original):
             turn = len(marks)
             if turn and not turn & 7 and id(self) == L.iterator_id:
                 now = monotonic_ns()
-                noted = now < L.until_ns
+                noted = now < L.until_ns or lane.cut(now)
             if noted:
                 marks.append(now)
             elif get_ident() == S.thread_ident and (turn or not compiling["_is_compiling_flag"]):
@@ -52,7 +52,7 @@ def _timed_next(original):
                 elif turn & 7 or id(self) != L.iterator_id:
                     lane.leave()
                 else:
-                    lane.settle()
+                    lane.settle(now)
                 if stack or C.unsure or S.manual or not is_grad_enabled():
                     token = before_fetch((self,), None)
                 else:
@@ -99,7 +99,10 @@ def _timed_next(original):
                     elif turn & 7 == 1 and lane.note_batch(result):
                         marks.append(monotonic_ns())
                     else:
-                        lane.leave()
+                        if result is None:  # the end of an epoch is nothing out of turn
+                            lane.settle()
+                        else:
+                            lane.leave()
                         after_fetch((0, L.booked, True), (self,), result)
                 except Exception:
                     failed(where)

@@ -1,6 +1,7 @@
 """DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation boundary."""
 
 from gputop_agent import clock, finder, guard
+from gputop_agent.sentinel import sentinel
 from gputop_agent.state import OPTIMIZER
 
 from . import optimizer
@@ -17,7 +18,11 @@ def _wrap(module):
 
 
 def before(args, kwargs):
-    """Begin the phase; note whether this call updates the weights."""
+    """Begin the phase; note whether this call updates the weights.
+
+    ZeRO takes gradients away between micro-batches, which looks like an update unseen: the engine tells of each.
+    """
+    sentinel.optimizer_stepped()
     depth = len(clock.stack)
     boundary = bool(args[0].is_gradient_accumulation_boundary())
     clock.enter(OPTIMIZER)

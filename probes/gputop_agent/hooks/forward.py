@@ -12,7 +12,7 @@ from typing import Any
 from gputop_agent import batch, checkup, clock, device, events, guard, lane, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import L, marks
+from gputop_agent.lane import L, cpu_marks, marks
 from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
 
@@ -53,6 +53,8 @@ class CallSlot:
             if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
                 noted = True
                 marks.append(monotonic_ns())
+                if L.probing:
+                    cpu_marks.append(thread_time_ns())
             elif get_ident() != S.thread_ident:
                 pass
             elif not C.in_forward and not _compiling["_is_compiling_flag"]:
@@ -99,10 +101,12 @@ class CallSlot:
             if noted:
                 try:
                     if len(marks) & 7 == 3:
+                        if L.probing:
+                            cpu_marks.append(thread_time_ns())
                         marks.append(monotonic_ns())
                     else:
                         lane.leave()
-                        after(self, (0, FORWARD, False, L.booked, 0))
+                        after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
                 except Exception:
                     guard.failed("forward")
             elif booked >= 0:

@@ -3,7 +3,7 @@
 import gc
 from time import monotonic_ns
 
-from gputop_agent import clock, guard, transport
+from gputop_agent import clock, guard, lane, transport
 from gputop_agent.state import S
 
 MIN_EVENT_NS = 10_000_000
@@ -30,7 +30,10 @@ def on_gc(phase, info):
 
 
 def _ended(pause_ns, info):
-    clock.totals[clock.GC_NS] += pause_ns
+    if lane.marks:
+        lane.pauses.append((len(lane.marks), pause_ns))
+    else:
+        clock.totals[clock.GC_NS] += pause_ns
     if pause_ns >= MIN_EVENT_NS:
         generation = info.get("generation")
         transport.send_event("gc", step=S.step, duration_ms=round(pause_ns / 1e6, 3), generation=generation)

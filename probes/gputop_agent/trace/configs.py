@@ -137,10 +137,16 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     fields.update({name: value for name, value in rewrite.items() if value is not None})
     if shape.get("mla_kv_rank"):
         fields.pop("head_dim", None)
+    elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
+        fields["head_dim"] = shape["head_dim"]  # read by the modules though the configuration does not name it
     if kind == "deepseek_v2" and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
         fields["attention_bias"] = shape["attention_bias"]
+    if (getattr(known, "pad_token_id", None) or 0) >= (shape.get("vocab") or float("inf")):
+        fields["pad_token_id"] = None
     if kind in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
         fields["sliding_window"] = None
+    if kind == "gemma3_text":
+        fields["sliding_window"] = 512 if shape.get("hidden", 0) <= 1152 else 1024  # the 270M and 1B, and the others
     fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

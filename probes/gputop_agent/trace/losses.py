@@ -72,8 +72,11 @@ class _Bypass:
     def into(self, model: Any) -> None:
         self.head.forward = lambda hidden: hidden  # type: ignore[method-assign]
         model.loss_function = self.from_hidden
+        config = model.config.get_text_config() if hasattr(model, "config") else None
+        if getattr(config, "final_logit_softcapping", None):
+            config.final_logit_softcapping = None  # inside the loss, not on hidden states
 
-    def from_hidden(self, logits: torch.Tensor, labels: torch.Tensor, **_options: Any) -> torch.Tensor:
+    def from_hidden(self, logits: torch.Tensor, labels: torch.Tensor, *_size: int, **_options: Any) -> torch.Tensor:
         labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
         return self.loss(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 

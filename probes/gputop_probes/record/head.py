@@ -26,6 +26,8 @@ def read_head(run_dir: Path) -> dict[str, Any]:
         raw = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise RecordError(f"{run_dir} is no gputop record: it has no run.json") from None
+    except NotADirectoryError:
+        raise RecordError(f"{run_dir} is a file: a run's record is a directory") from None
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:

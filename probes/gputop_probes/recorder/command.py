@@ -91,6 +91,8 @@ def _become(words: list[str], environment: dict[str, str], streams: Streams, fai
 
 def start_error(word: str, error: OSError) -> StartError:
     """What went wrong with starting ``word``, in one line, with a shell's exit code."""
+    if not word:
+        return StartError("the command's first word is empty: is a variable not set?", 127)
     if error.errno == errno.ENOENT:
         if "/" in word and Path(word).exists():
             return StartError(f"cannot start {word}: the interpreter named in its first line does not exist", 127)

@@ -55,7 +55,7 @@ def _strategy(options, script: list[str]) -> Strategy:
     wanted, gpus = wanted_of(options, fleet_of())
     job = job_of(options, gpus)
     plan = solved(job, wanted, gpus, options, "throughput", None)
-    row = plan.layouts.row(int(plan.order[0]))
+    row = plan.layouts.row(plan.pick)
     degrees = {name: int(row[name]) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")}
     per_node = min(plan.cluster.gpus_per_node, gpus)
     if gpus % per_node:

@@ -31,7 +31,13 @@ def execute(words: list[str]) -> int:
     remarks: list[Remark] = []
     for path in _files(options.paths):
         data = _read(path)
-        found = _lint(path, data, chosen)
+        try:
+            found = _lint(path, data, chosen)
+        except CliError as error:
+            if path in options.paths:
+                raise
+            print(f"gputop: left out {error}", file=sys.stderr)  # one of a directory's, perhaps a template
+            continue
         if options.fix or options.diff:
             left = _mend(path, data, chosen, options)
             found = left if options.fix else found

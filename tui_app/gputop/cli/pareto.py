@@ -55,7 +55,7 @@ def _scaling(job: Any, wanted: Any, most: int, limits: Any, as_json: bool) -> in
             plan = best(job, wanted, gpus, limits)
         except ValueError:
             continue
-        one = choice(plan, int(plan.order[0]), wanted.usd_per_gpu_hour)
+        one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
         each = one.tokens_per_s / gpus
         first = rows[0]["tokens_per_s_per_gpu"] if rows else each
         rows.append(

@@ -115,21 +115,12 @@ def calibration_of(options: argparse.Namespace) -> Calibration | None:
 def _of_run(name: str) -> Calibration | None:
     """The correction by a recorded run on GPUs; None for one without, or too short to measure."""
     from gputop.cli.records import open_record
-    from gputop_analysis.planner.measured import from_run
+    from gputop_analysis.planner.measured import from_run, measured_run
     from gputop_analysis.view import RunView
-    from gputop_analysis.vram.from_run import setup_of
 
-    view = RunView(open_record(name))
-    setup, gpus = (
-        setup_of(view),
-        [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours],
-    )
-    wall = sum(float(one.rows["wall_ns"][one.steady].sum()) for one in view.per_rank.values())
-    steps = sum(int(one.n_steps[one.steady].sum()) for one in view.per_rank.values())
-    if setup is None or not gpus or steps < 20:
-        return None
+    run = measured_run(RunView(open_record(name)))
     try:
-        return from_run(setup, gpus[0], wall / steps / 1e9)
+        return from_run(run) if run else None
     except (ValueError, LookupError):
         return None
 
@@ -138,10 +129,12 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
     """The plan with stable names."""
     from gputop_analysis.planner.choices import choice, difference, ranked, why
 
+    pick = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     found = ranked(plan, options.top, wanted.usd_per_gpu_hour)
     rows = [one.to_json() | {"name": one.name, "why": why(plan, one)} for one in found]
-    for row, one in zip(rows[1:], found[1:], strict=True):
-        row["why_not"] = difference(found[0], one)
+    for row, one in zip(rows, found, strict=True):
+        if one.index != pick.index:
+            row["why_not"] = difference(pick, one)
     return {
         "model": plan.job.model.name,
         "gpu": plan.cluster.device.name,
@@ -153,6 +146,8 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "usd_per_gpu_hour": wanted.usd_per_gpu_hour,
         "configurations": len(plan.layouts),
         "fitting": len(plan.order),
+        "calibration": plan.calibration.to_json(),
+        "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
         "strategies": rows,
         "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gputop_analysis.text import painted
 
 if TYPE_CHECKING:
+    from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.search import Plan
@@ -21,16 +22,17 @@ _HUES = {
     "bubble": "other",
     "data_parallel": "high",
     "optimizer": "optimizer",
-    "launch": "data",
+    "launch": "h2d",
+    "input": "data",
 }
 
 
 def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: int, colour: bool) -> str:
     """The whole answer."""
-    from gputop_analysis.planner.choices import difference, ranked, why
+    from gputop_analysis.planner.choices import choice, difference, ranked, why
 
     found = ranked(plan, max(top, 1), wanted.usd_per_gpu_hour)
-    first = found[0]
+    first = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     job, hardware = plan.job, plan.cluster
     lines = [
         f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} a node: "
@@ -43,11 +45,29 @@ def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: i
         "",
         *table(found, width),
     ]
-    for other in found[1:3]:
+    for other in [one for one in found if one.index != first.index][:2]:
         lines += textwrap.wrap(f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  ")
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
+    if said := corrected(plan.calibration):
+        lines += textwrap.wrap(said, width)
     lines.append(f"{len(plan.layouts):,} configurations keep the rules, {len(plan.order):,} fit")
     return "\n".join(lines)
+
+
+def corrected(by: Calibration) -> str:
+    """By how many measured runs, and how well such a correction predicts a run that it has not seen; empty by none."""
+    if not by.rows:
+        return ""
+    said = f"corrected by {by.rows} measured run{'s' if by.rows > 1 else ''}"
+    if by.leave_one_out == by.leave_one_out:
+        said += f": one left out is predicted {100 * by.leave_one_out:.1f} % off by the others"
+    if by.memory_rows:
+        said += f"; memory x {by.memory_factor:.2f}"
+    if by.memory_leave_one_out == by.memory_leave_one_out:
+        said += f", one left out {100 * by.memory_leave_one_out:.1f} % off"
+    if by.input_s_per_sample:
+        said += f"; {1000 * by.input_s_per_sample:.2f} ms of waiting for data a sample, as measured"
+    return said
 
 
 def parts(one: Choice, width: int, colour: bool) -> list[str]:

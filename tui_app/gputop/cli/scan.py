@@ -76,7 +76,7 @@ def _row(job: Job, name: str, gpus: int, limits: Limits, network: str) -> dict[s
         plan = best(job, wanted, gpus, limits)
     except (ValueError, LookupError) as error:
         return row | {"reason": str(error)}
-    one = choice(plan, int(plan.order[0]), wanted.usd_per_gpu_hour)
+    one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     data = one.to_json()
     return row | {key: data[key] for key in empty if key in data} | {"strategy": one.name}
 

@@ -11,6 +11,7 @@ from gputop.feed.snapshot import Snapshot
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
+    from gputop_analysis.planner.measured import MeasuredRun
     from gputop_analysis.planner.search import Plan
     from gputop_analysis.vram.setup import ModelShape, Setup
     from gputop_probes.record.reader import RunRecord
@@ -171,6 +172,7 @@ class RunBaseLoader:
     """Reads the base line out of the live run's record."""
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> RunBase | Trouble:
+        from gputop_analysis.planner.measured import measured_run
         from gputop_analysis.view import RunView
         from gputop_analysis.vram.from_run import setup_of
 
@@ -178,25 +180,19 @@ class RunBaseLoader:
         setup = setup_of(view)
         if setup is None:
             return Trouble("The run does not tell its model's architecture.")
-        gpus = [info.name for host in record.hosts.values() for info in host.state.gpus if info.ours]
-        return base_of(setup, _step_s(view), snapshot.name, gpus)
+        return base_of(setup, measured_run(view), snapshot.name)
 
 
-def base_of(setup: Setup, step_s: float, name: str, gpus: list[str]) -> RunBase:
-    """The question that a run answers itself; its speed corrects the plan where it runs on a GPU of the catalog."""
+def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
+    """The question that a run answers itself; what it measured corrects the plan where it runs on a GPU of the catalog,
+    and is None where there is none."""
     from gputop_analysis.planner.measured import from_run, job_of_setup
 
     job = job_of_setup(setup)
-    chip = gpus[0] if gpus else "H100"
+    chip = run.gpu if run else "H100"
     ask = Ask(job.model, job.seq, job.global_batch, job.dtype, gpu=chip, gpus=setup.parallel.world)
     try:
-        calibration = from_run(setup, gpus[0], step_s) if gpus and step_s > 0 else None
+        calibration = from_run(run) if run else None
     except (ValueError, LookupError):
         calibration = None
-    return RunBase(ask, step_s if gpus else 0.0, setup, name, calibration)
-
-
-def _step_s(view) -> float:
-    steps = sum(int(one.n_steps[one.steady].sum()) for one in view.per_rank.values())
-    wall = sum(float(one.rows["wall_ns"][one.steady].sum()) for one in view.per_rank.values())
-    return wall / steps / 1e9 if steps else 0.0
+    return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration)

@@ -23,12 +23,14 @@ from gputop_analysis.vram.profiles.optimizers import UPDATES
 from gputop_analysis.vram.profiles.recognise import Term
 from gputop_analysis.vram.profiles.steps import Course, Training, course
 from gputop_analysis.vram.profiles.variant import is_ddp, variant
-from gputop_analysis.vram.replay import peak as replayed
+from gputop_analysis.vram.replay import Replay, summary
 from gputop_analysis.vram.setup import Setup
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 REMEMBERED = 64
 """Answers that are kept: a screen asks for the same setups again and again."""
+PLAYED = 4
+"""Replays that are kept, to be played again with less room."""
 
 
 @lru_cache(REMEMBERED)
@@ -39,12 +41,26 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
         setup: the model and how it is trained.
         capacity: bytes that segments may take; None: as many as they want.
     """
-    log = events(setup)
-    if log is None:
+    replay = replay_of(setup)
+    if replay is None:
         return None
-    found = replayed(log, "profile", conf.parse(setup.allocator), capacity)
+    found = summary(replay.log, replay.played(capacity), "profile")
     made = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
+
+
+@lru_cache(REMEMBERED)
+def reserved(setup: Setup) -> int | None:
+    """The peak of reserved bytes alone, in half the time; None for a setup that no profile covers."""
+    log = events(setup)
+    return None if log is None else Replay(log, conf.parse(setup.allocator)).played(remember=False).reserved
+
+
+@lru_cache(PLAYED)
+def replay_of(setup: Setup) -> Replay | None:
+    """What plays the events of a setup; None for one that no profile covers."""
+    log = events(setup)
+    return None if log is None else Replay(log, conf.parse(setup.allocator))
 
 
 def events(setup: Setup) -> EventLog | None:
