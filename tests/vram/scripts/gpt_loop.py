@@ -37,7 +37,7 @@ class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(seq, width)
-        self.h = nn.ModuleList(Block() for _ in range(3))
+        self.h = nn.ModuleList(Block() for _ in range(2))
         self.lm_head = nn.Linear(width, vocab, bias=False)
         self.wte.weight = self.lm_head.weight
         self.apply(self._init)
