@@ -38,6 +38,11 @@ def execute(words: list[str]) -> int:
     from gputop.cli.report import report_width, wants_colour
 
     print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
+    if options.what_if:
+        from gputop.cli.whatif_text import table
+        from gputop_analysis.planner.whatif import what_if
+
+        print("\n".join(["", *table(what_if(plan, plan.pick), report_width())]))
     return 0
 
 
@@ -62,6 +67,7 @@ def _parser() -> Parser:
     parser.add_argument("--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)")
     parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, as 15e12: hours and dollars")
     parser.add_argument("--top", type=int, default=8, metavar="N", help="how many to print (default 8)")
+    parser.add_argument("--what-if", action="store_true", help="what each optimisation would do to the first of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -128,6 +134,7 @@ def _of_run(name: str) -> Calibration | None:
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
     from gputop_analysis.planner.choices import choice, difference, ranked, why
+    from gputop_analysis.planner.whatif import what_if
 
     pick = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     found = ranked(plan, options.top, wanted.usd_per_gpu_hour)
@@ -150,4 +157,5 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
         "strategies": rows,
         "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
+        **({"what_if": [one.to_json() for one in what_if(plan, plan.pick)]} if options.what_if else {}),
     }

@@ -1,0 +1,39 @@
+"""The table of single changes for a terminal: what each does to the step and to the memory."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.whatif import Change
+
+_NAMED = 2
+"""Parts of the step that are named with a change."""
+
+
+def table(changes: tuple[Change, ...], width: int) -> list[str]:
+    """One line a change, by kind; those that cannot be made at the end, with the rule."""
+    can, cannot = [one for one in changes if not one.rule], [one for one in changes if one.rule]
+    room = max((len(one.name) for one in can), default=0)
+    lines = [
+        "what if (each alone, computed for this configuration)",
+        f"{'':<15}{'':<{room}} {'step':>8} {'GiB':>7} {'':>7}",
+    ]
+    kind = ""
+    for one in can:
+        label = one.kind if one.kind != kind else ""
+        kind = one.kind
+        gib = one.device_total_gib - one.before_gib
+        said = f"{label:<15}{one.name:<{room}} {one.step_pct:>+7.1f}% {gib:>+7.1f}"
+        lines.append(f"{said} {'' if one.fits else 'does not fit'}{_parts(one)}"[:width].rstrip())
+    for one in cannot:
+        lines += textwrap.wrap(f"not {one.name}: {one.rule}", width, subsequent_indent="  ")
+    return lines
+
+
+def _parts(one: Change) -> str:
+    from gputop_analysis.planner.choices import NAMES
+
+    order = sorted(one.parts_s, key=lambda part: -abs(one.parts_s[part]))[:_NAMED]
+    return "  " + ", ".join(f"{NAMES[part]} {1000 * one.parts_s[part]:+,.0f} ms" for part in order) if order else ""
