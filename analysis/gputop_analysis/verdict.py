@@ -52,7 +52,7 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
     if serious and serious[0].id == "HC09":  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
-    said = _problem(serious) if serious else breakdown(summary) or "no training step was seen"
+    said = _problem(serious) if serious else breakdown(summary) or NO_STEP
     return f"ended: {_steps(summary)}, {how}; {said}"
 
 

@@ -62,6 +62,22 @@ def of_rank(build, seconds=4, **columns):
         build.sample("process", t_ns=T0 + tick * 5 * 10**8, pid=100, rank=0, kind=PROCESS_RANK, **values)
 
 
+@pytest.mark.parametrize(
+    ("data_ms", "queued", "severity", "said"),
+    [
+        (4.0, 0.0, "medium", "set num_workers="),
+        (2.0, 0.0, "info", "take whole batches"),
+        (4.0, 0.5, "info", "take whole batches"),
+        (1.5, 0.5, None, ""),
+    ],
+)
+def test_batches_that_a_worker_could_not_hand_over_faster(tmp_path, data_ms, queued, severity, said):
+    build = waiting(tmp_path, data=data_ms, loader={**LOADER, "num_workers": 0})
+    of_rank(build, run_wait_ns_total=(0, queued * 1e9), seconds=3)
+    only = found(build).get("IN02")
+    assert (only.severity, only.fix.startswith(said)) == (severity, True) if severity else only is None
+
+
 def test_busy_workers_are_too_few(tmp_path):
     build = waiting(tmp_path)
     looks(build, empty=55, fetching=30, states={"R": 28})

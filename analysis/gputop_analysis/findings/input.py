@@ -65,7 +65,7 @@ def wait_source(wait: Share) -> str:
     name="input-bound",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %",
+    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %, info below 3 ms",
     fix="more DataLoader workers with prefetching, a cheaper transform, or data that is prepared beforehand",
 )
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
@@ -78,8 +78,9 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     queue = run_queue(view, wait.rank)
     if workers and queue and queue.share.low > STARVED:
         return None
+    handed_over_ms = wait.mean_ms if workers else without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
-        "info" if workers and wait.mean_ms < QUEUE_READ_MS else severity_of(wait),
+        "info" if workers is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
@@ -99,8 +100,8 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     name="single-process loader",
     family="input",
     cause="input",
-    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval); info below 3 ms a batch, "
-    "which a worker takes to hand one over",
+    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval); info below 3 ms a "
+    "batch, which a worker takes to hand one over",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
 )
@@ -126,8 +127,8 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at "
         f"{loader_site(loader)}"
         if making_ms >= QUEUE_READ_MS
-        else f"take whole batches from the dataset at {loader_site(loader)} (a batch_sampler and batch_size=None) instead "
-        "of collating samples: a worker process costs as much as it saves here",
+        else f"take whole batches from the dataset at {loader_site(loader)} (a batch sampler and batch_size=None) "
+        "instead of collating samples: a worker process costs as much as it saves here",
         rank=everybody(view),
         site=loader.get("site"),
         recoverable_ms_per_step=won,
@@ -251,6 +252,8 @@ def _workers(hello: dict[str, Any]) -> Any:
 
 def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
     threads, workers, ranks = _threads(hello), _workers(hello), len(view.ranks)
+    if cores and threads == 1 and ranks > cores:
+        return f"start fewer ranks here: {ranks} ranks share {cores} cores"
     if cores and isinstance(threads, int) and threads * ranks > cores:
         return f"set OMP_NUM_THREADS={max(1, cores // ranks)} ({ranks} ranks of {threads} threads share {cores} cores)"
     if cores and isinstance(workers, int) and workers * ranks >= cores:

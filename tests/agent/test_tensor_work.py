@@ -1,0 +1,61 @@
+"""What the instruction that a stack sample fell into is taken for."""
+
+import dis
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gputop_agent import tensor_work
+from gputop_agent.cycle import C
+from gputop_agent.state import S
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions have no columns before")
+
+
+@pytest.fixture(autouse=True)
+def a_training_with_modules(monkeypatch):
+    monkeypatch.setattr(S, "torch", torch)
+    monkeypatch.setattr(S, "roots", [object()])
+
+
+def seen(tmp_path, statement):
+    """The label of a frame that stands in the last operation of a statement of user code."""
+    path = tmp_path / "train.py"
+    path.write_text(f"def step(u, v, p, out):\n    x = (\n      {statement}\n    )\n")
+    scope = {"torch": torch, "time": time, "save": torch.save}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    code = scope["step"].__code__
+    instructions = list(dis.get_instructions(code))
+    end = next(i for i, one in enumerate(instructions) if one.opname == "STORE_FAST" and one.argval == "x")
+    return tensor_work.label(SimpleNamespace(f_code=code, f_lasti=instructions[end - 1].offset, f_globals=scope))
+
+
+LOSS = ["u @ v.T", "-(u.diagonal() + 1e-9).log().mean()", "torch.stack(\n        [u, v])", "u[3:]", "save(p)"]
+HOST = ["time.sleep(1)", "out.tolist()", "out.item()", "out.append(u)", "out.split(',')", "print(u)", "sum(out)"]
+
+
+@pytest.mark.parametrize("statement", LOSS)
+def test_operators_and_torchs_calls_are_work_where_a_loss_is_computed(tmp_path, monkeypatch, statement):
+    monkeypatch.setattr(C, "gap_phase", 9)
+    assert seen(tmp_path, statement).startswith("torch/")
+    monkeypatch.setattr(C, "gap_phase", -1)
+    assert seen(tmp_path, statement) == ""
+
+
+@pytest.mark.parametrize("statement", HOST)
+def test_what_blocks_or_handles_python_objects_is_host_code_anywhere(tmp_path, monkeypatch, statement):
+    monkeypatch.setattr(C, "gap_phase", 9)
+    assert seen(tmp_path, statement) == ""
+
+
+@pytest.mark.parametrize("statement", ["p.mul_(0.9).add_(u)", "p - 0.1 * p.grad"])
+def test_updates_are_work_anywhere(tmp_path, statement):
+    assert seen(tmp_path, statement).startswith("torch/")
+
+
+def test_a_training_without_modules_computes_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(S, "roots", [])
+    assert seen(tmp_path, "u @ v") == "torch/_C operator"
