@@ -21,7 +21,7 @@ def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, lis
     Raises:
         UnknownFormatError: not a configuration that is known, or not readable.
     """
-    config = _parsed(text, name)
+    config = parsed(text, name)
     if "distributed_type" in config or "compute_environment" in config:
         return "accelerate", check_accelerate.check(config)
     if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"} & set(config):
@@ -31,7 +31,12 @@ def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, lis
     )
 
 
-def _parsed(text: str, name: str) -> dict[str, Any]:
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """A JSON or YAML text's mapping.
+
+    Raises:
+        UnknownFormatError: it cannot be read, or holds no mapping.
+    """
     try:
         found = json.loads(text)
     except json.JSONDecodeError as wrong:
@@ -63,7 +68,7 @@ def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, 
         problems += [Problem("error", program, text) for text in flags.wrong(program, own)]
     problems += _rendezvous(own)
     if _is_megatron(rest):
-        problems += check_megatron.check(rest[1:], world if world is not None else _world_of(own))
+        problems += check_megatron.check(rest[1:], world if world is not None else world_of(own))
         return "megatron", problems
     return launcher, problems
 
@@ -95,7 +100,8 @@ def _rendezvous(own: Sequence[str]) -> list[Problem]:
     return problems
 
 
-def _world_of(own: Sequence[str]) -> int | None:
+def world_of(own: Sequence[str]) -> int | None:
+    """GPUs that torchrun's flags ask for; None where they do not tell."""
     found = check_megatron.read([word.replace("_", "-") if word.startswith("--") else word for word in own])
     ranks = whole(found.values.get("--nproc-per-node"))
     nodes = whole(found.values.get("--nnodes")) if found.has("--nnodes") else 1

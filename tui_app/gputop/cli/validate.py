@@ -1,14 +1,19 @@
-"""``gputop validate``: a DeepSpeed or accelerate file, or a launch command, against the rules that it must keep."""
+"""``gputop validate``: a DeepSpeed or accelerate file, or a launch command, against its rules and a GPU's memory."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.estimate_options import add_options
 from gputop.cli.parsing import Parser
+from gputop.cli.validate_memory import check_gpu, memory_of_command, memory_of_text
 
-_USAGE = "gputop validate FILE... [--gpus N] [--json]   or   gputop validate [--gpus N] [--json] -- COMMAND ..."
+_USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options of gputop estimate]] [--json]
+       gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."""
 
 
 def execute(words: list[str]) -> int:
@@ -17,13 +22,19 @@ def execute(words: list[str]) -> int:
     parser = Parser("validate", "Check a configuration or a launch command before it costs GPU hours.", usage=_USAGE)
     parser.add_argument("files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML")
     parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in all, for the rules that need it")
+    parser.add_argument("--gpu", metavar="NAME", help="check the memory too: whether the training fits on this GPU")
+    parser.add_argument("--model", metavar="NAME|PATH", help="what is trained, where the file does not tell")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
+    add_options(parser)
     options = parser.parse_args(own)
     if bool(options.files) == bool(command):
-        raise CliError(f"give a file, or a command after --: {_USAGE}")
+        raise CliError(
+            "give a file, or a command after --: gputop validate ds_config.json, gputop validate -- torchrun ..."
+        )
     if options.gpus is not None and options.gpus < 1:
         raise CliError("--gpus must be at least 1")
-    found = [_of_file(file, options.gpus) for file in options.files] or [_of_command(command, options.gpus)]
+    check_gpu(options.gpu)
+    found = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
     if options.json:
         print(json.dumps([{**one, "problems": [p._asdict() for p in one["problems"]]} for one in found], indent=2))
     else:
@@ -32,7 +43,7 @@ def execute(words: list[str]) -> int:
     return int(any(p.severity == "error" for one in found for p in one["problems"]))
 
 
-def _of_file(file: str, gpus: int | None) -> dict:
+def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
     from gputop_analysis.launch.validate import UnknownFormatError, check_text
 
     try:
@@ -40,21 +51,34 @@ def _of_file(file: str, gpus: int | None) -> dict:
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        kind, problems = check_text(text, file, gpus)
+        kind, problems = check_text(text, file, options.gpus)
     except UnknownFormatError as error:
         raise CliError(str(error)) from None
-    return {"name": file, "kind": kind, "problems": problems}
+    more, memory = memory_of_text(text, file, options) if options.gpu else ([], None)
+    return {"name": file, "kind": kind, "problems": [*problems, *more], **({"memory": memory} if options.gpu else {})}
 
 
-def _of_command(words: list[str], gpus: int | None) -> dict:
-    from gputop_analysis.launch.validate import check_command
+def _of_command(words: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    from gputop_analysis.launch.validate import check_command, world_of
 
-    kind, problems = check_command(words, gpus)
-    return {"name": " ".join(words)[:60], "kind": kind, "problems": problems}
+    kind, problems = check_command(words, options.gpus)
+    more, memory = [], None
+    if options.gpu and kind == "megatron":
+        more, memory = memory_of_command(words, options.gpus or world_of(words), options)
+    return {
+        "name": " ".join(words)[:60],
+        "kind": kind,
+        "problems": [*problems, *more],
+        **({"memory": memory} if options.gpu else {}),
+    }
 
 
 def _print(one: dict) -> None:
-    problems = one["problems"]
+    problems, memory = one["problems"], one.get("memory")
+    if memory and memory["fits"]:
+        sizes = f"{memory['device_total_gib']:.1f} of {memory['usable_gib']:.1f} GiB on {memory['gpu']}"
+        batch = f"{memory['micro_batch']} x {memory['seq']} tokens"
+        print(f"memory: {sizes} for {memory['model']}, {batch} ({memory['tier']} tier)")
     if not problems:
         print(f"{one['name']} ({one['kind']}): keeps all rules that are known")
         return

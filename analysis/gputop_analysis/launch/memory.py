@@ -1,0 +1,215 @@
+"""What a configuration says of the training's memory: the estimator's options, read from a file or a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gputop_analysis.launch.check_megatron import Arguments, read
+from gputop_analysis.launch.problems import whole
+from gputop_analysis.vram.setup import ModelShape
+
+_OPTIMIZERS = {
+    "adam": "adamw",
+    "adamw": "adamw",
+    "fusedadam": "adamw-fused",
+    "lion": "lion",
+    "fusedlion": "lion",
+    "sgd": "sgd-momentum",
+    "adafactor": "adafactor",
+    "muon": "muon",
+}
+_ON_HOST = ("cpu", "nvme")
+_FSDP = {"NO_SHARD": "ddp", "HYBRID_SHARD": "hsdp", "HYBRID_SHARD_ZERO2": "hsdp", "3": "ddp", "4": "hsdp", "5": "hsdp"}
+_GRADIENTS_ONLY = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "2", "5")
+_NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
+
+
+def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
+    """Options of the estimator by name, from DeepSpeed's JSON; what it leaves to the script is missing."""
+    zero = _section(config, "zero_optimization")
+    tp = whole(_section(config, "tensor_parallel").get("autotp_size")) or 1
+    dtype = next((name for name in ("bf16", "fp16") if _section(config, name).get("enabled") is True), "fp32")
+    found: dict[str, Any] = {
+        "sharding": _of_stage(zero.get("stage")),
+        "offload": _offload(_device(zero, "offload_optimizer"), _device(zero, "offload_param")),
+        "dtype": dtype,
+        "master_weights": dtype != "fp32",
+        "clip_grad": bool(config.get("gradient_clipping")),
+        "recipe": "deepspeed",
+        "tp": tp,
+    }
+    kind = str(_section(config, "optimizer").get("type") or "").lower()
+    found |= {"optimizer": _OPTIMIZERS[kind]} if kind in _OPTIMIZERS else {}
+    found |= {"dp": max(1, gpus // tp)} if gpus else {}
+    return found | _batches(config, found.get("dp"))
+
+
+def _batches(config: Mapping[str, Any], dp: int | None) -> dict[str, int]:
+    """Micro-batch and accumulation, of which one may follow from the whole batch."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    batch, micro, steps = (whole(config.get(name)) for name in names)
+    if micro is None and batch and dp:
+        micro = batch // (dp * (steps or 1))
+    if steps is None and batch and dp and micro:
+        steps = batch // (dp * micro)
+    return {name: n for name, n in (("micro_batch", micro), ("accumulation", steps)) if n and n > 0}
+
+
+def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same from accelerate's YAML.
+
+    Raises:
+        ValueError: the settings stand in another file, or belong to Megatron-LM.
+    """
+    kind, ranks = str(config.get("distributed_type", "NO")), whole(config.get("num_processes")) or 1
+    precision = str(config.get("mixed_precision") or "no")
+    found: dict[str, Any] = {"dp": ranks, "dtype": precision if precision in ("bf16", "fp16", "fp8") else "fp32"}
+    if found["dtype"] != "fp32":
+        found["weights"] = "fp32"  # accelerate computes in the other type and keeps the weights as they are
+    if kind == "MEGATRON_LM":
+        raise ValueError(
+            "Megatron-LM under accelerate takes its sizes from the script: check the training's own command"
+        )
+    if kind == "DEEPSPEED":
+        return found | _deepspeed_section(_section(config, "deepspeed_config"), found["dtype"])
+    if kind == "FSDP":
+        found |= _fsdp_section(_section(config, "fsdp_config"), whole(config.get("num_machines")) or 1)
+    elif ranks > 1:
+        found["sharding"] = "ddp"
+    return found | _mesh(_section(config, "parallelism_config"), ranks)
+
+
+def _deepspeed_section(section: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    if section.get("deepspeed_config_file"):
+        raise ValueError(f"its settings are in {section['deepspeed_config_file']}: validate that file")
+    found: dict[str, Any] = {"sharding": _of_stage(section.get("zero_stage", 2)), "recipe": "deepspeed", "weights": ""}
+    found["offload"] = _offload(section.get("offload_optimizer_device"), section.get("offload_param_device"))
+    if steps := whole(section.get("gradient_accumulation_steps")):
+        found["accumulation"] = steps
+    return found | {"master_weights": dtype != "fp32"}
+
+
+def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
+    version = whole(section.get("fsdp_version")) or 1
+    strategy = str(section.get("fsdp_sharding_strategy") or "FULL_SHARD")
+    reshard = section.get("fsdp_reshard_after_forward", True)
+    if isinstance(reshard, str):  # version 1 called the strategy so for a while
+        strategy, reshard = (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
+    found: dict[str, Any] = {
+        "sharding": _FSDP.get(strategy, f"fsdp{version}"),
+        "reshard_after_forward": bool(reshard) and strategy not in _GRADIENTS_ONLY,
+        "offload": "all" if section.get("fsdp_offload_params") is True else "none",
+        "checkpointing": "full" if section.get("fsdp_activation_checkpointing") is True else "none",
+    }
+    return found | ({"replicas": machines} if found["sharding"] == "hsdp" else {})
+
+
+def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    tp, cp = (whole(section.get(f"parallelism_config_{name}_size")) or 1 for name in ("tp", "cp"))
+    return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))} if tp * cp > 1 else {}
+
+
+def of_megatron(words: Sequence[str], world: int | None) -> tuple[ModelShape | None, dict[str, Any]]:
+    """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell it all."""
+    found = read(words)
+    tp, pp, cp = (found.number(f"--{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context"))
+    dp = max(1, (world or tp * pp * cp) // (tp * pp * cp))
+    micro = found.number("--micro-batch-size")
+    options: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": found.number("--expert-model-parallel-size"),
+        "etp": found.number("--expert-tensor-parallel-size", 0),
+        "vpp": _chunks(found, pp),
+        "dp": dp,
+        "sequence_parallel": found.has("--sequence-parallel") and tp > 1,
+        "sharding": _sharding(found),
+        "micro_batch": micro,
+        "accumulation": max(1, found.number("--global-batch-size", micro * dp) // (micro * dp)),
+        "seq": found.number("--seq-length", 2048),
+        "dtype": _dtype(found),
+        "checkpointing": found.values.get("--recompute-granularity") or "none",
+        "optimizer": _OPTIMIZERS.get(found.values.get("--optimizer", "adam"), "adamw"),
+        "offload": "optimizer" if found.has("--optimizer-cpu-offload") else "none",
+        "grad_dtype": "bf16" if found.has("--grad-reduce-in-bf16") else "fp32",
+        "master_weights": _dtype(found) != "fp32",
+        "attention": "flash",
+        "recipe": "megatron",
+    }
+    return _shape(found), options
+
+
+def _shape(found: Arguments) -> ModelShape | None:
+    vocab = found.number("--padded-vocab-size", 0) or found.number("--vocab-size", 0)
+    if not vocab or not all(found.number(flag, 0) for flag in _NEEDED):
+        return None
+    hidden, heads = found.number("--hidden-size"), found.number("--num-attention-heads")
+    gated = found.has("--swiglu")
+    usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
+    experts = found.number("--num-experts", 0)
+    shared = found.number("--moe-shared-expert-intermediate-size", 0)
+    return ModelShape(
+        name="the command's model",
+        family="mixtral" if experts else "llama" if gated else "gpt2",
+        hidden=hidden,
+        layers=found.number("--num-layers"),
+        heads=heads,
+        kv_heads=found.number("--num-query-groups", heads) if found.has("--group-query-attention") else heads,
+        head_dim=found.number("--kv-channels", 0),
+        ffn=found.number("--ffn-hidden-size", usual),
+        vocab=vocab,
+        gated_mlp=gated,
+        tied_embeddings=not found.has("--untie-embeddings-and-output-weights"),
+        max_position=found.number("--max-position-embeddings", 0),
+        experts=experts,
+        top_k=found.number("--moe-router-topk", 2) if experts else 0,
+        moe_ffn=found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual)) if experts else 0,
+        shared_experts=1 if shared else 0,
+        shared_ffn=shared,
+        mla_q_rank=found.number("--q-lora-rank", 0),
+        mla_kv_rank=found.number("--kv-lora-rank", 32) if found.has("--multi-latent-attention") else 0,
+        mla_nope_dim=found.number("--qk-head-dim", 0),
+        mla_rope_dim=found.number("--qk-pos-emb-head-dim", 0),
+        mla_v_dim=found.number("--v-head-dim", 0),
+        source="the command's flags",
+    )
+
+
+def _chunks(found: Arguments, pp: int) -> int:
+    if found.has("--num-virtual-stages-per-pipeline-rank"):
+        return found.number("--num-virtual-stages-per-pipeline-rank")
+    per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
+    return max(1, found.number("--num-layers") // pp // per) if per else 1
+
+
+def _sharding(found: Arguments) -> str:
+    if found.has("--use-megatron-fsdp"):
+        kinds = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3", "no_shard": "ddp"}
+        return kinds.get(found.values.get("--data-parallel-sharding-strategy", "no_shard"), "ddp")
+    return "zero1" if found.has("--use-distributed-optimizer") else "ddp"
+
+
+def _dtype(found: Arguments) -> str:
+    if found.has("--fp8-format"):
+        return "fp8"
+    return "bf16" if found.has("--bf16") else "fp16" if found.has("--fp16") else "fp32"
+
+
+def _of_stage(value: Any) -> str:
+    stage = whole(value) or 0
+    return f"zero{stage}" if 1 <= stage <= 3 else "ddp"
+
+
+def _device(zero: Mapping[str, Any], name: str) -> Any:
+    return _section(zero, name).get("device")
+
+
+def _offload(optimizer: Any, parameters: Any) -> str:
+    return "all" if parameters in _ON_HOST else "optimizer" if optimizer in _ON_HOST else "none"
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,112 @@
+"""Configurations against a GPU's memory: what a file says is estimated, what it leaves open is asked for."""
+
+import json
+
+import pytest
+
+from gputop.cli import main
+from gputop_analysis.catalog import model
+from gputop_analysis.launch import memory
+from gputop_analysis.launch.megatron import emit
+from gputop_analysis.launch.strategy import Strategy
+from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.memory import allocated_bytes
+from gputop_analysis.planner.space import Limits, configurations
+from gputop_analysis.vram.estimate import GIB
+from gputop_analysis.vram.options import setup_of
+from gputop_analysis.vram.tiers import solve
+
+LLAMA = model("llama-3-8b")
+
+
+@pytest.mark.parametrize("pins", [{"tp": 2, "pp": 2}, {"tp": 8, "pp": 1}, {"tp": 1, "pp": 4}])
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_a_megatron_command_needs_what_the_planner_said(pins, recompute):
+    job = Job(LLAMA, seq=4096, global_batch=64)
+    limits = Limits(**{k: (n,) for k, n in pins.items()}, vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(recompute,))
+    layouts = configurations(job, cluster("H100", 16), limits)
+    row = layouts.row(0)
+    degrees = {name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")}
+    kind = ("none", "selective", "full")[recompute]
+    strategy = Strategy(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
+                        global_batch=64, model=LLAMA)  # fmt: skip
+    command = list(emit(strategy).command)
+    shape, values = memory.of_megatron(command[command.index("pretrain_gpt.py") :], 16)
+    assert shape is not None and (shape.layers, shape.ffn, shape.kv_heads) == (32, 14336, 8)
+    setup = setup_of(shape, values)
+    stages = {0, setup.parallel.pp - 1}
+    most = max(solve(setup.but(pipeline_stage=stage), "formula").allocated for stage in stages)
+    assert most == pytest.approx(float(allocated_bytes(job, layouts)[0]), rel=0.02)
+
+
+def test_deepspeed_says_what_it_shards_and_keeps_on_the_host():
+    config = {
+        "train_batch_size": 64,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}},
+        "optimizer": {"type": "Lion"},
+    }
+    found = memory.of_deepspeed(config, 8)
+    assert (found["sharding"], found["offload"], found["optimizer"]) == ("zero3", "all", "lion")
+    assert (found["micro_batch"], found["accumulation"], found["dp"], found["master_weights"]) == (4, 2, 8, True)
+    auto = memory.of_deepspeed({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}, 8)
+    assert "micro_batch" not in auto and auto["dtype"] == "fp32" and auto["sharding"] == "zero2"
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ({"fsdp_version": 2}, {"sharding": "fsdp2", "reshard_after_forward": True}),
+        ({"fsdp_version": 2, "fsdp_reshard_after_forward": False}, {"reshard_after_forward": False}),
+        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, {"sharding": "fsdp1", "reshard_after_forward": False}),
+        ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, {"sharding": "hsdp", "replicas": 2}),
+        (
+            {"fsdp_offload_params": True, "fsdp_activation_checkpointing": True},
+            {"offload": "all", "checkpointing": "full"},
+        ),
+    ],
+)
+def test_accelerate_says_how_it_shards(section, expected):
+    config = {"distributed_type": "FSDP", "num_processes": 16, "num_machines": 2, "mixed_precision": "bf16"}
+    found = memory.of_accelerate({**config, "fsdp_config": section})
+    assert expected.items() <= found.items() and (found["dp"], found["dtype"], found["weights"]) == (16, "bf16", "fp32")
+
+
+def test_what_another_file_says_is_not_guessed():
+    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "ds.json"}}
+    with pytest.raises(ValueError, match=r"ds\.json"):
+        memory.of_accelerate(config)
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+                                "zero_optimization": {"stage": 2}}))  # fmt: skip
+    return str(file)
+
+
+def test_the_command_says_whether_it_fits(capsys, config):
+    words = ["validate", config, "--gpus", "8", "--model", "llama-3-8b", "--seq", "4096", "--json"]
+    assert main([*words, "--gpu", "L4"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["problems"][0]["where"] == "memory" and found["memory"]["fits"] is False
+    assert main([*words, "--gpu", "H200", "--checkpointing", "full"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["memory"]["fits"] and found["memory"]["headroom_gib"] > 0
+    assert found["memory"]["device_total_gib"] * GIB > 8e9 * 2, "the weights alone"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "give --model"), (("--model", "llama-3-8b", "--micro-batch", "0"), "micro_batch")]
+)
+def test_what_is_missing_is_named(capsys, config, words, said):
+    main(["validate", config, "--gpus", "8", "--gpu", "H100", *words])
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+
+
+def test_an_unknown_gpu_is_bad_usage(capsys, config):
+    assert main(["validate", config, "--gpu", "H1000"]) == 2 and "H100" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Whether a configuration's training fits on a GPU: what the file or the command says, and what the user adds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError
+from gputop.cli.estimate_options import given
+
+if TYPE_CHECKING:
+    from gputop_analysis.launch.problems import Problem
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import ModelShape
+
+GIB = 2.0**30
+TIGHT = 0.10
+"""Of the memory; with less to spare an estimate's error decides."""
+
+
+def memory_of_text(text: str, name: str, options: argparse.Namespace) -> tuple[list[Problem], dict[str, Any] | None]:
+    """Problems and figures of a configuration file."""
+    from gputop_analysis.launch import memory
+    from gputop_analysis.launch.validate import parsed
+
+    config = parsed(text, name)
+    try:
+        if "distributed_type" in config or "compute_environment" in config:
+            values = memory.of_accelerate(config)
+        else:
+            values = memory.of_deepspeed(config, options.gpus)
+    except ValueError as error:
+        return _not_checked(str(error))
+    return _checked(None, values, options)
+
+
+def memory_of_command(words: list[str], world: int | None, options: argparse.Namespace) -> tuple[list[Problem], Any]:
+    """The same of a command; one that is not Megatron-LM's says nothing of its memory."""
+    from gputop_analysis.launch import memory
+
+    shape, values = memory.of_megatron(words, world)
+    if shape is None and not options.model:
+        return _not_checked("the command does not tell the whole model (--vocab-size is needed): give --model")
+    return _checked(shape, values, options)
+
+
+def _checked(
+    shape: ModelShape | None, values: Mapping[str, Any], options: argparse.Namespace
+) -> tuple[list[Problem], dict[str, Any] | None]:
+    from gputop.cli.estimate import model_of
+    from gputop_analysis.vram.options import setup_of
+
+    model = model_of(options.model) if options.model else shape
+    if model is None:
+        return _not_checked("the file does not tell the model: give --model")
+    said = {**values, **given(options)}
+    if "micro_batch" not in said:
+        return _not_checked("the file leaves the micro-batch to the script: give --micro-batch")
+    try:
+        setup = setup_of(model, said)
+        found = max((_estimate(setup.but(pipeline_stage=stage), options.gpu) for stage in _ends(setup)), key=_total)
+    except (ValueError, LookupError) as error:
+        return _not_checked(str(error))
+    return _judged(found, options.gpu)
+
+
+def _ends(setup: Any) -> tuple[int, ...]:
+    return (0, setup.parallel.pp - 1) if setup.parallel.pp > 1 else (0,)
+
+
+def _estimate(setup: Any, gpu: str) -> Estimate:
+    from gputop.api import answer
+
+    return answer(setup, gpu=gpu, advice=False)
+
+
+def _total(found: Estimate) -> int:
+    return found.device_total
+
+
+def _judged(found: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
+    from gputop_analysis.catalog import gpu as spec_of
+    from gputop_analysis.launch.problems import error, warning
+
+    spec = spec_of(gpu)
+    total, room = found.device_total / GIB, spec.usable_bytes / GIB
+    data = {
+        "gpu": spec.name,
+        "device_total_gib": total,
+        "usable_gib": room,
+        "headroom_gib": room - total,
+        "fits": bool(found.runs_in_capacity),
+        "tier": found.peak.tier,
+        "model": found.setup.model.name,
+        "micro_batch": found.setup.micro_batch,
+        "seq": found.setup.seq,
+    }
+    sizes = f"{total:.1f} of {room:.1f} GiB on {spec.name} ({found.setup.micro_batch} x {found.setup.seq} tokens)"
+    if not data["fits"]:
+        largest = max(found.peak.breakdown, key=lambda name: found.peak.breakdown[name]).replace("_", " ")
+        return [error("memory", f"needs {sizes}: does not fit, most of it {largest}")], data
+    if total > (1 - TIGHT) * room:
+        return [warning("memory", f"needs {sizes}: tight, the estimate may miss by as much as is left")], data
+    return [], data
+
+
+def _not_checked(why: str) -> tuple[list[Problem], None]:
+    from gputop_analysis.launch.problems import warning
+
+    return [warning("memory", f"not checked: {why}")], None
+
+
+def check_gpu(name: str | None) -> None:
+    """Raises CliError for a GPU that the catalog does not have."""
+    from gputop_analysis.catalog import gpu
+
+    try:
+        gpu(name) if name else None
+    except LookupError as error:
+        raise CliError(error.args[0]) from None
