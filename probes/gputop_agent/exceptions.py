@@ -1,6 +1,7 @@
 """An exception that ends the process or a thread: one event, and the printed traceback is the one without us."""
 
 import os
+import re
 import sys
 import threading
 
@@ -31,6 +32,8 @@ _PHASE_OF = {
     "save_file": "checkpoint",
     "save_model": "checkpoint",
 }
+#: a line of the traceback that a DataLoader worker's exception carries as text
+_QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _IGNORED = (KeyboardInterrupt, SystemExit)
 
 _installed = False
@@ -86,7 +89,7 @@ def report(error, traceback):
         "exception",
         **{"class": type(error).__name__},
         message=_shortened(str(error)),
-        site=_site(frames),
+        site=_site(frames + _quoted(str(error))),
         phase=phase,
         step=S.step,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
@@ -134,6 +137,13 @@ def _frames(traceback):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found
+
+
+def _quoted(message):
+    """The frames in a DataLoader worker, where the exception was raised in one: torch hands them on as text."""
+    if not message.startswith("Caught "):
+        return []
+    return [(filename, int(line), function) for filename, line, function in _QUOTED.findall(message)]
 
 
 def _phase(traceback):

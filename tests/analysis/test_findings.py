@@ -399,6 +399,9 @@ def test_exit_codes_are_decoded(tmp_path, code, said):
     ended = found(build)["HC09"]
     assert said in ended.title
     assert ended.severity == "critical"
+    assert "after at least 40 steps" in ended.evidence
+    build.event("goodbye", rank=0, steps=40)
+    assert "after 40 steps" in found(build)["HC09"].evidence
 
 
 def test_a_run_that_the_user_stopped_needs_no_mending(tmp_path):

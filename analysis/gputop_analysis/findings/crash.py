@@ -35,7 +35,8 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         return None
     first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
     rank, kind = first.get("rank"), first.get("class", "exception")
-    said = f"{kind}: {what[:120]}" if (what := _what(str(first.get("message") or ""))) else str(kind)
+    what = _what(str(first.get("message") or "")).removeprefix(f"{kind}: ")
+    said = f"{kind}: {what[:120]}" if what else str(kind)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     return spec.make(
         "high" if exit_code == 0 else "critical",
@@ -92,7 +93,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         title + (" after an interrupt by the user" if by_user else "") + (f"; rank {rank} went first" if lost else ""),
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
-        + (f" after {step:,} steps" if step else " before its first step")
+        + (f" after {_at_least(view)}{step:,} steps" if step else " before its first step")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
         _exit_advice(number, bool(killed), by_user),
@@ -110,6 +111,12 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _at_least(view: RunView) -> str:
+    """A rank that ends at once takes its last records with it, those of 50 ms and more."""
+    said_goodbye = {e.get("rank") for e in view.record.events("goodbye")}
+    return "" if said_goodbye.issuperset(view.ranks) else "at least "
 
 
 def _first_lost(view: RunView) -> tuple[int | None, str]:
