@@ -267,11 +267,9 @@ def _figure(value: float | None, digits: int = 1) -> str:
     return "" if value is None or value != value else f"{value:.{digits}f}"
 
 
-LEGEND = (
-    "Spearman over all rows and within cells (the mean); regret of the pick, mean and worst; inside: measured runs within\n"
-    "the 80 % interval of their prediction. 5 rows: each model on each GPU corrected by five of its rows and scored on\n"
-    "the others, the error that leaving each of the five out foretold, and rows inside the interval that follows."
-)
+LEGEND = """Spearman over all rows and within cells (the mean); regret of the pick, mean and worst; inside: measured
+runs within the 80 % interval of their prediction. 5 rows: each model on each GPU corrected by five of its rows and
+scored on the others, the error that leaving each of the five out foretold, rows inside the interval that follows."""
 
 
 def _baseline_table(found: dict[str, Any]) -> str:

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from gputop.cli import main
+from gputop.cli.plan_text import corrected as said_of
 from gputop_analysis.catalog import gpu, model
-from gputop_analysis.planner.choices import PARTS
+from gputop_analysis.planner.choices import PARTS, Choice
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.measured import from_csv, from_run, predicted
+from gputop_analysis.planner.measured import MeasuredRun, from_csv, from_run, predicted
 from gputop_analysis.planner.questions import Wanted, best, counts_up_to, fewest, within
 from gputop_analysis.vram.setup import Parallel, Setup
 
@@ -42,6 +43,8 @@ def test_a_plan_comes_apart_and_adds_up(capsys):
         assert low < one["step_time_s"] < high and one["why"]
         rent = plan["usd_per_gpu_hour"] * 16 / 3600 / one["tokens_per_s"] * 1e6
         assert one["usd_per_million_tokens"] == pytest.approx(rent)
+    assert plan["pick"]["step_time_s"] <= 1.1 * times[0] and plan["calibration"] is None
+    assert all(one["why_not"] for one in plan["strategies"] if one["name"] != plan["pick"]["name"])
     front = plan["pareto"]
     assert [one["step_time_s"] for one in front] == sorted(one["step_time_s"] for one in front)
     assert [one["allocated_gib"] for one in front] == sorted((one["allocated_gib"] for one in front), reverse=True)
@@ -125,14 +128,17 @@ def test_a_launch_of_the_plan(capsys, tmp_path):
 def test_measured_runs_correct_the_plan():
     setup = Setup(model("llama3-8b"), 4096, 1, 16, parallel=Parallel(dp=8, sharding="fsdp2"))
     told = float(predicted(setup, cluster("H100", 8)).seconds[0])
-    slower = from_run(setup, "H100", 1.5 * told)
+    slower = from_run(MeasuredRun(setup, "H100", 1.5 * told + 0.2, input_s=0.2, allocated_bytes=60 * 2**30))
     corrected = float(slower.seconds(predicted(setup, cluster("H100", 8)))[0])
     assert told < corrected <= 1.5 * told
+    assert slower.input_s_per_sample == pytest.approx(0.2 / 16) and slower.memory_rows == 1 != slower.memory_factor
+    assert "corrected by 1 measured run; memory x" in said_of(slower)
     row = "llama-3-8b,H100,8,4096,128,1,1,1,8,"
     text = "model,gpu_model,gpus,seq,global_batch,micro_batch,tp,pp,dp,step_time_s\n" + "".join(
         f"{row}{told * factor}\n" for factor in (1.2, 1.25, 1.3)
     )
-    assert from_csv(text).rows == 3 and from_csv(text).leave_one_out == from_csv(text).leave_one_out
+    assert from_csv(text).rows == 3 and from_csv(text).leave_one_out < 0.25
+    assert "one left out is predicted" in said_of(from_csv(text))
     with pytest.raises(ValueError, match="nothing to calibrate by"):
         from_csv("model,gpus\nllama3-8b,8\n")
     assert gpu("H100").name == "H100-SXM5-80GB"
@@ -141,7 +147,7 @@ def test_measured_runs_correct_the_plan():
 def test_from_python():
     import gputop
 
-    found = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)
+    found: list[Choice] = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)  # pyright: ignore[reportAssignmentType]
     assert found and all(one.layout["tp"] == 2 for one in found)
     assert [one.step_s for one in found if not one.tight] == sorted(one.step_s for one in found if not one.tight)
     with pytest.raises(ValueError, match="called 'dp'"):

@@ -15,6 +15,7 @@ from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.pareto import ParetoDialog
 from gputop.screens.strategy import StrategyScreen
 from gputop_analysis.catalog import gpu, model
+from gputop_analysis.planner.measured import MeasuredRun
 from gputop_analysis.vram.setup import Parallel, Setup
 from gputop_probes.record.reader import RunRecord
 
@@ -157,8 +158,8 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
 
 def test_a_run_is_the_base_line():
     setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Parallel(dp=8, sharding="fsdp2"))
-    base = base_of(setup, 6.0, "mine", ["NVIDIA H100 80GB HBM3"] * 8)
+    base = base_of(setup, MeasuredRun(setup, "NVIDIA H100 80GB HBM3", 6.0), "mine")
     assert (base.ask.gpus, base.ask.global_batch, base.step_s) == (8, 64, 6.0) and base.calibration is not None
     assert base.calibration.rows == 1
-    on_cpu = base_of(setup, 6.0, "mine", [])
+    on_cpu = base_of(setup, None, "mine")
     assert on_cpu.step_s == 0 and on_cpu.calibration is None

@@ -126,7 +126,8 @@ def difference(first: Choice, second: Choice) -> str:
     pays = [f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -least]
     said = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
     if second.step_s < 0.995 * first.step_s:
-        said = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster, less than predictions err, but a model split more: {said}"
+        faster = 100 * (1 - second.step_s / first.step_s)
+        said = f"{faster:.0f} % faster, less than predictions err, but a model split more: {said}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
@@ -134,7 +135,9 @@ def difference(first: Choice, second: Choice) -> str:
 
 
 def _called(part: str) -> str:
-    return {"pipeline": "sending between stages", "launch": "waiting for the CPU", "input": "waiting for data"}.get(part, NAMES[part])
+    return {"pipeline": "sending between stages", "launch": "waiting for the CPU", "input": "waiting for data"}.get(
+        part, NAMES[part]
+    )
 
 
 def _span(seconds: float) -> str:

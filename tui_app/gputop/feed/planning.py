@@ -131,6 +131,8 @@ class Planned:
     usd_per_gpu_hour: float | None = None
     problem: str = ""
     pareto: tuple[Choice, ...] = field(default=(), repr=False)
+    pick: Choice | None = field(default=None, repr=False)
+    """The one to run: as fast as the first within what predictions err, with the model split least."""
 
 
 def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:
@@ -164,6 +166,7 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
         len(found.layouts),
         rent,
         pareto=tuple(choice(found, int(index), rent) for index in found.pareto),
+        pick=choice(found, found.pick, rent),
     )
 
 

@@ -18,11 +18,14 @@ STYLES = {
     "bubble": "other",
     "data_parallel": "backward",
     "optimizer": "optimizer",
-    "launch": "data",
+    "launch": "checkpoint",
+    "input": "data",
 }
 """The role whose colour a part of the step has."""
 LETTERS = {name: NAMES[name][0].lower() for name in PARTS} | {"pipeline": "p", "bubble": ".", "tensor_parallel": "t"}
 MARKS = "ABCD"
+PICK = "✓"
+"""Before the strategy to run."""
 WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 9, "$/Mtok": 8, "of now": 8}
 NAME = 26
 """Columns that a strategy's name should have."""
@@ -93,12 +96,14 @@ def table(
     shown = columns(width, base_s > 0, planned.usd_per_gpu_hour is not None)
     rows = [heading(width, shown)]
     for index, one in list(enumerate(planned.choices))[first : first + height - 1]:
-        rows.append(line(one, width, index == cursor, marked.index(index) if index in marked else None, base_s, shown))
+        pick = PICK if planned.pick is not None and one.index == planned.pick.index else " "
+        mark = MARKS[marked.index(index)] if index in marked else pick
+        rows.append(line(one, width, index == cursor, mark, base_s, shown))
     return rows
 
 
-def line(one: Choice, width: int, here: bool, mark: int | None, base_s: float, shown: list[str]) -> Row:
-    """One configuration."""
+def line(one: Choice, width: int, here: bool, mark: str, base_s: float, shown: list[str]) -> Row:
+    """One configuration; ``mark`` is a letter before it."""
     ground = "/cursor" if here else ""
     faster = base_s / one.step_s
     texts = {
@@ -111,9 +116,8 @@ def line(one: Choice, width: int, here: bool, mark: int | None, base_s: float, s
     }
     styles = {"free GiB": "high" if one.tight else "text", "of now": "good" if faster > 1.02 else "text"}
     end: Row = [(right(texts[name], WIDTHS[name]), styles.get(name, "text") + ground) for name in shown]
-    letter = MARKS[mark] if mark is not None else " "
     room = max(width - row_width(end) - 2, 4)
-    return [(letter + " ", "bold accent" + ground), (left(shorten(one.name, room), room), "bold text" + ground), *end]
+    return [(mark + " ", "bold accent" + ground), (left(shorten(one.name, room), room), "bold text" + ground), *end]
 
 
 def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
@@ -149,13 +153,13 @@ def legend(shown: Sequence[Choice], width: int) -> list[Row]:
 
 
 def reasons(planned: Planned, chosen: Choice, marked: Sequence[Choice], width: int) -> list[Row]:
-    """Why the best and not this one; of two marked ones, why A and not the others."""
+    """Why the pick and not this one; of two marked ones, why A and not the others."""
+    pick = planned.pick or planned.choices[0]
     if len(marked) > 1:
         said = [f"{MARKS[0]} and not {MARKS[i]}: {difference(marked[0], one)}" for i, one in enumerate(marked) if i]
-    elif chosen.index != planned.choices[0].index:
-        said = [f"the first and not this: {difference(planned.choices[0], chosen)}"]
-    elif len(planned.choices) > 1:
-        said = [f"this and not the next: {difference(chosen, planned.choices[1])}"]
+    elif chosen.index != pick.index:
+        said = [f"{PICK} {pick.name} and not this: {difference(pick, chosen)}"]
     else:
-        said = ["the only one that fits"]
+        other = next((one for one in planned.choices if one.index != pick.index), None)
+        said = [f"{PICK} and not {other.name}: {difference(pick, other)}" if other else "the only one that fits"]
     return [[(text, "muted")] for one in said for text in wrap(one, width)]
