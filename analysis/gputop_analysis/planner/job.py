@@ -49,6 +49,8 @@ class Job:
     """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no optimizer."""
     expert_imbalance: float = 1.1
     """Tokens of the busiest expert rank over the mean; 1 with a capacity factor that pads."""
+    roles: tuple[str, ...] = ()
+    """RLHF: further models on the same GPUs: ``critic``, ``reference``, ``reward``."""
     recipe: str = "megatron"
     """Of the memory estimate (``gputop_analysis.vram.setup.RECIPES``)."""
     habits: Habits = Habits()

@@ -65,5 +65,6 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         lora=Lora() if job.trainable_share < 1 else None,
         grad_dtype={4: "fp32", 2: "bf16"}[habits.gradient_bytes],
         master_weights=True,
+        roles=job.roles,
         recipe=job.recipe,
     ).but(sharding=SHARDINGS[zero], sequence_parallel=sequence_parallel)

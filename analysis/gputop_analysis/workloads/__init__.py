@@ -1,0 +1,1 @@
+"""What people run besides plain training: presets of plain settings, RLHF's iteration, and serving a model."""

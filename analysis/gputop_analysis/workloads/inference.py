@@ -1,0 +1,149 @@
+"""Which tensor-parallel group and batch to serve a model with: for throughput, or for answers that stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.layout import Floats
+from gputop_analysis.vram.setup import ModelShape
+from gputop_analysis.workloads import serving
+
+GIB = 2.0**30
+CONTEXT_BYTES = 1.0 * 2**30
+"""CUDA context and NCCL."""
+USED_SHARE = 0.9
+"""Of the GPU's memory (vLLM's ``gpu_memory_utilization``)."""
+MOST_BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is asked of a server."""
+
+    model: ModelShape
+    prompt: int
+    output: int
+    """Tokens that come in and go out with each request."""
+    dtype: str = "bf16"
+    first_token_s: float = float("inf")
+    """Longest wait for the first token; infinite for batches."""
+    token_s: float = float("inf")
+    """Longest time between two tokens of an answer, under full load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One way to serve it: replicas of ``tp`` GPUs, each with ``batch`` sequences at a time."""
+
+    tp: int
+    replicas: int
+    batch: int
+    first_token_s: float
+    """Of one prompt that joins a running batch."""
+    decode_s: float
+    """Of one token, no prompt in between."""
+    token_s: float
+    """The mean under full load, the prefills of the others among it."""
+    tokens_per_s: float
+    """Generated, all replicas."""
+    weights_gib: float
+    kv_gib: float
+    device_total_gib: float
+    keeps_limits: bool
+    usd_per_million_tokens: float | None
+
+    @property
+    def name(self) -> str:
+        return f"TP{self.tp} x{self.replicas} batch {self.batch}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable names with units."""
+        return {
+            "name": self.name,
+            "tp": self.tp,
+            "replicas": self.replicas,
+            "batch": self.batch,
+            "time_to_first_token_ms": 1e3 * self.first_token_s,
+            "decode_step_ms": 1e3 * self.decode_s,
+            "time_per_token_ms": 1e3 * self.token_s,
+            "tokens_per_s": self.tokens_per_s,
+            "weights_gib": self.weights_gib,
+            "kv_cache_gib": self.kv_gib,
+            "device_total_gib": self.device_total_gib,
+            "keeps_limits": self.keeps_limits,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+        }
+
+
+def servers(asked: Serving, cluster: Cluster, usd_per_gpu_hour: float | None = None) -> list[Server]:
+    """Every group and batch that fits: those within the limits first, then by generated tokens a second.
+
+    Raises:
+        ValueError: not even one sequence fits; the message says what is missing.
+    """
+    tp, batch = _grid(asked.model, cluster)
+    total, weights, cache = memory_bytes(asked, tp, batch)
+    room = USED_SHARE * cluster.device.usable_bytes
+    fits = total <= room
+    if not fits.any():
+        least = int(np.argmin(total))
+        raise ValueError(
+            f"{asked.model.name} does not fit: {total[least] / GIB:.1f} GiB a GPU with TP{tp[least]:.0f} and one "
+            f"sequence, {room / GIB:.1f} GiB of {cluster.device.name} may be used"
+        )
+    tp, batch, total, weights, cache = (values[fits] for values in (tp, batch, total, weights, cache))
+    first, decode, token = times(asked, cluster, tp, batch)
+    replicas = cluster.gpus // tp
+    rate = replicas * batch / token
+    kept = (first <= asked.first_token_s) & (token <= asked.token_s)
+    order = np.lexsort((-rate, ~kept))
+    rent = None if usd_per_gpu_hour is None else usd_per_gpu_hour * cluster.gpus / 3600 / rate * 1e6
+    return [
+        Server(
+            tp=int(tp[i]),
+            replicas=int(replicas[i]),
+            batch=int(batch[i]),
+            first_token_s=float(first[i]),
+            decode_s=float(decode[i]),
+            token_s=float(token[i]),
+            tokens_per_s=float(rate[i]),
+            weights_gib=float(weights[i]) / GIB,
+            kv_gib=float(cache[i]) / GIB,
+            device_total_gib=float(total[i]) / GIB,
+            keeps_limits=bool(kept[i]),
+            usd_per_million_tokens=None if rent is None else float(rent[i]),
+        )
+        for i in order
+    ]
+
+
+def memory_bytes(asked: Serving, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
+    """Of one GPU: all of it, the weights, the cache of whole sequences."""
+    weights = serving.weight_bytes(asked.model, asked.dtype, tp)
+    cache = batch * (asked.prompt + asked.output) * serving.kv_bytes_per_token(asked.model, tp)
+    tokens = np.minimum(batch * asked.prompt, serving.PREFILL_TOKENS)
+    return weights + cache + serving.work_bytes(asked.model, tokens, tp) + CONTEXT_BYTES, weights, cache
+
+
+def times(asked: Serving, cluster: Cluster, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
+    """Seconds to the first token, of a decode step at the mean length of an answer, and of a token under full load.
+
+    A server that is full prefills a prompt for every answer that ends, so each sequence waits for all prefills once.
+    """
+    model, dtype = asked.model, asked.dtype
+    decode = serving.decode_seconds(model, cluster, dtype, tp, batch, asked.prompt + asked.output / 2)
+    alone = serving.prefill_seconds(model, cluster, dtype, tp, np.ones_like(batch), asked.prompt)
+    together = serving.prefill_seconds(model, cluster, dtype, tp, batch, asked.prompt)
+    return alone + decode, decode, decode + together / asked.output
+
+
+def _grid(model: ModelShape, cluster: Cluster) -> tuple[Floats, Floats]:
+    most = min(cluster.gpus, cluster.gpus_per_node)
+    groups = [n for n in range(1, most + 1) if model.heads % n == 0 and cluster.gpus % n == 0]
+    batches = [2**n for n in range(MOST_BATCH.bit_length())]
+    tp, batch = np.meshgrid(np.asarray(groups), np.asarray(batches), indexing="ij")
+    return tp.ravel(), batch.ravel()
