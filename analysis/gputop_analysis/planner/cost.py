@@ -103,6 +103,17 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
     )
 
 
+def forward_seconds(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
+    """Of a forward alone over the global batch, on one pipeline stage: what scoring takes."""
+    layer = _mean_layer(job, cluster, layouts)
+    head = layers.head(job, cluster.device, layouts)
+    held = weights.held(job.model, layouts, job.model.layers + 0.0 * layouts.tp)
+    every = collectives.group(cluster, layouts.dp * layouts.cp, layouts.tp)
+    gather = np.where(layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * held.layer), 0.0)
+    each = job.model.layers * np.maximum(layer.forward, gather) + head.forward
+    return layouts.micro_batches(job.global_batch) * each
+
+
 def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
     """The mean of dense layers and layers with experts."""
     moes = moe_layers(job.model)

@@ -126,7 +126,8 @@ def _product(
     rows, batch = tokens, 1.0 + 0 * tokens
     if product.part == "experts":
         batch = np.maximum(product.copies / layouts.ep, 1.0)
-        rows = np.maximum(tokens * job.model.top_k * job.expert_imbalance / batch, 1.0)
+        mean = tokens * job.model.top_k * job.expert_imbalance / batch
+        rows = 8 * np.ceil(mean / 8)  # counts of tokens: a mean between two of them is no unaligned product
     return _three(job, device, rows, inputs, outputs, batch)
 
 

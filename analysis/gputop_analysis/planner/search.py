@@ -133,11 +133,11 @@ def scaling(job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits 
 
 
 def model_flops(job: Job) -> float:
-    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper."""
+    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper; 4 N for frozen weights."""
     counts = params(job.model)
     routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
     active = (
         sum(counts.values()) - counts["experts"] + routed - (0 if job.model.tied_embeddings else counts["embeddings"])
     )
     width = job.model.heads * (job.model.head_dim or job.model.hidden // max(job.model.heads, 1))
-    return job.tokens * (6.0 * active + 12.0 * job.model.layers * width * job.seq)
+    return job.tokens * ((4.0 + 2.0 * job.trainable_share) * active + 12.0 * job.model.layers * width * job.seq)

@@ -56,7 +56,6 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload("cheapest", "pre-training, cost first: the number of GPUs is chosen too", {"objective": "cost"}, ""),
 )
-SERVED = ("inference-batch", "inference-streaming")
 
 
 def workload(name: str) -> Workload:

@@ -21,7 +21,7 @@ from gputop_analysis.vram.setup import ModelShape
 KV_BYTES = 2.0
 """The cache stays in 16 bits, whatever type the weights have."""
 ONE_SHOT_BYTES = 256 * 1024
-"""Up to here servers sum over NVLink in one exchange, each rank reading all others (vLLM, csrc/custom_all_reduce.cuh)."""
+"""Up to here servers sum over NVLink in one exchange, each rank reading all (vLLM, csrc/custom_all_reduce.cuh)."""
 PREFILL_TOKENS = 8192
 """Of one forward pass at most; longer prefills go in pieces (vLLM's ``max_num_batched_tokens``)."""
 _WEIGHT_BYTES = {"fp8": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}

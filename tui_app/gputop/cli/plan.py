@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
+from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.search import Plan
 
 _USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   (alone: the screen)"
+SERVED = ("inference-batch", "inference-streaming")
 OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
 
 
@@ -27,10 +29,19 @@ def execute(words: list[str]) -> int:
         return _open_screen()
     fleet = fleet_of()
     wanted, gpus = wanted_of(options, fleet)
+    workload = chosen(options, gpus)
+    if workload is not None and workload.name in SERVED:
+        return served(options, wanted, gpus)
     job = job_of(options, gpus)
     hourly = options.budget_hourly or fleet.usd_per_hour
     objective = options.objective or ("cost" if fleet.priority == "cost" else "throughput")
-    plan = solved(job, wanted, gpus, options, objective, hourly)
+    if workload is not None and workload.name == "rlhf":
+        job = job.but(roles=workload.settings["roles"])
+        return rlhf(solved(job, wanted, gpus, options, objective, hourly), options, wanted)
+    if workload is not None and workload.name == "cheapest":
+        plan = cheapest(job, wanted, gpus, options)
+    else:
+        plan = solved(job, wanted, gpus, options, objective, hourly)
     if options.json:
         print(json.dumps(as_data(plan, wanted, options), indent=2))
         return 0
@@ -67,6 +78,7 @@ def _parser() -> Parser:
     parser.add_argument("--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)")
     parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, as 15e12: hours and dollars")
     parser.add_argument("--top", type=int, default=8, metavar="N", help="how many to print (default 8)")
+    add_workload(parser)
     parser.add_argument("--what-if", action="store_true", help="what each optimisation would do to the first of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

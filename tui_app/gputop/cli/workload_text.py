@@ -1,0 +1,50 @@
+"""Servers and PPO iterations for a terminal: one line each, the best first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.search import Plan
+    from gputop_analysis.workloads.inference import Server, Serving
+    from gputop_analysis.workloads.rlhf import Iteration
+
+
+def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: int) -> str:
+    """A table of servers."""
+    kept = sum(one.keeps_limits for one in found)
+    lines = [
+        f"{asked.model.name} on {gpus} x {gpu}: {asked.prompt} tokens in, {asked.output} out, {asked.dtype} weights",
+        "a bound by memory and arithmetic: a server's own work comes on top, most of all at small batches",
+        "",
+        f"{'':<24} {'first':>9} {'token':>9} {'tokens/s':>10} {'KV GiB':>7} {'GiB':>6}   $/Mtok",
+    ]
+    for one in found[: max(top, 1)]:
+        rent = "-" if one.usd_per_million_tokens is None else f"{one.usd_per_million_tokens:.3f}"
+        lines.append(
+            f"{one.name:<24} {1e3 * one.first_token_s:>6,.0f} ms {1e3 * one.token_s:>6,.1f} ms "
+            f"{one.tokens_per_s:>10,.0f} {one.kv_gib:>7.1f} {one.device_total_gib:>6.1f} {rent:>8}"
+            + ("" if one.keeps_limits else "  too slow")
+        )
+    lines += ["", f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with others' prefills"]
+    return "\n".join(lines)
+
+
+def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
+    """A table of PPO iterations."""
+    job, first = plan.job, found[0]
+    room = max(len(one.choice.name) for one in found[: max(top, 1)])
+    lines = [
+        f"{job.model.name} on {plan.cluster.gpus} x {plan.cluster.device.name}: {job.global_batch} episodes of "
+        f"{job.seq} tokens an iteration, {', '.join(job.roles)} beside the actor",
+        f"{first.choice.name}: {first.seconds:,.1f} s an iteration, {first.generation_s / first.seconds:.0%} of it "
+        f"generation, {first.choice.headroom_gib:.1f} GiB to spare in training",
+        "",
+        f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} {'at once':>8} {'GiB':>6}",
+    ]
+    for one in found[: max(top, 1)]:
+        lines.append(
+            f"{one.choice.name:<{room}} {one.seconds:>8,.1f} s {one.generation_s:>7,.1f} s {one.scoring_s:>6,.1f} s "
+            f"{one.updates_s:>6,.1f} s {one.at_once:>8,} {one.choice.reserved_gib:>6.1f}"
+        )
+    return "\n".join([*lines, "", "generation is a bound by memory and arithmetic; a server's own work comes on top"])
