@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
 from fault_cases import Case, Clean, cases, clean_runs, missing  # noqa: E402
-from faults_support import Outcome, machine, run  # noqa: E402
+from faults_support import Outcome, machine, run, run_case  # noqa: E402
 
 PAGE = ROOT / "docs" / "faults.md"
 AT_ONCE = 2
@@ -91,7 +91,7 @@ def tried(attempt: Callable[[Any], Row], one: Case | Clean, alone: bool) -> Row:
 def inject(case: Case) -> Row:
     """Run one fault and compare."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(Path(folder), case.script, until=case.until, **case.environment)
+        outcome = run_case(Path(folder), case)
     found = next((one for one in outcome.findings if one.id == case.id and one.severity in case.severity), None)
     placed = (
         found is not None

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gputop_analysis.findings import evaluate
+from fault_cases import Case
+
+from gputop_analysis.findings import evaluate, judge_view
 from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RecordError, RunRecord
 
 SCRIPTS = Path(__file__).parent / "faults" / "scripts"
@@ -86,6 +89,16 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     lines = [line for line in text.splitlines() if line.startswith('{"truth_ms_per_step"')]
     truth = json.loads(lines[-1]) if lines else {}
     return Outcome(exit_code, truth, record, text, extra.get("FAULT", "none"), evaluate(record))
+
+
+def run_case(folder: Path, case: Case) -> Outcome:
+    """Run the script of ``case`` with its fault, after a run without it where the finding needs one to compare with."""
+    outcome = run(folder, case.script, until=case.until, **case.environment)
+    if case.baseline:
+        view = RunView(outcome.record)
+        view.baseline = run(folder / "baseline", case.script).record
+        outcome.findings = judge_view(view)[0]
+    return outcome
 
 
 @contextlib.contextmanager

@@ -37,6 +37,8 @@ class Case:
     """What the finding's severity may be; with ``info`` for those that are never more."""
     alone: bool = False
     """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or is measured in microseconds."""
+    baseline: bool = False
+    """The script is run without the fault first, and the run with it is compared with that one."""
     suite: bool = True
     """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
     needs: str = ""

@@ -9,7 +9,7 @@ import re
 
 import pytest
 from fault_cases import Case, Clean, cases, clean_runs, missing
-from faults_support import Outcome, machine, run
+from faults_support import Outcome, machine, run, run_case
 
 pytestmark = pytest.mark.faults
 
@@ -22,7 +22,7 @@ def test_fault(tmp_path, case: Case):
         pytest.skip(missing(case))
     for attempt, alone in enumerate((case.alone, True, True)):
         with machine(alone):
-            outcome = run(tmp_path / str(attempt), case.script, until=case.until, **case.environment)
+            outcome = run_case(tmp_path / str(attempt), case)
         wrong = complaints(case, outcome)
         if not wrong and not overloaded(outcome, case):
             return

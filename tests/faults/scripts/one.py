@@ -111,6 +111,8 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
         walls.append(time.perf_counter() - begin)
+        if FAULT == "other_rate" and step == 60:
+            optimizer.param_groups[0]["lr"] = 1e-3
         if FAULT == "host_sleep":
             clocked(log_metrics)
         elif FAULT == "gc" and step % 5 == 4:
