@@ -68,7 +68,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "gpt_neox": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "opt": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
     "deepseek_v2": (_LATENT, {**_LATENT, "q_rank": True}),
-    "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1},),
+    "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1}, _LATENT),
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
     "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA}),
     "olmo2": ({**_SPLIT_HEADS, **_MHA},),
@@ -135,7 +135,8 @@ def trainings(family: str, structure: dict[str, Any]) -> Iterator[Way]:
 def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
     """Precision, and full training, LoRA or QLoRA."""
     yield Way({}, 0)
-    yield Way({"weights": "fp32"}, 1)
+    if family not in MIXTURES:  # a grouped product of experts does not go through a trace with autocast
+        yield Way({"weights": "fp32"}, 1)
     if core:
         yield Way({"autocast": True}, 2)
         yield Way({"dtype": "fp32"}, 3)

@@ -27,3 +27,17 @@ async def step(app, pilot):
 
 def screen_text(app) -> str:
     return "\n".join("".join(s.text for s in line) for line in app.screen._compositor.render_strips())
+
+
+async def settle(app, pilot):
+    """Until workers have answered, and what they posted is drawn."""
+    for _ in range(2):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+async def press(app, pilot, *keys):
+    """One key after the other, each with all that follows from it."""
+    for key in keys:
+        await pilot.press(key)
+        await settle(app, pilot)

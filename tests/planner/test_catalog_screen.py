@@ -1,9 +1,9 @@
-"""The catalog screen as a user drives it, alone and above a run; its plot, and the topology of a GPU's servers."""
+"""The catalog screen as a user drives it, alone and above a run, and its plot."""
 
 from dataclasses import replace
 
 import pytest
-from tui_pilot import screen_text, started
+from tui_pilot import press, screen_text, settle, started
 from tui_support import START_NS, write_run
 
 from gputop.app.catalog import CatalogApp
@@ -14,15 +14,12 @@ from gputop.feed.catalog import CatalogView, first_view
 from gputop.feed.planning import Ask, RunBase
 from gputop.render import catalog
 from gputop.render.rows import row_text, row_width
-from gputop.screens import topology
 from gputop.screens.catalog import CatalogScreen
 from gputop.screens.catalog_plot import CatalogPlot, legend, letters, ticks
-from gputop.screens.dialog import TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.strategy import StrategyScreen
 from gputop_analysis.catalog import gpus, model
 from gputop_analysis.catalog.listing import SORTS, listed
-from gputop_analysis.topology import presets
 from gputop_analysis.vram.setup import Setup
 from gputop_probes.record.reader import RunRecord
 
@@ -36,18 +33,6 @@ def nothing_of_the_user(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def rows():
     return listed()
-
-
-async def settle(app, pilot):
-    for _ in range(2):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-
-
-async def press(app, pilot, *keys):
-    for key in keys:
-        await pilot.press(key)
-        await settle(app, pilot)
 
 
 def names(app):
@@ -204,30 +189,3 @@ async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):
 
 def test_without_a_terminal_the_list_is_printed(capsys):
     assert main(["catalog"]) == 0 and "H100-SXM5-80GB" in capsys.readouterr().out
-
-
-# ---- topology
-
-
-def test_the_topology_is_of_this_machine_or_of_a_known_server():
-    here = replace(presets.topology(presets.find("dgx-h100")), gpu_model="NVIDIA H100 80GB HBM3", source="the driver")
-    title, text = topology.topology_text("H100", here)
-    assert "this machine" in title and "from the driver" in text
-    title, text = topology.topology_text("H200", here)
-    assert "dgx-h200" in title and "NV18" in text and "aws-p5en.48xlarge" in text
-    assert "No server" in topology.topology_text("RTX 4090", here)[1]
-    assert "no GPU 'X1'" in topology.topology_text("X1", None)[1]
-    assert all(len(line) <= 70 for line in topology.topology_text("H100", None, 70)[1].splitlines())
-
-
-async def test_the_topology_opens_from_the_strategy_and_the_catalog(monkeypatch):
-    monkeypatch.setattr(topology, "this_machine", lambda: None)
-    app = CatalogApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(app, pilot)
-        await press(app, pilot, "slash", *"h100-sxm5-80", "enter", "i")
-        assert isinstance(app.screen, TextDialog) and "NV18" in screen_text(app)
-        await press(app, pilot, "escape", "enter", "i")
-        assert isinstance(app.screen, TextDialog) and "dgx-h100" in screen_text(app)
-        await press(app, pilot, "y")
-        assert "NV18" in app.clipboard

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tui_pilot import screen_text, started
+from tui_pilot import press, screen_text, settle, started
 from tui_support import START_NS, write_run
 
 from gputop.app.strategy import StrategyApp
@@ -34,18 +34,6 @@ def ask():
 @pytest.fixture(scope="module")
 def planned(ask):
     return solve(ask)
-
-
-async def settle(app, pilot):
-    for _ in range(2):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-
-
-async def press(app, pilot, *keys):
-    for key in keys:
-        await pilot.press(key)
-        await settle(app, pilot)
 
 
 # ---- the question as data

@@ -22,6 +22,7 @@ from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
 from gputop.screens.strategy import StrategyScreen
+from gputop.screens.topology import TopologyScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
@@ -36,6 +37,7 @@ PAGES = {
     "estimator": EstimatorScreen,
     "strategy": StrategyScreen,
     "catalog": CatalogScreen,
+    "topology": TopologyScreen,
 }
 SCREENS = {"main": MainScreen, **PAGES}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tui_pilot import screen_text, started, step
+from tui_pilot import press, screen_text, started, step
 
 from gputop.pages.ranks import RanksPage
 from gputop.screens.budget import BudgetScreen
@@ -12,14 +12,7 @@ from gputop.screens.dialog import ChoiceDialog
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
-
-
-async def press(app, pilot, *keys):
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+from gputop.screens.topology import TopologyScreen
 
 
 async def test_the_budget_explains_the_line_under_the_cursor(running):
@@ -139,3 +132,11 @@ async def test_pages_are_readable_without_colour(running, monkeypatch):
     async with started(running, size=(80, 24)) as (app, pilot):
         await press(app, pilot, "b")
         assert "uuuuuu" in screen_text(app)
+
+
+async def test_the_links_open_above_a_run_and_go_back_to_it(running):
+    async with started(running) as (app, pilot):
+        await press(app, pilot, "i")
+        assert isinstance(app.screen, TopologyScreen) and "gb200-nvl72" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert app.screen is app.main and not app.main.covered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tui_pilot import screen_text, started
+from tui_pilot import press, screen_text, settle, started
 from tui_support import START_NS, write_run
 
 from gputop.app.estimator import EstimatorApp
@@ -30,19 +30,6 @@ def _no_store(monkeypatch, tmp_path):
 @pytest.fixture
 def setup():
     return setup_of(catalog.model("gpt2"), {"seq": 512, "micro_batch": 4})
-
-
-async def settle(app, pilot):
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-
-
-async def press(app, pilot, *keys):
-    for key in keys:
-        await pilot.press(key)
-        await settle(app, pilot)
 
 
 def screen_of(app) -> EstimatorScreen:

@@ -36,7 +36,8 @@ def plan(
         objective: ``throughput`` or ``memory``.
         usd_per_gpu_hour: rent; the catalog's median without.
         calibration: of ``gputop_analysis.planner.measured``, from runs that were measured.
-        **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1, recompute=0``.
+        **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1, recompute=0``,
+            ``zero_bubble=True``.
 
     Returns:
         Choices, best first; ``to_json()`` has each with units in the names.
@@ -53,11 +54,9 @@ def plan(
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
-    unknown = set(pinned) - {"tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "recompute"}
-    if unknown:
-        raise ValueError(
-            f"nothing of a split is called {sorted(unknown)[0]!r}: tp, pp, vpp, cp, ep, micro_batch, zero, recompute"
-        )
+    names = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "recompute", "zero_bubble")
+    if unknown := set(pinned) - set(names):
+        raise ValueError(f"nothing of a split is called {sorted(unknown)[0]!r}: {', '.join(names)}")
     name = catalog.gpu(gpu).name
     rent = rent_of(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}

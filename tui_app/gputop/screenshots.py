@@ -24,6 +24,7 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "estimate-compared": ((200, 50), ("v", "down", "down", "b", "right", "right", "tab"), DARK),
     "strategy": ((120, 40), ("t",), DARK),
     "catalog": ((120, 40), ("x",), DARK),
+    "topology": ((120, 40), ("i", "down", "down", "down"), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
     "help": ((120, 50), ("question_mark",), DARK),
 }

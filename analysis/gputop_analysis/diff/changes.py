@@ -68,7 +68,14 @@ def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
         for name in names:
             found += _of(hello_a.get(name), hello_b.get(name), name, lambda _, group=group: group)
     order: tuple[Group, ...] = ("code", "environment", "config")
-    return tuple(sorted(found, key=lambda one: (order.index(one.group), one.name)))
+    return tuple(sorted(_once(found), key=lambda one: (order.index(one.group), one.name)))
+
+
+def _once(found: list[Change]) -> list[Change]:
+    """Without a variable of the launcher's environment that differs in the same way in the ranks'."""
+    told = {(one.name.removeprefix("env."), str(one.a), str(one.b)) for one in found if one.name.startswith("env.")}
+    launchers = "context.environment."
+    return [one for one in found if (one.name.removeprefix(launchers), str(one.a), str(one.b)) not in told]
 
 
 def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:

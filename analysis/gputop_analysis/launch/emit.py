@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputop_analysis.launch import accelerate, deepspeed, megatron, slurm, torchrun, torchtitan
-from gputop_analysis.launch.strategy import Launch, Strategy
+from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
 
 LAUNCHERS: dict[str, Callable[[Strategy], Launch]] = {
     "torchrun": torchrun.emit,
@@ -25,5 +25,9 @@ def emit(strategy: Strategy, launcher: str = "torchrun", on_slurm: bool = False)
     """
     if launcher not in LAUNCHERS:
         raise LookupError(f"no launcher {launcher!r}: {', '.join(LAUNCHERS)}")
+    if strategy.zero_bubble and launcher != "torchtitan":
+        raise NotPossible(
+            f"{launcher} has no zero-bubble schedule: emit it for torchtitan, or plan with --schedule 1f1b"
+        )
     launch = LAUNCHERS[launcher](strategy)
     return slurm.wrap(launch, strategy) if on_slurm else launch

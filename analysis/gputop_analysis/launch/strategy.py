@@ -25,6 +25,8 @@ class Strategy:
     replicas: int = 1
     """HSDP: groups of data-parallel ranks that hold a whole copy; only with ``zero`` 3."""
     sequence_parallel: bool = False
+    zero_bubble: bool = False
+    """A pipeline schedule that fills its bubble with weight gradients."""
     micro_batch: int = 1
     global_batch: int = 8
     """Sequences an optimizer step sees."""
@@ -60,6 +62,8 @@ class Strategy:
             raise ValueError(
                 f"a global batch of {self.global_batch} is no multiple of micro-batch {self.micro_batch} x dp {self.dp}"
             )
+        if self.zero_bubble and self.pp == 1:
+            raise ValueError("a zero-bubble schedule needs pipeline stages (pp above 1)")
         if self.zero == 3 and self.dp % self.replicas:
             raise ValueError(f"{self.replicas} replicas do not divide dp {self.dp}")
 

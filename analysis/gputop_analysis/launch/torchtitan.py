@@ -15,11 +15,13 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``torchtitan.toml``.
 
     Raises:
-        NotPossible: ZeRO-1 and 2, which torchtitan does not have.
+        NotPossible: ZeRO-1 and 2, which torchtitan does not have; a zero-bubble schedule but with two chunks a stage.
     """
     strategy.check()
     if strategy.zero in (1, 2):
         raise NotPossible("torchtitan shards parameters too (--zero 3) or replicates (--zero 0), not ZeRO-1 or 2")
+    if strategy.zero_bubble and strategy.vpp != 2:
+        raise NotPossible("torchtitan runs zero-bubble schedules with two chunks a stage: give --vpp 2")
     words = torchrun(strategy, ["-m", "torchtitan.train", "--job.config_file", FILE])
     name = strategy.model.name if strategy.model else "your model"
     notes = (*several_nodes(strategy), f"set [model] name, flavor and hf_assets_path to {name} as torchtitan calls it")
@@ -41,7 +43,7 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
         "expert_parallel_degree": strategy.ep,
     }
     if strategy.pp > 1:
-        parallelism["pipeline_parallel_schedule"] = "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
+        parallelism["pipeline_parallel_schedule"] = _schedule(strategy)
         parallelism["pipeline_parallel_microbatch_size"] = strategy.micro_batch
     return {
         "job": {"dump_folder": "./outputs"},
@@ -59,6 +61,13 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
         "activation_checkpoint": {"mode": strategy.recompute, "selective_ac_option": "op"},
         "compile": {"enable": True},
     }
+
+
+def _schedule(strategy: Strategy) -> str:
+    """As torch.distributed.pipelining calls it (``get_schedule_class``)."""
+    if strategy.zero_bubble:
+        return "InterleavedZeroBubble"  # ZB1P of arXiv:2401.10241
+    return "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
 
 
 def as_toml(sections: dict[str, dict[str, Any]]) -> str:

@@ -58,7 +58,11 @@ class Choice:
         """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, what is recomputed."""
         x = self.layout
         words = [f"{label}{x[key]}" for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP")) if x[key] > 1]
-        words += [f"PP{x['pp']}" + (f"x{x['vpp']}" if x["vpp"] > 1 else "")] if x["pp"] > 1 else []
+        words += (
+            [f"PP{x['pp']}" + (f"x{x['vpp']}" if x["vpp"] > 1 else "") + (" ZB" if x.get("zero_bubble") else "")]
+            if x["pp"] > 1
+            else []
+        )
         recompute = RECOMPUTE[int(x["recompute"])]
         words += [f"DP{x['dp']}", SHARDING[int(x["zero"])], f"mb{x['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))

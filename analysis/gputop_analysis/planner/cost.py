@@ -69,7 +69,7 @@ class _Pass:
         return self.compute + self.tensor_parallel + self.context_parallel + self.expert_parallel + self.launch
 
 
-def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -> Cost:
+def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
     """Predict every configuration at once."""
     layer = _mean_layer(job, cluster, layouts)
     end = layers.head(job, cluster.device, layouts)
@@ -85,7 +85,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts, schedule: str = "1f1b") -
     exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, behind, hop)
     everyone = job.model.layers * layer.seconds + end_s + end_launch
     bubble = pipeline.bubble_seconds(
-        layouts.pp, layouts.vpp, everyone, slowest, count * layer.weight_gradient, schedule
+        layouts.pp, layouts.vpp, everyone, slowest, count * layer.weight_gradient, layouts.zero_bubble, micro
     )
     bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
     data, update = _data_parallel(job, cluster, layouts, count, layer, micro)

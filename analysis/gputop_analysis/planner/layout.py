@@ -31,13 +31,16 @@ class Layouts:
     recompute: Ints
     """Index into ``RECOMPUTE``."""
     sequence_parallel: Bools
+    zero_bubble: Bools
+    """The backward in two, weight gradients where a stage would wait (ZB-H1; Qi et al. 2023, arXiv:2401.10241)."""
 
     @classmethod
     def of(cls, **values: Any) -> Layouts:
-        """Lists or numbers by field name; what is left out is 1 (0 for zero, recompute and sequence_parallel)."""
-        off = {"zero", "recompute", "sequence_parallel"}
+        """Lists or numbers by field name; what is left out is 1 (0 for zero, recompute and what is on or off)."""
+        switches = {"sequence_parallel", "zero_bubble"}
+        off = {"zero", "recompute", *switches}
         filled = [values.get(f.name, 0 if f.name in off else 1) for f in fields(cls)]
-        kinds = [bool if f.name == "sequence_parallel" else np.int64 for f in fields(cls)]
+        kinds = [bool if f.name in switches else np.int64 for f in fields(cls)]
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, k)) for v, k in zip(filled, kinds, strict=True)))
         return cls(*arrays)
 

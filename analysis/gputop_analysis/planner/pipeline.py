@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.planner.layout import Floats, Ints
-
-SCHEDULES = ("1f1b", "zero-bubble")
+from gputop_analysis.planner.layout import Bools, Floats, Ints
 
 
 def bubble_seconds(
@@ -15,20 +13,21 @@ def bubble_seconds(
     everyone: Floats | float,
     slowest: Floats | float,
     weight_gradient: Floats | float,
-    schedule: str = "1f1b",
+    zero_bubble: Bools | bool = False,
+    micro: Floats | float = np.inf,
 ) -> Floats:
     """Seconds of a step in which the slowest stage waits for others.
 
     ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest stage's share;
-    ``weight_gradient``: the part of ``slowest`` that nothing waits for.
+    ``weight_gradient``: the part of ``slowest`` that nothing waits for; ``micro``: micro-batches, which have so many of
+    them to fill the bubble with.
     1F1B: a micro-batch once through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight
-    gradients, (p - 1)(tF + tB - tW) (Qi et al. 2023, arXiv:2401.10241, table 2).
+    gradients, (p - 1)(tF + tB - tW), at 1F1B's peak memory (Qi et al. 2023, arXiv:2401.10241, table 2).
     """
     others = np.maximum(everyone - slowest, 0.0)
-    if schedule == "zero-bubble":
-        return np.maximum(others - (pp - 1) * weight_gradient, 0.0)
-    return others / vpp
+    filled = np.where(zero_bubble, np.minimum(pp - 1, micro) * weight_gradient, 0.0)
+    return np.maximum(others - filled, 0.0) / vpp
 
 
 def slowest_stage(layers: int, pp: Ints, head_in_layers: Floats, balanced: bool) -> tuple[Floats, Floats]:

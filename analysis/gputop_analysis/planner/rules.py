@@ -37,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ffn", "the MLP's width divides by tp", lambda job, x, _: job.model.ffn % x.tp == 0),
     Rule("layers", "layers divide by pp x vpp", lambda job, x, _: job.model.layers % (x.pp * x.vpp) == 0),
     Rule("interleaving", "several chunks of a stage (vpp) need pp > 1", lambda job, x, _: (x.vpp == 1) | (x.pp > 1)),
+    Rule("zero bubble", "a zero-bubble schedule needs pp > 1", lambda job, x, _: ~x.zero_bubble | (x.pp > 1)),
     Rule(
         "interleaved batches",
         "interleaving needs micro-batches in multiples of pp",

@@ -24,6 +24,8 @@ class Limits:
     micro_batch: tuple[int, ...] = ()
     zero: tuple[int, ...] = (0, 1, 3)
     recompute: tuple[int, ...] = (0, 1, 2)
+    zero_bubble: tuple[bool, ...] = (False,)
+    """Tried where asked for: few launchers have such a schedule."""
     most_vpp: int = 8
     most_micro_batch: int = 64
     long_sequence: int = 16384
@@ -48,7 +50,15 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
     micro = limits.micro_batch or tuple(n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch)
     degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
     degrees = {name: values[_possible(degrees, gpus)] for name, values in degrees.items()}
-    rest = _mesh({"vpp": vpp, "micro_batch": micro, "zero": limits.zero, "recompute": limits.recompute})
+    rest = _mesh(
+        {
+            "vpp": vpp,
+            "micro_batch": micro,
+            "zero": limits.zero,
+            "recompute": limits.recompute,
+            "zero_bubble": limits.zero_bubble,
+        }
+    )
     many, few = len(degrees["tp"]), len(rest["vpp"])
     values = {name: np.repeat(column, few) for name, column in degrees.items()}
     values |= {name: np.tile(column, many) for name, column in rest.items()}

@@ -63,7 +63,6 @@ class _Try:
     name: str
     job: Job
     layout: dict[str, Any]
-    schedule: str = "1f1b"
 
 
 def what_if(plan: Plan, index: int) -> tuple[Change, ...]:
@@ -79,7 +78,7 @@ class _Figures:
 
     def __init__(self, plan: Plan, one: _Try):
         layouts = Layouts.of(**one.layout)
-        parts = cost(one.job, plan.cluster, layouts, one.schedule)
+        parts = cost(one.job, plan.cluster, layouts)
         self.seconds = float(plan.calibration.seconds(parts)[0])
         scale = self.seconds / float(parts.seconds[0])
         self.parts = {part.name: float(getattr(parts, part.name)[0]) * scale for part in fields(Cost)}
@@ -163,7 +162,8 @@ def _schedule(plan: Plan, row: dict[str, Any]) -> Iterator[_Try]:
     chunks = [n for n in (1, 2, 4, 8) if plan.job.model.layers % (row["pp"] * n) == 0 and n != row["vpp"]]
     for n in chunks:
         yield _Try("schedule", f"{n} chunks a stage" if n > 1 else "1F1B, not interleaved", plan.job, {**row, "vpp": n})
-    yield _Try("schedule", "zero-bubble (ZB-H1)", plan.job, {**row, "vpp": 1}, "zero-bubble")
+    said = "without zero-bubble" if row["zero_bubble"] else "zero-bubble (ZB-H1)"
+    yield _Try("schedule", said, plan.job, {**row, "zero_bubble": not row["zero_bubble"]})
 
 
 def _sharding(plan: Plan, row: dict[str, Any]) -> Iterator[_Try]:

@@ -28,9 +28,10 @@ def matrix(one: Topology, width: int) -> list[str]:
     """One line a GPU. Cards are left out where they would not fit; NUMA nodes and CPUs stand behind."""
     names = [*one.gpus, *one.nics]
     shown = names if 7 + 7 * len(names) <= width else list(one.gpus)
-    lines = [" " * 6 + "".join(f"{name[:6]:>7}" for name in shown)]
+    cell = min(7, max(5, (width - 6) // max(len(shown), 1)))
+    lines = [(" " * 6 + "".join(f"{name[: cell - 1]:>{cell}}" for name in shown))[:width]]
     for gpu, name in enumerate(one.gpus):
-        line = f"{name:<6}" + "".join(f"{one.links[gpu][other]:>7}" for other in range(len(shown)))
+        line = f"{name:<6}" + "".join(f"{one.links[gpu][other]:>{cell}}" for other in range(len(shown)))
         behind = [f"   NUMA {one.numa[gpu]}" if one.numa and one.numa[gpu] is not None else ""]
         behind += [f"   CPUs {one.cpus[gpu]}" if one.cpus and one.cpus[gpu] else ""]
         for part in behind:

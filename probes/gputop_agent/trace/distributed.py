@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import build, distributed_groups
+from . import build, distributed_groups, zero
 from .place import layer_of, repeated_layers
 from .tracker import Tracker
 
@@ -105,6 +105,12 @@ def _ddp(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Modu
     for bucket, path in wrapped.buckets:
         tracker.tag(bucket, "communication", path)
     return wrapped
+
+
+def _zero(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
+    build.materialize(model)
+    tracker.attach(model, head)
+    return model
 
 
 def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
@@ -221,7 +227,7 @@ def mixes(setup: Setup) -> bool:
 def casts(setup: Setup) -> bool:
     """Whether a wrapper takes the place of autocast."""
     sharding, world = sharding_of(setup)
-    return world > 1 and sharding in ("fsdp2", "hsdp") and mixes(setup)
+    return world > 1 and (zero.stage_of(setup) > 0 or (sharding in ("fsdp2", "hsdp") and mixes(setup)))
 
 
-_WRAPPERS = {"ddp": _ddp, "fsdp1": _fsdp1, "fsdp2": _fsdp2, "hsdp": _fsdp2}
+_WRAPPERS = {"ddp": _ddp, "zero1": _zero, "zero2": _zero, "fsdp1": _fsdp1, "fsdp2": _fsdp2, "hsdp": _fsdp2}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import adapters, build, checkpointing, distributed, factory, heads, losses, optimizers, parts, precision, vision
+from . import adapters, build, checkpointing, distributed, factory, heads, losses, optimizers, parts, precision, vision, zero
 from .hf import FLASH, as_for_real_tensors, register_flash
 from .kernels import as_on_cuda
 from .knowing import Knowing
@@ -71,6 +71,8 @@ class Job:
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
             checkpointing.apply(self.model, self.setup, self.notes)
+            if zero.stage_of(self.setup):
+                zero.in_one_type(self.model, build.compute_dtype(self.setup))
 
     def run(self, steps: int) -> None:
         """The steps, on fake tensors."""
@@ -82,18 +84,21 @@ class Job:
             loop = Loop(tracker, self.model, self._optimizer(trained), self.make_batch)
             loop.autocast = None if distributed.casts(setup) else autocast_dtype(setup)
             loop.on_host = bool(setup.get("offload_activations"))
-            loop.clip = bool(setup.get("clip_grad", True)) and not setup.get("optimizer_in_backward")
+            own = setup.get("optimizer_in_backward") or zero.stage_of(setup)
+            loop.clip = bool(setup.get("clip_grad", True)) and not own
             loop.accumulation = int(setup.get("accumulation") or 1)
             loop.run(steps)
             self._write_meta(trained)
 
     def _optimizer(self, trained: List[Any]) -> Any:
         setup = self.setup
-        name = setup.get("optimizer") or "adamw"
+        name = optimizers.of_recipe(setup)
 
         def make(weights: List[Any]) -> Any:
             return optimizers.make(name, weights, self.model)
 
+        if zero.stage_of(setup) and trained:
+            return zero.optimizer(setup, self.tracker, trained, self.depth / max(self.layers, 1) or 1.0, make)
         if setup.get("optimizer_in_backward"):
             return precision.InBackward(self.tracker, trained, make)
         if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):

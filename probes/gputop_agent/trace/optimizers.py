@@ -26,6 +26,12 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
     return maker(parameters, model)
 
 
+def of_recipe(setup: Dict[str, Any]) -> str:
+    """The name of a setup's optimizer; AdamW of Megatron-LM and DeepSpeed is a fused kernel of their own."""
+    name = setup.get("optimizer") or "adamw"
+    return "adamw-fused" if name == "adamw" and setup.get("recipe") in ("megatron", "deepspeed") else name
+
+
 class Several:
     """Optimizers that are stepped one after the other, as one."""
 

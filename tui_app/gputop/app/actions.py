@@ -59,6 +59,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("estimator", "v", "v", "estimate", "How much GPU memory this or another setup needs.", group="Screens"),
     Action("strategy", "t", "t", "strategy", "How this or another job could be split over GPUs.", group="Screens"),
     Action("catalog", "x", "x", "catalog", "GPUs with memory, speed and rent, to sort and compare.", group="Screens"),
+    Action("links", "i", "i", "links", "How the GPUs of this machine or a server are wired.", group="Screens"),
     Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
     Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -115,6 +116,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("filter", "slash", "/", "filter", "Only GPUs with the words typed.", group="Catalog", screen="catalog"),
     Action("plot", "p", "p", "plot", "Rent against speed or memory.", group="Catalog", screen="catalog"),
     Action("topology", "i", "i", "links", "How its servers are wired.", group="Catalog", screen="catalog"),
+    Action("next_pane", "tab,shift+tab", "tab", "matrix", "To the matrix.", group="Topology", screen="topology"),
     Action("next_pane", "tab,shift+tab", "tab", "facts", "To the facts, and back.", group="Catalog", screen="catalog"),
     Action("search", "slash", "/", "search", "Search the output; again for the hit above.", group="Moving"),
     Action("seek_back", "left", "← →", "seek", "Go back in the recording; → goes on.", "replay", 8, "Replay"),
@@ -137,6 +139,7 @@ OF_THE_APP = frozenset(
         "estimator",
         "strategy",
         "catalog",
+        "links",
     ]
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
@@ -152,7 +155,7 @@ PAGE_FOOTER = (
 )
 """Footer of those screens, by importance."""
 _FORM = frozenset(["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"])
-_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM}
+_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM, "topology": _FORM}
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 

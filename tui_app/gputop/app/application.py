@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
     from gputop.screens.strategy import StrategyScreen
+    from gputop.screens.topology import TopologyScreen
 
-    Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen
+    Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
 
 COLLECT_AFTER_S = 1.5
 LEAVE_WITHIN_S = 4.0
@@ -230,6 +231,11 @@ class GputopApp(App[AppResult]):
         from gputop.screens.catalog import CatalogScreen
 
         self._open(lambda *_: CatalogScreen())
+
+    def action_links(self) -> None:
+        from gputop.screens.topology import TopologyScreen
+
+        self._open(lambda *_: TopologyScreen())
 
     def on_screen_asked(self, message: ScreenAsked) -> None:
         self.push_screen(message.screen)

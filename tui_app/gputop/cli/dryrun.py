@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gputop.cli.dryrun_watch import Limit
     from gputop_probes.launch import RunHandle
 
-STEPS, LAYERS, TIMEOUT_S = 10, 2, 600.0
+STEPS, STEPS_ON_CPU, LAYERS, TIMEOUT_S = 30, 10, 2, 600.0
+"""30 steps are ten of warm-up and twenty that the planner can be corrected by."""
 LEAST_STEPS = 3
 _USAGE = "gputop dryrun [--steps N] [--cpu] [--layers N] [--gpu NAME] [--json] [--] COMMAND [ARG ...]"
 _WITH_VALUE = {"--steps", "--layers", "--gpu", "--timeout", "--run-dir", "--name"}
@@ -34,6 +35,8 @@ def execute(words: list[str]) -> int:
         raise CliError(
             "no command: say what to try, for example `gputop dryrun -- torchrun --nproc-per-node 2 train.py`"
         )
+    if options.steps is None:
+        options.steps = STEPS_ON_CPU if options.cpu else STEPS
     gpu = _gpu(options.gpu)
     handle = _start(command, options)
     limit, code = _watch(handle, options)
@@ -44,7 +47,9 @@ def execute(words: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE)
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"optimizer steps (default {STEPS})")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})"
+    )
     parser.add_argument("--cpu", action="store_true", help=f"hide the GPUs, and cut the model to {LAYERS} layers")
     parser.add_argument("--layers", type=int, metavar="N", help="cut models of transformers to so many layers")
     parser.add_argument("--gpu", metavar="NAME", help="the GPU that is planned for, where it is not the one here")

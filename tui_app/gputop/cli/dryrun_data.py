@@ -42,6 +42,7 @@ def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, 
         "estimate": _estimate(trial, gpu or on_gpu),
         "plan": _plan(trial, gpu, on_gpu),
         "stored": _store(record) if ok and trial.layers is None else "",
+        "corrects_plan": ok and _corrects(record),
         "run": _name(record),
     }
 
@@ -57,14 +58,14 @@ def verdict(trial: Trial, record: RunRecord, code: int, stopped: str, wanted: in
         return False, f"{ended} and made no training step" + (f"; its last line: {last}" if last else "")
     if missing:
         return False, f"rank {', '.join(map(str, missing))} of {trial.world} made no step"
-    if stopped and trial.steps < wanted:
+    if stopped and trial.timing is None:
         return False, f"stopped after {stopped}"
     if code and not stopped:
         return False, f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}"
     ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
-    ended = "" if trial.steps >= wanted else ", then the script ended by itself"
+    ended = "" if trial.steps >= wanted or stopped else ", then the script ended by itself"
     return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
-        f"; {stopped}" if stopped else ""
+        f"; then stopped: {stopped}" if stopped else ""
     )
 
 
@@ -166,6 +167,18 @@ def _store(record: RunRecord) -> str:
         return remember_run(record)
     except OSError as error:
         return f"what it measured was not kept: {error.strerror or error}"
+
+
+def _corrects(record: RunRecord) -> bool:
+    """Whether it is long enough, and on a GPU of the catalog, for ``gputop plan --run`` to start from."""
+    from gputop_analysis.planner.measured import from_run, measured_run
+    from gputop_analysis.view import RunView
+
+    try:
+        run = measured_run(RunView(record))
+        return run is not None and from_run(run).rows > 0
+    except (ValueError, LookupError):
+        return False
 
 
 def _name(record: RunRecord) -> str:

@@ -15,6 +15,8 @@ def as_text(found: dict[str, Any]) -> str:
     lines += _cut(found) + _time(found["timing"], found["layers"]) + _memory(found["memory"])
     lines += _out_of_memory(found["failure"]) + _estimate(found["estimate"]) + _plan(found["plan"])
     lines += [found["stored"]] if found["stored"] else []
+    if found["corrects_plan"]:
+        lines.append(f"its step corrects the planner: gputop plan --run {found['run']}")
     lines.append(f"the record: gputop report {found['run']}")
     return "\n".join(lines)
 

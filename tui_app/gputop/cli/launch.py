@@ -65,6 +65,7 @@ def _strategy(options, script: list[str]) -> Strategy:
         gpus_per_node=per_node,
         **degrees,  # type: ignore[arg-type]
         sequence_parallel=bool(row["sequence_parallel"]),
+        zero_bubble=bool(row["zero_bubble"]),
         recompute=RECOMPUTES[int(row["recompute"])],
         global_batch=job.global_batch,
         seq=job.seq,

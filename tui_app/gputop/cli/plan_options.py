@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
 RECOMPUTES = ("none", "selective", "full")
+SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
 DEFAULT_SEQ = 4096
@@ -38,6 +39,7 @@ def add_split(parser: Parser) -> None:
     for name in PINNED:
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help="only this value")
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
+    parser.add_argument("--schedule", choices=tuple(SCHEDULES), help="pipeline schedules that are tried (default 1f1b)")
     parser.add_argument("--recompute", choices=RECOMPUTES, help="only this activation checkpointing")
 
 
@@ -104,6 +106,8 @@ def limits_of(options: argparse.Namespace) -> Limits:
         pinned["zero"] = (options.zero,)
     if options.recompute is not None:
         pinned["recompute"] = (RECOMPUTES.index(options.recompute),)
+    if options.schedule is not None:
+        pinned["zero_bubble"] = SCHEDULES[options.schedule]
     return Limits(**pinned)
 
 

@@ -12,7 +12,7 @@ from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 
 
-class Page(Canvas, can_focus=True):
+class Page(Canvas, can_focus=True, drawn=("snapshot",)):
     """A title line and a content. Subclasses say what they read (``loader``) and draw it (``content``)."""
 
     key = ""
@@ -80,7 +80,4 @@ class Page(Canvas, can_focus=True):
     def scroll_by(self, rows: int) -> None:
         """Scroll, as far as there is something."""
         self.first = min(max(self.first + rows, 0), max(0, self._count - (self.size.height - 1)))
-        self.redraw()
-
-    def watch_snapshot(self) -> None:
         self.redraw()

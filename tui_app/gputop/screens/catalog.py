@@ -12,6 +12,7 @@ from gputop.app.messages import PageClosed, ScreenAsked
 from gputop.feed.catalog import CatalogView, first_view
 from gputop.feed.planning import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
+from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.widgets.catalog_panes import CatalogFacts, CatalogTable, CatalogTitle
 from gputop.widgets.footer import Footer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
 
-class CatalogScreen(Screen[None]):
+class CatalogScreen(Moving, Screen[None]):
     """Everything on it is packaged with gputop, but for the user's own prices."""
 
     NAME = "catalog"
@@ -106,24 +107,6 @@ class CatalogScreen(Screen[None]):
             self.table.move(step)
             self._tell()
 
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(-10)
-
-    def action_page_down(self) -> None:
-        self._move(10)
-
-    def action_home(self) -> None:
-        self._move(-(10**6))
-
-    def action_end(self) -> None:
-        self._move(10**6)
-
     def action_next_pane(self) -> None:
         if self.facts.display:
             self.set_focus(self.table if self.facts.has_focus else self.facts, scroll_visible=False)
@@ -206,10 +189,10 @@ class CatalogScreen(Screen[None]):
             self.app.push_screen(CatalogPlot(self.view.shown, self.view.marked))
 
     def action_topology(self) -> None:
-        from gputop.screens.topology import open_topology
+        from gputop.screens.topology import TopologyScreen
 
         if self.table.chosen is not None:
-            open_topology(self, self.table.chosen.spec.name)
+            self.post_message(ScreenAsked(TopologyScreen(self.table.chosen.spec.name)))
 
 
 class _Reads:

@@ -15,6 +15,7 @@ from gputop.feed.estimator import Estimator, Result, RunSetup, RunSetupLoader, T
 from gputop.feed.examples import EXAMPLES
 from gputop.feed.form import MODEL, Form
 from gputop.feed.snapshot import Snapshot
+from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.widgets.estimate_answer import Answer, EstimateAnswer
 from gputop.widgets.estimate_form import EstimateForm
@@ -46,11 +47,12 @@ class TraceProgressed(Message):
         self.text = text
 
 
-class EstimatorScreen(Screen[None]):
+class EstimatorScreen(Moving, Screen[None]):
     """Reads nothing from disk itself; a worker thread estimates."""
 
     NAME = "estimator"
     BINDINGS = bindings(NAME)
+    PAGE = 8
     DEFAULT_CSS = """
     EstimatorScreen { layout: vertical; background: $background; color: $role-text; }
     EstimatorScreen #title { dock: top; height: 2; }
@@ -153,24 +155,6 @@ class EstimatorScreen(Screen[None]):
         self._commit()
         (self.query_one(EstimateAnswer) if self._on_levers else self._form_widget).move(step)
         self._title()
-
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(-8)
-
-    def action_page_down(self) -> None:
-        self._move(8)
-
-    def action_home(self) -> None:
-        self._move(-(10**6))
-
-    def action_end(self) -> None:
-        self._move(10**6)
 
     def action_next_pane(self) -> None:
         self._commit()

@@ -10,9 +10,10 @@ from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
 
-from gputop.app.messages import PageClosed
+from gputop.app.messages import PageClosed, ScreenAsked
 from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, solve
 from gputop.feed.snapshot import Snapshot
+from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
@@ -29,7 +30,7 @@ class Solved(Message):
         self.planned = planned
 
 
-class StrategyScreen(Screen[None]):
+class StrategyScreen(Moving, Screen[None]):
     """Reads nothing from disk itself; a worker thread plans."""
 
     NAME = "strategy"
@@ -152,24 +153,6 @@ class StrategyScreen(Screen[None]):
         self._title()
         self._parts()
 
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(-10)
-
-    def action_page_down(self) -> None:
-        self._move(10)
-
-    def action_home(self) -> None:
-        self._move(-(10**6))
-
-    def action_end(self) -> None:
-        self._move(10**6)
-
     def action_next_pane(self) -> None:
         self._commit()
         self.set_focus(self.form if self._on_table else self.table, scroll_visible=False)
@@ -277,9 +260,9 @@ class StrategyScreen(Screen[None]):
             self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
 
     def action_topology(self) -> None:
-        from gputop.screens.topology import open_topology
+        from gputop.screens.topology import TopologyScreen
 
-        open_topology(self, self.ask.gpu)
+        self.post_message(ScreenAsked(TopologyScreen(self.ask.gpu)))
 
     def action_launch(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog

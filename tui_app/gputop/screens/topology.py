@@ -1,81 +1,119 @@
-"""How the GPUs of a server hang together, as a dialog: this machine where it has the GPU, else a known server."""
+"""The topology screen: the servers on the left, the links of the chosen one on the right."""
 
 from __future__ import annotations
 
-import textwrap
-from functools import partial
-from typing import TYPE_CHECKING
-
-from textual.content import Content
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.message import Message
 from textual.screen import Screen
 
-from gputop.screens.dialog import TextDialog
+from gputop.app.messages import PageClosed
+from gputop.feed import topology as feed
+from gputop.feed.snapshot import Snapshot
+from gputop.screens.moving import Moving
+from gputop.screens.page import bindings
+from gputop.widgets.footer import Footer
+from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTitle
 
-if TYPE_CHECKING:
-    from gputop_analysis.topology.model import Topology
-
-WIDEST = 92
-BESIDE = 8
-"""Cells of the dialog's border, padding and scroll bar."""
-
-
-def open_topology(screen: Screen[None], gpu: str) -> None:
-    """Show it above a screen; a worker thread asks the driver, which can take a while to start."""
-    screen.run_worker(partial(_ask, screen, gpu), thread=True, group="topology", exclusive=True, exit_on_error=False)
+SAID = "links between GPUs and network cards: this machine where it has GPUs, and servers to buy or rent"
 
 
-def _ask(screen: Screen[None], gpu: str) -> None:
-    width = min(WIDEST, int(screen.size.width * 0.96) - BESIDE)
-    title, text = topology_text(gpu, this_machine(), width)
-    dialog = partial(TextDialog, title, Content(text), text)
-    screen.app.call_from_thread(lambda: screen.app.push_screen(dialog()))
+class MachineRead(Message):
+    """The driver has answered, or there is none."""
+
+    def __init__(self, machine):
+        super().__init__()
+        self.machine = machine
 
 
-def this_machine() -> Topology | None:
-    """As the driver tells it; None without a driver or without GPUs."""
-    from gputop.cli import topo
-    from gputop.cli.errors import CliError
+class TopologyScreen(Moving, Screen[None]):
+    """Starts at the server that has a GPU, where it was opened from one."""
 
-    try:
-        found = topo.this_machine()
-    except CliError:
+    NAME = "topology"
+    BINDINGS = bindings(NAME)
+    DEFAULT_CSS = """
+    TopologyScreen { layout: vertical; background: $background; color: $role-text; }
+    TopologyScreen #title { dock: top; height: 2; }
+    TopologyScreen #panes { layout: horizontal; height: 1fr; }
+    TopologyScreen #servers { width: 48; height: 1fr; }
+    TopologyScreen #matrix { width: 1fr; height: 1fr; }
+    TopologyScreen.narrow #panes { layout: vertical; }
+    TopologyScreen.narrow #servers { width: 1fr; height: 5; }
+    TopologyScreen #footer { dock: bottom; height: 1; }
+    """
+    AUTO_FOCUS = "#servers"
+
+    def __init__(self, gpu: str = ""):
+        super().__init__()
+        self.page = _Reads()
+        self._gpu = gpu
+
+    def compose(self) -> ComposeResult:
+        yield TopologyTitle(id="title")
+        with Container(id="panes"):
+            yield ServerList(id="servers")
+            yield TopologyMatrix(id="matrix")
+        yield Footer("live", False, self.NAME, id="footer")
+
+    def on_mount(self) -> None:
+        self.query_one(TopologyTitle).show(SAID)
+        self.run_worker(self._read, thread=True, group="topology", exit_on_error=False)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < 116, "narrow")
+
+    def _read(self) -> None:
+        """In a worker thread: a driver can take a second to start."""
+        self.post_message(MachineRead(feed.this_machine()))
+
+    def on_machine_read(self, message: MachineRead) -> None:
+        listed = feed.servers(message.machine)
+        place = feed.place_of(self._gpu, listed) if self._gpu else 0
+        self.servers.listed = listed
+        self.servers.cursor = place or 0
+        if place is None:
+            said = f"no server with the {self._gpu} is known here; `gputop topo --from FILE` reads `nvidia-smi topo -m`"
+            self.query_one(TopologyTitle).show(said)
+        self.matrix.show(self.servers.chosen)
+
+    # ---- what the app asks of a screen above the main one
+
+    def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
+        """Nothing of it depends on the run."""
+
+    def copy_text(self) -> str:
+        """The command that prints the same."""
+        chosen = self.servers.chosen
+        if chosen is None:
+            return ""
+        return "gputop topo" if chosen.name == feed.HERE else f"gputop topo --preset {chosen.name}"
+
+    # ---- moving
+
+    @property
+    def servers(self) -> ServerList:
+        return self.query_one(ServerList)
+
+    @property
+    def matrix(self) -> TopologyMatrix:
+        return self.query_one(TopologyMatrix)
+
+    def _move(self, step: int) -> None:
+        if self.matrix.has_focus:
+            self.matrix.move(step)
+        else:
+            self.servers.move(step)
+            self.matrix.show(self.servers.chosen)
+
+    def action_next_pane(self) -> None:
+        self.set_focus(self.servers if self.matrix.has_focus else self.matrix, scroll_visible=False)
+
+    def action_back(self) -> None:
+        self.post_message(PageClosed())
+
+
+class _Reads:
+    """What this screen reads of a live run."""
+
+    def loader(self) -> None:
         return None
-    return found if found.gpus else None
-
-
-def topology_text(gpu: str, machine: Topology | None, width: int = WIDEST) -> tuple[str, str]:
-    """Title and text for a GPU by any of its names: the machine if it has this GPU, else the first server with it."""
-    from gputop_analysis import catalog
-    from gputop_analysis.topology.presets import PRESETS, topology
-    from gputop_analysis.topology.text import as_text
-
-    try:
-        name = catalog.gpu(gpu).name
-    except LookupError as error:
-        return "Topology", str(error.args[0])
-    if machine is not None and _is(machine.gpu_model, name):
-        return "Topology: this machine", as_text(machine, width)
-    known = [one for one in PRESETS if one.gpu == name]
-    if not known:
-        return "Topology", _nothing(name, width)
-    others = ", ".join(one.name for one in known[1:])
-    more = f"\n\n{textwrap.fill(f'Other servers with it, by `gputop topo --preset NAME`: {others}', width)}"
-    text = as_text(topology(known[0]), width)
-    return f"Topology: {known[0].name}, a known server", text + more if others else text
-
-
-def _nothing(name: str, width: int) -> str:
-    said = (
-        f"No server with the {name} is known here, and this machine has none. `gputop topo --presets` lists those "
-        "that are known; `gputop topo --from FILE` reads a text of `nvidia-smi topo -m`."
-    )
-    return textwrap.fill(said, width)
-
-
-def _is(model: str, name: str) -> bool:
-    from gputop_analysis import catalog
-
-    try:
-        return bool(model) and catalog.gpu(model).name == name
-    except LookupError:
-        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -13,7 +15,13 @@ from gputop.widgets import roles
 
 
 class Canvas(Widget):
-    """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``."""
+    """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``, and of which of their reactive
+    values a change is to be drawn: ``class Form(Canvas, drawn=("cursor", "typed"))``."""
+
+    def __init_subclass__(cls, drawn: tuple[str, ...] = (), **options: Any):
+        super().__init_subclass__(**options)
+        for name in drawn:
+            setattr(cls, f"watch_{name}", lambda self: self.redraw())
 
     def __init__(self, *, id: str | None = None):
         super().__init__(id=id)
@@ -45,6 +53,11 @@ class Canvas(Widget):
         width = self.size.width
         row = self._drawn[y] if y < len(self._drawn) else []
         return Strip([Segment(text, self._style(name)) for text, name in fill(row, width)], width)
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        if self.can_focus:
+            self.redraw()
 
     def on_resize(self) -> None:
         self._drawn = []

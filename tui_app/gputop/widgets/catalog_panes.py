@@ -39,7 +39,7 @@ class CatalogTitle(Canvas):
         return [spread(kept, end, width), [(" " + shorten(FOOTNOTE, width - 2), "muted")]]
 
 
-class CatalogTable(Canvas, can_focus=True):
+class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
     """The GPUs, with a cursor and up to four marks."""
 
     view: reactive[CatalogView | None] = reactive(None, repaint=False)
@@ -83,18 +83,8 @@ class CatalogTable(Canvas, can_focus=True):
         here = cursor if self.has_focus else None
         return catalog.table(found, width, height, self.first, here, self.view.marked, self.view.sort)
 
-    def watch_view(self) -> None:
-        self.redraw()
 
-    def watch_cursor(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()
-
-
-class CatalogFacts(Canvas, can_focus=True):
+class CatalogFacts(Canvas, can_focus=True, drawn=("first",)):
     """All that is known of the chosen GPU, or of the marked ones side by side."""
 
     first: reactive[int] = reactive(0, repaint=False)
@@ -125,10 +115,3 @@ class CatalogFacts(Canvas, can_focus=True):
         note: Row = [("tab, ↓ more", "muted")] if first < self._most else []
         head = title_row("", name, note, inner, self.has_focus)
         return [[(" ", ""), *row] for row in (head, *above, *told[first : first + room])]
-
-    def watch_first(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()

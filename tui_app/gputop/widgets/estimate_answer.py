@@ -140,7 +140,7 @@ def _notes(found: Estimate, width: int) -> list[Row]:
     return vram.notes(found, width)
 
 
-class EstimateAnswer(Canvas, can_focus=True):
+class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
     """Has a cursor on the levers while it has the focus."""
 
     answer: reactive[Answer] = reactive(Answer(), repaint=False)
@@ -157,13 +157,3 @@ class EstimateAnswer(Canvas, can_focus=True):
         inner = width - 2
         head = title_row("", "One GPU needs", [], inner, self.has_focus)
         return [[(" ", ""), *row] for row in (head, *draw(self.answer, inner, height - 1, lever, self.mono))]
-
-    def watch_answer(self) -> None:
-        self.redraw()
-
-    def watch_cursor(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()

@@ -57,7 +57,7 @@ def _is_set(line: Line) -> bool:
     return line.value != OPTION[line.name].default
 
 
-class EstimateForm(Canvas, can_focus=True):
+class EstimateForm(Canvas, can_focus=True, drawn=("form", "cursor", "typed")):
     """Keeps the cursor and what is being typed; the screen owns the form."""
 
     form: reactive[Form | None] = reactive(None, repaint=False)
@@ -89,16 +89,3 @@ class EstimateForm(Canvas, can_focus=True):
         shown_rows = drawn[self.first : self.first + room]
         note: Row = [(f"{at + 1} of {len(drawn)}", "muted")] if len(drawn) > room else []
         return [[(" ", ""), *row] for row in (title_row("", "Setup", note, inner, self.has_focus), *shown_rows)]
-
-    def watch_form(self) -> None:
-        self.redraw()
-
-    def watch_cursor(self) -> None:
-        self.redraw()
-
-    def watch_typed(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()

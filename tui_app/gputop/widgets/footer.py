@@ -39,7 +39,7 @@ def position_bar(position: Position, width: int) -> Row:
     return [*start, ("━" * done, "accent"), ("●", "bold accent"), ("─" * (cells - done - 1), "track"), *end]
 
 
-class Footer(Canvas):
+class Footer(Canvas, drawn=("position",)):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
@@ -53,6 +53,3 @@ class Footer(Canvas):
     def rows(self, width: int, height: int) -> list[Row]:
         keys = draw(self.mode, self.control, width, self.name_of_screen)
         return [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
-
-    def watch_position(self) -> None:
-        self.redraw()

@@ -142,7 +142,7 @@ def _scalar(name: str, value: float | None) -> Row:
     )
 
 
-class Header(Canvas):
+class Header(Canvas, drawn=("snapshot", "paused_steps")):
     """Docked on top."""
 
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
@@ -150,9 +150,3 @@ class Header(Canvas):
 
     def rows(self, width: int, height: int) -> list[Row]:
         return draw(self.snapshot, width, self.paused_steps) if self.snapshot else []
-
-    def watch_snapshot(self) -> None:
-        self.redraw()
-
-    def watch_paused_steps(self) -> None:
-        self.redraw()

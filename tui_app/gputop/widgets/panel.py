@@ -38,7 +38,7 @@ def tabs(number: str, width: int) -> Row:
     return row if row_width(row) < width else []
 
 
-class Panel(Canvas, can_focus=True):
+class Panel(Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
     """One numbered part of the main screen."""
 
     number: ClassVar[str] = ""
@@ -73,15 +73,3 @@ class Panel(Canvas, can_focus=True):
         note = tabs(self.number, width) if self.tabbed else self.note(snapshot)
         head = title_row(self.number, self.heading(snapshot), note, width, self.has_focus)
         return [head, *self.content(snapshot, width, height - 1)] if height > 1 else [head]
-
-    def watch_snapshot(self) -> None:
-        self.redraw()
-
-    def watch_tabbed(self) -> None:
-        self.redraw()
-
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
-        self.redraw()

@@ -37,7 +37,7 @@ class PlanTitle(Canvas):
         return [spread(start, end, width), [(" " + shorten(meaning, width - 2), "muted")]]
 
 
-class PlanForm(Canvas, can_focus=True):
+class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):
     """The question."""
 
     ask: reactive[Ask | None] = reactive(None, repaint=False)
@@ -63,21 +63,8 @@ class PlanForm(Canvas, can_focus=True):
         head = title_row("", "Job and split", [], width - 2, self.has_focus)
         return [[(" ", ""), *row] for row in (head, *drawn[first : first + room])]
 
-    def watch_ask(self) -> None:
-        self.redraw()
 
-    def watch_cursor(self) -> None:
-        self.redraw()
-
-    def watch_typed(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()
-
-
-class PlanTable(Canvas, can_focus=True):
+class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     """The ranked configurations, with a cursor and up to four marks."""
 
     planned: reactive[Planned | None] = reactive(None, repaint=False)
@@ -128,19 +115,6 @@ class PlanTable(Canvas, can_focus=True):
         base_s = self.base.step_s if self.base else 0.0
         drawn = plan.table(planned, inner, height - 1, max(self.first, 0), here, self.marked, base_s)
         return [[(" ", ""), *row] for row in (head, *drawn)]
-
-    def watch_planned(self) -> None:
-        self.redraw()
-
-    def watch_cursor(self) -> None:
-        self.redraw()
-
-    def watch_marked(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, _has_focus: bool) -> None:
-        super().watch_has_focus(_has_focus)
-        self.redraw()
 
 
 class PlanParts(Canvas):

@@ -8,7 +8,7 @@ from gputop.feed.snapshot import Snapshot
 from gputop.widgets.panel import Panel
 
 
-class ScrollingPanel(Panel):
+class ScrollingPanel(Panel, drawn=("cursor",)):
     """Keeps ``cursor`` (index of the chosen item) and ``first`` (index of the first item shown)."""
 
     cursor: reactive[int] = reactive(0, repaint=False)
@@ -40,9 +40,6 @@ class ScrollingPanel(Panel):
     def rows(self, width: int, height: int):
         self._keep_in_view()
         return super().rows(width, height)
-
-    def watch_cursor(self) -> None:
-        self.redraw()
 
     def _keep_in_view(self) -> None:
         count = self.item_count(self.snapshot) if self.snapshot else 0

@@ -6,6 +6,7 @@ from gputop_analysis.catalog.params import head_width, shared_width
 from gputop_analysis.vram.setup import Setup
 
 PROJECTED = "heads + 2 kv_heads"
+_UNUSED_BY_LATENT = ("kv_heads", "head_dim", "head_dim in blocks")
 BLOCK = 128
 """Rows that a kernel of FlashAttention works on at once; its workspaces are rounded up to them."""
 
@@ -43,7 +44,8 @@ def dims(setup: Setup) -> dict[str, int]:
         **_latent(setup),
         **_loss_rows(setup),
     }
-    return {name: size for name, size in found.items() if size}
+    unused = _UNUSED_BY_LATENT if shape.mla_kv_rank else ()
+    return {name: size for name, size in found.items() if size and name not in unused}
 
 
 def _loss_rows(setup: Setup) -> dict[str, int]:

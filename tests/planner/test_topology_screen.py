@@ -1,0 +1,59 @@
+"""The topology screen: which servers it lists, what it draws, and the ways to it."""
+
+from dataclasses import replace
+
+import pytest
+from tui_pilot import press, screen_text, settle
+
+from gputop.app.catalog import CatalogApp
+from gputop.feed import topology
+from gputop.render import topology as drawn_topology
+from gputop.render.rows import row_width
+from gputop.screens.strategy import StrategyScreen
+from gputop.screens.topology import TopologyScreen
+from gputop_analysis.topology import presets
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_servers_begin_with_this_machine_and_are_found_by_any_name_of_their_gpu():
+    here = replace(presets.topology(presets.find("dgx-h100")), gpu_model="NVIDIA H100 80GB HBM3", source="the driver")
+    listed = topology.servers(here)
+    assert len(listed) == len(presets.PRESETS) + 1 and listed[0].topology is here
+    assert topology.place_of("H100", listed) == 0
+    found = topology.place_of("H200", listed)
+    assert found is not None and listed[found].name == "dgx-h200"
+    assert topology.place_of("RTX 4090", listed) is None and topology.place_of("X1", listed) is None
+    assert len(topology.servers(None)) == len(presets.PRESETS)
+
+
+@pytest.mark.parametrize("width", [50, 78, 130])
+def test_the_rows_of_a_topology_fit_and_their_codes_have_colours(width):
+    for one in topology.servers(None):
+        assert row_width(drawn_topology.line(one, width, True)) == width
+        rows = drawn_topology.matrix(one.topology, width)
+        assert max(map(row_width, rows)) <= width
+    styles = {text: style for row in rows for text, style in row}
+    assert styles["SYS"] == "high" and styles["NODE"] == "medium"
+    assert drawn_topology.coloured("a NV18 b")[1] == ("NV18", "good")
+
+
+async def test_it_opens_from_the_catalog_and_the_strategy(monkeypatch):
+    monkeypatch.setattr(topology, "this_machine", lambda: None)
+    app = CatalogApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "slash", *"h100-sxm5-80", "enter", "i")
+        assert isinstance(app.screen, TopologyScreen) and "NV18" in screen_text(app)
+        await press(app, pilot, "y", "down")
+        assert app.clipboard == "gputop topo --preset dgx-h100" and "dgx-h200" in screen_text(app)
+        await press(app, pilot, "tab", "end")
+        assert "joined alike by NVLink" in screen_text(app)
+        await press(app, pilot, "escape", "escape", "slash", *"4090", "enter", "enter", "i")
+        assert isinstance(app.screen, TopologyScreen) and "no server with the GeForce RTX 409" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, StrategyScreen)
