@@ -1,6 +1,7 @@
 """Configurations against a GPU's memory: what a file says is estimated, what it leaves open is asked for."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,11 @@ LLAMA = model("llama-3-8b")
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_a_megatron_command_needs_what_the_planner_said(pins, recompute):
     job = Job(LLAMA, seq=4096, global_batch=64)
-    limits = Limits(**{k: (n,) for k, n in pins.items()}, vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(recompute,))
+    pinned: dict[str, Any] = {name: (degree,) for name, degree in pins.items()}
+    limits = Limits(**pinned, vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(recompute,))
     layouts = configurations(job, cluster("H100", 16), limits)
     row = layouts.row(0)
-    degrees = {name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")}
+    degrees: dict[str, Any] = {name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")}
     kind = ("none", "selective", "full")[recompute]
     strategy = Strategy(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
                         global_batch=64, model=LLAMA)  # fmt: skip

@@ -92,7 +92,7 @@ def test_a_script_without_a_step_is_no_success(tmp_path):
 
 def test_a_script_that_takes_too_long_is_stopped(tmp_path):
     done, found = dryrun(tmp_path, "import time; time.sleep(600)", "--timeout", "1")
-    assert done.returncode == 1 and "0 of 10 steps in 1 s" in found["said"]
+    assert done.returncode == 1 and "0 of 30 steps in 1 s" in found["said"]
 
 
 @pytest.fixture
@@ -122,6 +122,16 @@ def test_a_rank_that_never_steps_is_missed(tmp_path):
         builder.step(0, forward=1.0)
     record = RunRecord.open(builder.path)
     assert verdict(trial_of(record), record, 0, "", 5) == (False, "rank 1 of 2 made no step")
+
+
+def test_steps_that_were_made_before_the_time_was_over_count(tmp_path):
+    builder = Builder(tmp_path / "run")
+    builder.hello(0)
+    for _ in range(4):
+        builder.step(0, forward=1.0)
+    record = RunRecord.open(builder.path)
+    works, said = verdict(trial_of(record), record, 130, "4 of 30 steps in 9 s (--timeout)", 30)
+    assert works and said.startswith("4 steps: forward") and "4 of 30" in said
 
 
 @pytest.mark.parametrize(
