@@ -19,7 +19,18 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("run", nargs="?", default="last", metavar="RUN", help="a run's name or directory")
 
     def error(self, message: str) -> NoReturn:
-        raise CliError(f"{message} (`{self.prog} --help` lists the options)")
+        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options)")
+
+    def _meant(self, message: str) -> str:
+        """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word in its name."""
+        wrong = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
+        if not message.startswith("unrecognized arguments") or not wrong:
+            return ""
+        from difflib import get_close_matches  # slow to import, and only a mistake needs it
+
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        near = [name for name in known if wrong[2:] in name[2:].split("-")] or get_close_matches(wrong, known, n=1)
+        return f"did you mean {' or '.join(near[:3])}? " if near else ""
 
 
 def split_command(words: list[str], options_with_value: set[str]) -> tuple[list[str], list[str]]:
