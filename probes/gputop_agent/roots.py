@@ -15,6 +15,7 @@ MAX_ROOTS = 64
 MAX_PASSES = 8
 MAX_DEPTH = 4
 MAX_CHILDREN = 256
+MAX_NODES = 1000  # of a graph that are looked at for a leaf
 WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps the model
 
 owned = set()  # ids of the parameters of known roots
@@ -74,6 +75,18 @@ def look_again():
     for child in children:
         forward.hook(child)
     _frontier = [weakref.ref(child) for child in children]
+
+
+def watch_leaf(loss):
+    """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the loss."""
+    todo = [getattr(loss, "grad_fn", None)]
+    for node in todo:
+        if len(todo) > MAX_NODES:
+            return
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf.grad is not None:
+            return sentinel.watch((leaf,), bare=True)
+        todo += [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
 
 
 def reset():

@@ -20,13 +20,15 @@ class Sentinel:
         self.longest = 0  # most backwards between two of them
         self.overdue = False
         self.backwards = 0  # of the last step that ended by an update unseen
+        self.bare = False  # a tensor of no module: an update may put another one in its place
 
-    def watch(self, parameters):
+    def watch(self, parameters, bare=False):
         """Choose the first parameter that has a gradient."""
         for parameter in parameters:
             if parameter.requires_grad and parameter.is_leaf and parameter.grad is not None:
                 self.reference = weakref.ref(parameter)
                 self.version = parameter._version
+                self.bare = bare
                 return
 
     def optimizer_stepped(self):
@@ -53,7 +55,7 @@ class Sentinel:
         parameter = self.reference()
         if parameter is None:
             self.reference = None
-            return False
+            return self.bare
         version, self.version = self.version, parameter._version
         return version != self.version or parameter.grad is None
 

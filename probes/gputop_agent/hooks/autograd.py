@@ -178,6 +178,8 @@ def _look_after(args):
         steps.book_agent_time(roots.discover)
     elif not C.forwards:
         steps.book_agent_time(roots.look_again)
+    if sentinel.reference is None and not sentinel.events and args:
+        roots.watch_leaf(args[0])
 
 
 def before_grad(args, kwargs):
