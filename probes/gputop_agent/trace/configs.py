@@ -139,7 +139,7 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         fields.pop("head_dim", None)
     elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
         fields["head_dim"] = shape["head_dim"]  # read by the modules though the configuration does not name it
-    if kind == "deepseek_v2" and not shape.get("mla_q_rank"):
+    if kind in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
         fields["attention_bias"] = shape["attention_bias"]
