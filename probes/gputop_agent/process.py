@@ -28,7 +28,7 @@ from . import (
     transport,
 )
 from .hooks import dynamo
-from .state import S
+from .state import SWITCHED_OFF, S
 
 FLUSH_S = 0.2
 
@@ -63,6 +63,8 @@ def at_exit():
         if S.thread_ident > 0 and S.pid == os.getpid() != _ended_pid:
             _ended_pid = os.getpid()
             _end()
+        elif S.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
+            transport.close()
     except Exception:
         guard.failed("at_exit")
 

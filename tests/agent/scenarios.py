@@ -471,6 +471,18 @@ def updated_by_hand():
 
 
 @scenario
+def bare_tensors():
+    weight, source = None, iter(batches())
+    for _ in range(N):
+        x = fetch(source)
+        weight = torch.randn(x.shape[-1], 8, requires_grad=True) if weight is None else weight
+        backward((x @ weight).pow(2).mean())
+        with torch.no_grad():
+            weight -= 1e-3 * weight.grad
+            weight.grad.zero_()
+
+
+@scenario
 def updated_by_hand_late_zero():
     net, source = Net(), iter(batches())
     for _ in range(N):

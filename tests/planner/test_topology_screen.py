@@ -31,7 +31,7 @@ def test_the_servers_begin_with_this_machine_and_are_found_by_any_name_of_their_
     assert len(topology.servers(None)) == len(presets.PRESETS)
 
 
-@pytest.mark.parametrize("width", [50, 78, 130])
+@pytest.mark.parametrize("width", [60, 78, 130])
 def test_the_rows_of_a_topology_fit_and_their_codes_have_colours(width):
     for one in topology.servers(None):
         assert row_width(drawn_topology.line(one, width, True)) == width

@@ -226,8 +226,21 @@ def _count(args, kwargs):
 def _look_for_autocast():
     global _looks
     _looks += 1
+    for device_type in ("cuda", "cpu"):
+        if _autocast_is_on(device_type):
+            S.autocast_seen = _autocast_dtype(device_type)
+            return
+
+
+def _autocast_is_on(device_type):
+    try:
+        return S.torch.is_autocast_enabled(device_type)
+    except TypeError:  # torch before 2.4; later ones warn of what follows, and warnings may be errors
+        return S.torch.is_autocast_enabled() if device_type == "cuda" else S.torch.is_autocast_cpu_enabled()
+
+
+def _autocast_dtype(device_type):
     torch = S.torch
-    if torch.is_autocast_enabled():
-        S.autocast_seen = torch.get_autocast_gpu_dtype()
-    elif torch.is_autocast_cpu_enabled():
-        S.autocast_seen = torch.get_autocast_cpu_dtype()
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device_type)
+    return torch.get_autocast_gpu_dtype() if device_type == "cuda" else torch.get_autocast_cpu_dtype()

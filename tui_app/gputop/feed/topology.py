@@ -1,0 +1,61 @@
+"""What the topology screen lists: this machine where it has GPUs, and the servers that are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.topology.model import Topology
+
+HERE = "this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One line of the list. ``name`` is that of a preset, or ``HERE``."""
+
+    name: str
+    gpu: str
+    topology: Topology
+
+
+def this_machine() -> Topology | None:
+    """As the driver tells it, which can take a while; None without a driver or without GPUs."""
+    from gputop.cli import topo
+    from gputop.cli.errors import CliError
+
+    try:
+        found = topo.this_machine()
+    except CliError:
+        return None
+    return found if found.gpus else None
+
+
+def servers(machine: Topology | None) -> tuple[Server, ...]:
+    """The machine first, where there is one."""
+    here = (Server(HERE, _catalogued(machine.gpu_model), machine),) if machine is not None else ()
+    return here + _known()
+
+
+@lru_cache(maxsize=1)
+def _known() -> tuple[Server, ...]:
+    from gputop_analysis.topology.presets import PRESETS, topology
+
+    return tuple(Server(one.name, one.gpu, topology(one)) for one in PRESETS)
+
+
+def place_of(gpu: str, listed: tuple[Server, ...]) -> int | None:
+    """Where the first server with a GPU is, by any of the GPU's names; None if none has it."""
+    name = _catalogued(gpu)
+    return next((index for index, one in enumerate(listed) if name and one.gpu == name), None)
+
+
+def _catalogued(gpu: str) -> str:
+    from gputop_analysis import catalog
+
+    try:
+        return catalog.gpu(gpu).name if gpu else ""
+    except LookupError:
+        return gpu
