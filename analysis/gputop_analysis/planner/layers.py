@@ -32,7 +32,7 @@ FP8_CAST_BYTES = 4.0
 
 GROUPED_WEIGHT_SLOWDOWN = 1.25
 """Of the weight gradients of several experts in one kernel over single products of their size: A100 1.1 to 1.2, B200
-1.1 to 1.5 with aligned rows (SimuMax's tables of grouped products); the other two products take as long as predicted."""
+1.1 to 1.5 with aligned rows (SimuMax's tables of grouped products, op_efficiency_simumax.csv)."""
 FEW_ROWS, FEW_ROWS_SLOWDOWN = 512, 2.5
 """Tokens of an expert, when they are few and no multiple of 8, make the weight gradient so much slower: B200, 154 rows
 3.6 times, 308 rows 1.7 times slower than aligned ones of their size (SimuMax's table of grouped products)."""
