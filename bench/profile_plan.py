@@ -54,8 +54,8 @@ _MOE = {"experts": True}
 _LATENT = {"experts": True, "mla": True, "shared_experts": 2, "first_dense_layers": 1, **_MHA}
 
 STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
-    "llama": ({}, _MHA, _TIED),
-    "qwen2": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_TIED}),
+    "llama": ({}, _MHA, _TIED, {**_TIED, **_MHA}),
+    "qwen2": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_TIED}, {**_SPLIT_HEADS, **_MHA}),
     "qwen3": ({}, _TIED),
     "gemma2": (_TIED,),
     "gpt2": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
@@ -63,7 +63,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen3_moe": (_MOE,),
     "gemma": (_TIED, {**_TIED, **_MHA}),
     "gemma3_text": (_TIED,),
-    "phi3": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_MHA}),
+    "phi3": (_SPLIT_HEADS, {**_SPLIT_HEADS, **_MHA}, {**_SPLIT_HEADS, **_TIED}),
     "phi": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "gpt_neox": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "opt": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
@@ -71,7 +71,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1}, _LATENT),
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
     "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA}),
-    "olmo2": ({**_SPLIT_HEADS, **_MHA},),
+    "olmo2": ({**_SPLIT_HEADS, **_MHA}, _SPLIT_HEADS),
     "glm4": ({},),
 }
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
