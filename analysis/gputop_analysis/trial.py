@@ -77,6 +77,8 @@ class Trial:
     held: tuple[Held, ...]
     layers: tuple[int, int] | None
     """Layers that ran, and of how many; None where the model was not cut."""
+    not_cut: int = 0
+    """Layers that were asked for where no model of transformers has more; 0: none were, or it was cut."""
     exit_code: int | None = None
     setup: Setup | None = field(default=None, repr=False)
     """What it trains, at its whole depth; None where the model tells no architecture."""
@@ -97,6 +99,7 @@ def trial_of(record: RunRecord) -> Trial:
         timing=timing(view),
         held=tuple(_held(series) for series in view.per_rank.values() if len(series.rows)),
         layers=layers,
+        not_cut=int(cut.get("layers") or 0) if layers is None else 0,
         exit_code=run_state(record, 0)[1],
         setup=_whole(view, layers),
     )

@@ -54,7 +54,7 @@ def describe():
     """The ``dryrun`` entry of the hello."""
     if not steps_wanted():
         return {}
-    return {"dryrun": {"steps": steps_wanted(), "layers": Cut.layers if Cut.whole else None, "of": Cut.whole or None}}
+    return {"dryrun": {"steps": steps_wanted(), "layers": Cut.layers or None, "of": Cut.whole or None}}
 
 
 def _end_when_done(step, *_):

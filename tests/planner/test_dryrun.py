@@ -115,6 +115,17 @@ def test_out_of_memory_is_said_with_rank_and_phase_and_what_held_it(out_of_memor
     assert "weights 16.00" in as_text(found) and json.dumps(found)
 
 
+def test_a_model_that_cannot_be_cut_is_told(tmp_path):
+    builder = Builder(tmp_path / "run")
+    builder.hello(0, dryrun={"steps": 4, "layers": 2, "of": None})
+    for _ in range(4):
+        builder.step(0, forward=1.0)
+    record = RunRecord.open(builder.path)
+    found = as_data(trial_of(record), record, 0, "", "", 4)
+    assert found["ok"] and found["layers"] is None and found["not_cut_to_layers"] == 2
+    assert "not cut: no model of transformers" in as_text(found)
+
+
 def test_a_rank_that_never_steps_is_missed(tmp_path):
     builder = Builder(tmp_path / "run")
     builder.hello(0, world_size=2)

@@ -26,6 +26,9 @@ def _line(label: str, text: str) -> str:
 
 
 def _cut(found: dict[str, Any]) -> list[str]:
+    if found["not_cut_to_layers"]:
+        said = f"not cut: no model of transformers with more than {found['not_cut_to_layers']} layers is in it"
+        return [_line("depth", f"{said}; it ran as it is")]
     if found["layers"] is None:
         return []
     return [
