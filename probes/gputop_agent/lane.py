@@ -7,6 +7,7 @@ would have: every 100 ms, the records of five times 20 ms one after the other, a
 turn.
 """
 
+from array import array
 from operator import sub
 from time import thread_time_ns
 
@@ -17,11 +18,10 @@ from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
 from .steps import FOLD_NS, F
 
-#: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step
-marks = []
+marks = L.marks
 sizes = []  # of the batches of the steps in ``marks``: a shape, or what ``batch.count`` says
 losses = []  # of the steps in ``marks``; None: not known
-cpu_marks = []  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
+cpu_marks = array("q")  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
 cuts = []  # (times noted by then, the thread's CPU time): a record ends here
 pauses = []  # (times noted by then, nanoseconds) of the garbage collector
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward

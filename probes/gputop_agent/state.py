@@ -6,6 +6,8 @@ thread reads; what must not be torn is changed under ``S.lock``.
 
 import os
 import threading
+from array import array
+from time import monotonic_ns
 from typing import Any
 
 from . import wire
@@ -75,7 +77,10 @@ class Lane:
         "from_step",
         "ident",
         "iterator_id",
+        "marks",
         "most",
+        "note",
+        "now",
         "optimizer_id",
         "path",
         "probing",
@@ -85,6 +90,10 @@ class Lane:
     )
 
     def __init__(self):
+        #: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step
+        self.marks = array("q")  # plain numbers: as objects they would take five times the cache
+        self.note = self.marks.append
+        self.now = monotonic_ns
         self.ident = NOT_ACTIVE  # of the training thread
         self.iterator_id = 0
         self.optimizer_id = 0

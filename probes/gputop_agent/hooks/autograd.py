@@ -14,13 +14,15 @@ from gputop_agent.steps import F
 
 from . import optimizer
 
+_compiling: Any = None
 dispatch_modes: Any = None
 tensor_type: Any = None
 
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
-    global dispatch_modes, tensor_type
+    global _compiling, dispatch_modes, tensor_type
+    _compiling = guard.compiling_flags()
     tensor_type = torch.Tensor
     dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
@@ -33,20 +35,17 @@ def _timed_backward(original):
 
     That is a backward with nothing around it that follows the forward of a known module.
     """
-    compiling = guard.compiling_flags()
-    where = "backward"
-    failed = guard.failed
 
     def wrapper(*args, **kwargs):
         token, cpu_ns, fast, noted = None, 0, False, False
         try:
-            turn = len(marks) & 7
+            turn = len(L.marks) & 7
             if turn == 4 and get_ident() == L.ident:
                 noted = True
-                marks.append(monotonic_ns())
+                L.note(L.now())
                 if L.probing:
                     cpu_marks.append(thread_time_ns())
-            elif not compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
+            elif not _compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
                 if turn == 5:  # inside another backward
                     pass
                 elif marks:
@@ -78,16 +77,16 @@ def _timed_backward(original):
                     stack.append(OTHER)
                     S.phase = BACKWARD
         except Exception:
-            failed(where)
+            guard.failed("backward")
         try:
             return original(*args, **kwargs)
         finally:
             if noted:
                 try:
-                    if len(marks) & 7 == 5:
+                    if len(L.marks) & 7 == 5:
                         if L.probing:
                             cpu_marks.append(thread_time_ns())
-                        marks.append(monotonic_ns())
+                        L.note(L.now())
                         loss: Any = args[0] if args else None
                         value = None
                         try:
@@ -103,7 +102,7 @@ def _timed_backward(original):
                         lane.leave()
                         after_backward((0, L.cpu_ns), args, None)
                 except Exception:
-                    failed(where)
+                    guard.failed("backward")
             elif fast:
                 try:
                     now = monotonic_ns()
@@ -121,12 +120,12 @@ def _timed_backward(original):
                     elif args:
                         note_loss(args[0])
                 except Exception:
-                    failed(where)
+                    guard.failed("backward")
             elif token is not None:
                 try:
                     after_backward(token, args, None)
                 except Exception:
-                    failed(where)
+                    guard.failed("backward")
 
     return guard.dress(wrapper, original)
 

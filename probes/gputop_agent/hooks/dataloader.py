@@ -9,7 +9,7 @@ from typing import Any
 from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps
 from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import L, marks, sizes
+from gputop_agent.lane import L, sizes
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import DATA, EVAL, H2D, S
 
@@ -33,27 +33,24 @@ def _timed_next(original):
     That is a fetch by the training loop itself, with nothing around it and nothing undecided. Torch's own code between
     our hooks leaves the caches cold, and then every call of a Python function costs about a microsecond.
     """
-    is_grad_enabled = S.torch.is_grad_enabled
-    compiling = guard.compiling_flags()
-    where = "__next__"
 
     def wrapper(self):
         token, booked, noted, now = None, -1, False, 0
         try:
-            turn = len(marks)
+            turn = len(L.marks)
             if turn and not turn & 7 and id(self) == L.iterator_id:
-                now = monotonic_ns()
+                now = L.now()
                 noted = now < L.until_ns or lane.cut(now)
             if noted:
-                marks.append(now)
-            elif get_ident() == S.thread_ident and (turn or not compiling["_is_compiling_flag"]):
+                L.note(now)
+            elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
                 if not turn:
                     pass
                 elif turn & 7 or id(self) != L.iterator_id:
                     lane.leave()
                 else:
                     lane.settle(now)
-                if stack or C.unsure or S.manual or not is_grad_enabled():
+                if stack or C.unsure or S.manual or not forward.is_grad_enabled():
                     token = before_fetch((self,), None)
                 else:
                     now = monotonic_ns()
@@ -76,7 +73,7 @@ def _timed_next(original):
             elif not S.thread_ident:
                 token = before_fetch((self,), None)
         except Exception:
-            failed(where)
+            guard.failed("__next__")
         result = None
         try:
             result = original(self)
@@ -84,7 +81,7 @@ def _timed_next(original):
         finally:
             if noted:
                 try:
-                    turn, shape = len(marks), None
+                    turn, shape = len(L.marks), None
                     if type(result) is L.batch_type and turn <= L.most:
                         try:
                             value: Any = result
@@ -95,9 +92,9 @@ def _timed_next(original):
                             pass
                     if shape and turn & 7 == 1:
                         sizes.append(shape)
-                        marks.append(monotonic_ns())
+                        L.note(L.now())
                     elif turn & 7 == 1 and lane.note_batch(result):
-                        marks.append(monotonic_ns())
+                        L.note(L.now())
                     else:
                         if result is None:  # the end of an epoch is nothing out of turn
                             lane.settle()
@@ -105,13 +102,13 @@ def _timed_next(original):
                             lane.leave()
                         after_fetch((0, L.booked, True), (self,), result)
                 except Exception:
-                    failed(where)
+                    guard.failed("__next__")
             elif booked >= 0:
                 try:
                     if result is None or len(stack) != 1:
                         after_fetch((0, booked, True), (self,), result)
                     else:
-                        samples, tokens = count(result)
+                        samples, tokens = batch.count(result)
                         C.samples += samples
                         C.tokens += tokens
                         now = monotonic_ns()
@@ -127,14 +124,13 @@ def _timed_next(original):
                         if C.iterator_id != id(self) or S.want_batch:
                             _look_at(self, result, totals[DATA] - booked)
                 except Exception:
-                    failed(where)
+                    guard.failed("__next__")
             elif token is not None:
                 try:
                     after_fetch(token, (self,), result)
                 except Exception:
-                    failed(where)
+                    guard.failed("__next__")
 
-    count, failed = batch.count, guard.failed
     return guard.dress(wrapper, original)
 
 

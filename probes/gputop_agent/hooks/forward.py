@@ -49,10 +49,10 @@ class CallSlot:
         call = self.inner or module._call_impl
         token, booked, cpu_ns, noted = None, -1, 0, False
         try:
-            turn = len(marks) & 7
+            turn = len(L.marks) & 7
             if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
                 noted = True
-                marks.append(monotonic_ns())
+                L.note(L.now())
                 if L.probing:
                     cpu_marks.append(thread_time_ns())
             elif get_ident() != S.thread_ident:
@@ -100,10 +100,10 @@ class CallSlot:
         finally:
             if noted:
                 try:
-                    if len(marks) & 7 == 3:
+                    if len(L.marks) & 7 == 3:
                         if L.probing:
                             cpu_marks.append(thread_time_ns())
-                        marks.append(monotonic_ns())
+                        L.note(L.now())
                     else:
                         lane.leave()
                         after(self, (0, FORWARD, False, L.booked, L.cpu_ns))

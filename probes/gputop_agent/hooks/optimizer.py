@@ -32,8 +32,8 @@ def install(torch):
 def before_step(optimizer, args, kwargs):
     """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
     try:
-        if len(marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
-            marks.append(monotonic_ns())
+        if len(L.marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
+            L.note(L.now())
             return None
         if is_compiling():
             return None
@@ -66,8 +66,8 @@ def before_step(optimizer, args, kwargs):
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
     try:
-        if len(marks) & 7 == 7:  # another one's, or a step inside this one, would have ended the lane at its beginning
-            marks.append(monotonic_ns())
+        if len(L.marks) & 7 == 7:  # another one's, or one inside this, would have ended the lane when it began
+            L.note(L.now())
         elif get_ident() == S.thread_ident and not is_compiling():
             _end(optimizer)
     except Exception:
