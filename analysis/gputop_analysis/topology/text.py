@@ -10,7 +10,7 @@ from gputop_analysis.topology.model import CODES, Topology, advice
 def as_text(one: Topology, width: int = 80) -> str:
     """The links of a node as `nvidia-smi topo -m` draws them, the codes that occur, and the advice."""
     head = f"{len(one.gpus)} x {one.gpu_model or 'GPU'}" + (f", NVLink domain of {one.domain}" if one.domain else "")
-    lines = [head, f"from {one.source}", "", *matrix(one, width), ""]
+    lines = [head, *textwrap.wrap(f"from {one.source}", width), "", *matrix(one, width), ""]
     seen = {code for row in one.links for code in row} - {"X"}
     lines += [f"  {code:<5} {meaning}" for code, meaning in CODES.items() if code in seen]
     if any(code.startswith("NV") for code in seen):
