@@ -208,6 +208,7 @@ def test_no_time_is_claimed_for_an_optimizer_on_a_gpu_synthetic(tmp_path):
         ({"debug": {"anomaly": 0.6}}, "anomaly mode"),
         ({"debug": {"profiler": 0.9}}, "torch.profiler"),
         ({"debug": {"trace": "coverage.tracer"}}, "coverage.tracer"),
+        ({"debug": {"profile": "__main__"}}, "sys.setprofile() of the script"),
         ({"debug": {"tracemalloc": True}}, "tracemalloc"),
         ({"device": "cuda", "env": {"CUDA_LAUNCH_BLOCKING": "1"}}, "CUDA_LAUNCH_BLOCKING=1"),
         ({"world_size": 2, "env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "TORCH_DISTRIBUTED_DEBUG=DETAIL"),

@@ -146,6 +146,8 @@ def _exit_advice(number: int | None, out_of_memory: bool, by_user: bool) -> str:
         return "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look at /dev/shm (df -h)"
     if number == signal.SIGABRT:
         return "native code gave up: the reason stands in the output just before; NCCL's watchdog ends runs in this way"
+    if number == signal.SIGINT:
+        return "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or the script's own"
     if number == signal.SIGTERM:
         return "somebody asked it to end: the scheduler at its time limit, or a launcher after another rank had failed"
     return "the script chose this code: its last lines of output say why (`gputop open` shows them)"

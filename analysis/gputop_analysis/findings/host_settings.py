@@ -74,7 +74,8 @@ def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input
     )
     for key, what, fix in tools:
         if debug.get(key):
-            name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(key, str(debug[key]))
+            own = f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
+            name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(key, own)
             yield name, fix, Input(name, "on", "", f"{name} {what}, as rank {rank} said at its first step")
 
 

@@ -26,10 +26,12 @@ def find_record(name: str) -> Path:
 
 
 def shell_name(run_dir: Path) -> str:
-    """What to type for this run: its name where that is enough, else its directory."""
+    """What to type for this run: its name where that is enough, else its directory, quoted as a shell needs it."""
+    import shlex
+
     from gputop_probes.runs import runs_dir
 
-    return run_dir.name if run_dir.parent == runs_dir() else str(run_dir)
+    return run_dir.name if run_dir.parent == runs_dir() else shlex.quote(str(run_dir))
 
 
 def find_readable(name: str) -> Path:
