@@ -152,7 +152,7 @@ def _phase(traceback):
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_filename == HIDDEN_FILE:
-            phase = _PHASE_OF.get(traceback.tb_frame.f_locals.get("where", "forward"), "comm")
+            phase = _phase_of_wrapper(traceback.tb_frame.f_locals)
         elif code.co_name == "wrapper" and code.co_filename.endswith(_OPTIMIZER_FILE):
             phase = "optimizer"
         elif code.co_name == "backward" and code.co_filename.endswith(_TENSOR_FILE):
@@ -161,6 +161,13 @@ def _phase(traceback):
             phase = "forward"
         traceback = traceback.tb_next
     return phase
+
+
+def _phase_of_wrapper(names):
+    """By what ``guard.around`` calls its function, or by the function that a wrapper written out holds."""
+    if "where" in names:
+        return _PHASE_OF.get(names["where"], "comm")
+    return _PHASE_OF.get(getattr(names.get("original"), "__name__", ""), "forward")
 
 
 def _site(frames):
