@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
-from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served
+from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -169,5 +169,6 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
         "strategies": rows,
         "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
+        **told(options),
         **({"what_if": [one.to_json() for one in what_if(plan, plan.pick)]} if options.what_if else {}),
     }

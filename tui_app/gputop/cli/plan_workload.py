@@ -17,9 +17,27 @@ if TYPE_CHECKING:
     from gputop_analysis.workloads.presets import Workload
 
 
+NAMES = (
+    "pretrain",
+    "finetune",
+    "lora",
+    "rlhf",
+    "long-context",
+    "moe",
+    "inference-batch",
+    "inference-streaming",
+    "cheapest",
+)
+
+
+def told(options: argparse.Namespace) -> dict[str, Any]:
+    """The preset and its settings for JSON; nothing without one."""
+    return {} if options.workload is None else {"workload": options.workload, "settings": options.workload_settings}
+
+
 def add_workload(parser: Parser) -> None:
     """The options of a workload."""
-    parser.add_argument("--workload", metavar="NAME", help="preset settings: pretrain, finetune, lora, rlhf, ...")
+    parser.add_argument("--workload", metavar="NAME", help=f"preset settings: {', '.join(NAMES)}")
     parser.add_argument("--prompt", type=int, metavar="TOKENS", help="that come in with a request (inference, rlhf)")
     parser.add_argument("--output", type=int, metavar="TOKENS", help="that are generated for it")
     parser.add_argument("--first-token-ms", type=float, metavar="MS", help="inference: longest wait for an answer")
@@ -45,7 +63,7 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
         one = presets.workload(options.workload)
     except LookupError as error:
         raise CliError(error.args[0]) from None
-    used = _fill(options, one, gpus)
+    used = options.workload_settings = _fill(options, one, gpus)
     _check(options, one)
     print(f"gputop: workload {presets.said(one, used)}", file=sys.stderr)
     return one
@@ -99,7 +117,7 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     if options.json:
-        head = {"model": model.name, "gpu": wanted.gpu, "gpus": gpus, "workload": options.workload}
+        head = {"model": model.name, "gpu": wanted.gpu, "gpus": gpus, **told(options)}
         head |= {"prompt_tokens": asked.prompt, "output_tokens": asked.output, "dtype": asked.dtype}
         rows = [one.to_json() for one in found[: options.top]]
         print(json.dumps({**head, "configurations": len(found), "servers": rows}, indent=2))
@@ -120,7 +138,7 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
         raise CliError(str(error)) from None
     if options.json:
         head = {"model": plan.job.model.name, "gpu": plan.cluster.device.name, "gpus": plan.cluster.gpus}
-        head |= {"workload": "rlhf", "prompt_tokens": options.prompt, "output_tokens": options.output}
+        head |= {**told(options), "prompt_tokens": options.prompt, "output_tokens": options.output}
         head |= {"global_batch": plan.job.global_batch, "fitting": len(found)}
         print(json.dumps({**head, "iterations": [one.to_json() for one in found[: options.top]]}, indent=2))
         return 0
