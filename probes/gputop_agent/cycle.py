@@ -32,6 +32,10 @@ class Cycle:
         self.evaluated = False  # an evaluation forward followed the last fetch
         # -- the loss computed between a forward's end and its backward
         self.gap_began = 0  # the surrounding phase's total at the forward's end
+        # -- what runs between two forwards that evaluate
+        self.eval_began = 0  # the total of "other" at the end of the last of them
+        self.eval_forward_ns = 0
+        self.eval_seen: Any = None
         # -- input
         self.last_fetch_step = -100
         self.iterator_id = 0  # of the DataLoader's iterator that was asked last

@@ -10,7 +10,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from gputop_agent import batch, checkup, clock, device, events, guard, lane, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, SAMPLES, TOKENS, stack, totals
+from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, cpu_marks, marks
 from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
@@ -191,7 +191,10 @@ def before(slot, module, args, kwargs):
         phase, soft = EVAL, (graded or training) and not S.torch.is_inference_mode_enabled()
         C.graphed += graded and soft and not training
     cpu_ns = thread_time_ns() if F.probing else 0
+    within = S.phase
     clock.enter(phase)
+    if phase == EVAL and not soft and within == OTHER:
+        _book_evaluation()
     return depth, phase, soft, totals[phase], cpu_ns
 
 
@@ -214,6 +217,19 @@ def after(slot, token):
     else:
         C.evaluated = C.unsure = True
         C.flags |= wire.F_EVAL
+        C.eval_began, C.eval_forward_ns, C.eval_seen = totals[OTHER], totals[EVAL] - booked, _seen()
+
+
+def _book_evaluation():
+    """What ran between two forwards that evaluate is evaluation, if it took no longer than a metric would."""
+    gap_ns = totals[OTHER] - C.eval_began
+    if gap_ns <= C.eval_forward_ns and C.eval_seen == _seen():
+        clock.move(gap_ns, OTHER, EVAL)
+
+
+def _seen():
+    """Differs where a step ended, or training went on, between two moments."""
+    return S.step, id(C.cut), C.forwards, C.backwards, totals[OPTIMIZER_STEPS]
 
 
 def _count(args, kwargs):
