@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from gputop_analysis.workloads.presets import Workload
 
 
-NAMES = (
-    "pretrain",
-    "finetune",
-    "lora",
-    "rlhf",
-    "long-context",
-    "moe",
-    "inference-batch",
-    "inference-streaming",
-    "cheapest",
-)
-
-
 def told(options: argparse.Namespace) -> dict[str, Any]:
     """The preset and its settings for JSON; nothing without one."""
     return {} if options.workload is None else {"workload": options.workload, "settings": options.workload_settings}
@@ -37,7 +24,10 @@ def told(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_workload(parser: Parser) -> None:
     """The options of a workload."""
-    parser.add_argument("--workload", metavar="NAME", help=f"preset settings: {', '.join(NAMES)}")
+    from gputop_analysis.workloads.presets import WORKLOADS
+
+    names = ", ".join(one.name for one in WORKLOADS)
+    parser.add_argument("--workload", metavar="NAME", help=f"preset settings: {names}")
     parser.add_argument("--prompt", type=int, metavar="TOKENS", help="that come in with a request (inference, rlhf)")
     parser.add_argument("--output", type=int, metavar="TOKENS", help="that are generated for it")
     parser.add_argument("--first-token-ms", type=float, metavar="MS", help="inference: longest wait for an answer")
