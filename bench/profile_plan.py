@@ -70,18 +70,18 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "deepseek_v2": (_LATENT, {**_LATENT, "q_rank": True}),
     "deepseek_v3": ({**_LATENT, "q_rank": True, "shared_experts": 1}, _LATENT),
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
-    "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA}),
     "olmo2": ({**_SPLIT_HEADS, **_MHA}, _SPLIT_HEADS),
     "glm4": ({},),
 }
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
 """Families that get fused losses in every way of training, and the usual targets of LoRA."""
-ENCODERS = ("bert", "t5")
+ENCODERS = ("bert",)
+"""No T5: a log has one stack of repeated layers, and there are two."""
 MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 ALL_LINEAR = ("all-linear",)
 ATTENTION = ("q_proj", "v_proj")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "t5", "deepseek_v2", "deepseek_v3")
+FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "deepseek_v2", "deepseek_v3")
 """Families whose projections have other names: adapters go on all linear layers."""
 
 

@@ -52,6 +52,7 @@ def deepen(log: EventLog, layers: int) -> EventLog:
         raise ValueError(f"a trace of {traced} layers cannot stand for {layers}: it takes {TRACED}")
     sections = [section for span in spans(log, len(log.events)) for section in _sections(log, *span[:3])]
     owner = _owners(log, sections)
+    log, sections = _postponed(log, sections, owner)
     twin = _twins(log, sections, owner)
     return _write(log, sections, owner, twin, layers)
 
@@ -100,6 +101,28 @@ def _owners(log: EventLog, sections: list[Section]) -> _Ints:
         made = log.events[start:end]
         owner[made[made > 0]] = layer
     return owner
+
+
+def _postponed(log: EventLog, sections: list[Section], owner: _Ints) -> tuple[EventLog, list[Section]]:
+    """With what no layer made and the lower middle layer alone frees, freed when the first layer's turn comes.
+
+    Such is the mask of every other layer (Gemma 2), which goes in the backward of the last layer that uses it.
+    """
+    events, moved = log.events.copy(), list(sections)
+    for at, (above, lower, first) in enumerate(zip(sections, sections[1:], sections[2:], strict=False), 1):
+        if (above.layer, lower.layer, first.layer) != (UPPER, LOWER, FIRST):
+            continue
+        own = events[lower.start : lower.end]
+        lone = _frees_of_none(own, owner)
+        if lone.sum() != _frees_of_none(events[above.start : above.end], owner).sum():
+            edge = lower.end - int(lone.sum())
+            events[lower.start : lower.end] = np.concatenate([own[~lone], own[lone]])
+            moved[at : at + 2] = lower._replace(end=edge), first._replace(start=edge)
+    return replace(log, events=events), moved
+
+
+def _frees_of_none(events: npt.NDArray[np.int32], owner: _Ints) -> npt.NDArray[np.bool_]:
+    return (events < 0) & (owner[np.abs(events)] < 0)
 
 
 def _twins(log: EventLog, sections: list[Section], owner: _Ints) -> _Ints:

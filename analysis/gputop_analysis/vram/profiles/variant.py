@@ -95,7 +95,6 @@ def _structure(shape: ModelShape) -> str:
     said = (
         "tied" if shape.tied_embeddings else "",
         "mha" if kv_heads == shape.heads else "",
-        "gated" if shape.gated_mlp and shape.family == "t5" else "",
         "bias" if shape.attention_bias else "",
         f"moe{shape.shared_experts or ''}" if shape.experts else "",
         f"dense{shape.first_dense_layers}" if shape.experts and shape.first_dense_layers else "",
