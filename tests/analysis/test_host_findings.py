@@ -231,6 +231,16 @@ def test_aids_that_are_off_or_change_nothing(tmp_path, hello):
     assert "HO16" not in found(plain(tmp_path, **hello))
 
 
+@pytest.mark.parametrize(("pauses", "habit"), [(2, False), (40, True)])
+def test_pauses_that_came_twice_are_no_habit_of_the_loop(tmp_path, pauses, habit):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    long = np.random.default_rng(0).choice(np.arange(20, 200), pauses, replace=False)
+    for step in range(200):
+        build.step(forward=6.0, backward=9.0, other=3000.0 if step in long else 0.2)
+    assert ("HO06" in found(build)) is habit
+
+
 def test_host_code_without_a_line_is_an_info(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

@@ -37,9 +37,17 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
         found,
         who,
         f"{_names(waiting)} in {_collective(collective)}" if waiting and collective else "",
-        f"look at {line or 'the stacks of all ranks'}: every rank must reach the same collective; a condition on the "
-        "rank, an uneven number of batches or a blocking call on one rank keeps it from there",
+        _advice(view, line),
         confidence=0.95 if rank is not None and len(dumps) > 1 else 0.7,
+    )
+
+
+def _advice(view: RunView, line: str | None) -> str:
+    if view.world_size == 1:
+        return f"look at {line or 'the stacks'}: what it waits for (a lock, a queue, a process, a server) does not come"
+    return (
+        f"look at {line or 'the stacks of all ranks'}: every rank must reach the same collective; a condition on the "
+        "rank, an uneven number of batches or a blocking call on one rank keeps it from there"
     )
 
 

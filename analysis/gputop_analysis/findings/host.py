@@ -15,6 +15,7 @@ from gputop_analysis.findings.shares import (
     on_device,
     only_on,
     run_queue,
+    share_over,
     some_ranks,
     typical,
     whole_share,
@@ -22,6 +23,7 @@ from gputop_analysis.findings.shares import (
 )
 from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.model import Finding, Input
+from gputop_analysis.series import RankSeries
 from gputop_analysis.view import Array, RunView
 
 
@@ -102,6 +104,9 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+PAUSE, HABIT = 20, 3
+"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
+
 TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
 """Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
 
@@ -116,7 +121,16 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
         return device_share(view, rank, "other")
     queue = run_queue(view, rank)
     waiting = queue.value if queue else 0.0
-    return whole_share(view, rank, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    series = view.per_rank[rank]
+    mask = series.after_set_up & ~_accidents(series)
+    return share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+
+
+def _accidents(series: RankSeries) -> Array:
+    """Pauses that came once or twice, such as a hang that was over or a wait for a child: no step's habit."""
+    step_ns = series.rows["wall_ns"] / series.n_steps
+    long = series.after_set_up & (step_ns > PAUSE * np.median(step_ns))
+    return long if long.sum() < HABIT else np.zeros_like(long)
 
 
 def _users_own_ns(rows: Array) -> Array:
