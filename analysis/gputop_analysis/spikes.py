@@ -21,7 +21,8 @@ TOGETHER_STEPS = 5
 """Jumps no further apart than this many steps (or than neighbouring points) belong together."""
 NUMERIC = ("loss", "grad_norm", "loss_scale", "lr")
 """Quantities that can make an instability; step time and memory only go along with one."""
-LR_JUMP = 2.0
+LR_JUMP = 2.001
+"""More than twofold: the second step of a linear warm-up from nothing has twice the first one's rate."""
 
 
 @dataclass(frozen=True, slots=True)

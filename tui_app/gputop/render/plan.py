@@ -27,8 +27,8 @@ MARKS = "ABCD"
 PICK = "✓"
 """Before the strategy to run."""
 WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 9, "$/Mtok": 8, "of now": 8}
-NAME = 26
-"""Columns that a strategy's name should have."""
+NAME, WIDEST_NAME = 26, 44
+"""Columns that a strategy's name should have, and more than which would part it from its figures."""
 
 
 def form(ask: Ask, cursor: int, width: int, focused: bool, typed: str | None = None) -> list[Row]:
@@ -94,6 +94,7 @@ def table(
 ) -> list[Row]:
     """The configurations from ``first`` on; ``base_s`` is the live run's step."""
     shown = columns(width, base_s > 0, planned.usd_per_gpu_hour is not None)
+    width = min(width, WIDEST_NAME + sum(WIDTHS[name] for name in shown))
     rows = [heading(width, shown)]
     for index, one in list(enumerate(planned.choices))[first : first + height - 1]:
         pick = PICK if planned.pick is not None and one.index == planned.pick.index else " "

@@ -142,7 +142,9 @@ class StrategyScreen(Moving, Screen[None]):
         self.query_one(PlanParts).show(table.planned, table.chosen, table.compared)
 
     def _title(self) -> None:
-        meaning = "space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
+        meaning = (
+            "✓ is the one to run; space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
+        )
         self.query_one(PlanTitle).show(self.ask, self._source, meaning)
 
     # ---- moving

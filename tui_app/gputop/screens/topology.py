@@ -15,7 +15,7 @@ from gputop.screens.page import bindings
 from gputop.widgets.footer import Footer
 from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTitle
 
-SAID = "links between GPUs and network cards: this machine where it has GPUs, and servers to buy or rent"
+SAID = "this machine where it has GPUs, and servers to buy or rent"
 
 
 class MachineRead(Message):

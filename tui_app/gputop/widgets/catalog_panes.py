@@ -11,7 +11,7 @@ from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 from gputop_analysis.catalog.listing import Listed
 
-FOOTNOTE = "TFLOPS: dense, 16-bit · $/h: median of published rents of one GPU · ?: a figure is not confirmed"
+FOOTNOTE = "TFLOPS: dense, 16-bit · $/h: median of published rents · ?: not confirmed"
 
 
 class CatalogTitle(Canvas):

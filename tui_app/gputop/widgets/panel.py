@@ -16,7 +16,7 @@ def title_row(number: str, title: str, note: Row, width: int, focused: bool) -> 
     rule = "accent" if focused else "rule"
     start: Row = [
         (number, rule if focused else "muted"),
-        (" " + title + " ", "bold accent" if focused else "bold text"),
+        (" " * bool(number) + title + " ", "bold accent" if focused else "bold text"),
     ]
     room = width - row_width(start) - 3
     note = note if row_width(note) <= room else []
