@@ -133,6 +133,24 @@ def test_batches_in_many_pieces(tmp_path):
     assert "collate_fn, now pad" in unpacking.fix
 
 
+@pytest.mark.parametrize(("tensors", "ids"), [(2, ["IN04"]), (30, ["IN04", "IN10"])])
+def test_few_tensors_that_wait_for_a_core_are_no_pieces(tmp_path, tensors, ids):
+    build = waiting(tmp_path, batch={"shapes": {str(one): [8] for one in range(tensors)}})
+    looks(build, fetching=40, unpacking=38)
+    workers(build, cpu=0.3)
+    of_rank(build, run_wait_ns_total=(0, 0.5e9))
+    assert sorted(found(build)) == ids
+
+
+def test_workers_that_are_late_in_any_case_are_named_on_a_full_machine(tmp_path):
+    build = waiting(tmp_path)
+    of_rank(build, run_wait_ns_total=(0, 0.2e9))
+    assert "IN01" not in found(build)
+    looks(build, empty=55, fetching=50)
+    workers(build, cpu=0.2)
+    assert found(build)["IN01"].severity == "high"
+
+
 def test_workers_that_compute_while_a_batch_is_handed_over_are_not_idle(tmp_path):
     build = waiting(tmp_path)
     looks(build, fetching=40, unpacking=38)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.findings.input_looks import epoch_starts
+from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, epoch_starts, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
     Queue,
@@ -74,17 +74,17 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
         return None
     loader = view.hello(wait.rank).get("dataloader") or {}
-    workers = loader.get("num_workers")
+    count = loader.get("num_workers")
     queue = run_queue(view, wait.rank)
-    if workers and queue and queue.share.low > STARVED:
+    if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait):
         return None
-    handed_over_ms = wait.mean_ms if workers else without_queueing(view, wait.rank, per_batch_ms(view, wait))
+    handed_over_ms = wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
-        "info" if workers is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
+        "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; loader at {loader_site(loader)} has num_workers={workers}" if workers is not None else ""),
+        + (f"; loader at {loader_site(loader)} has num_workers={count}" if count is not None else ""),
         more_workers(view, wait, loader),
         rank=everybody(view),
         site=loader.get("site"),
@@ -93,6 +93,14 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof("data wait", 0.10, wait_source(wait)),
     )
+
+
+def _late_in_any_case(view: RunView, wait: Share) -> bool:
+    """Whether no batch is ready at most fetches, for longer than the workers themselves wait for a core."""
+    seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
+    if seen is None or crew is None or seen.looks < ENOUGH_LOOKS or wait.share.low - crew.queued <= 0.10:
+        return False
+    return surely(seen.empty, seen.looks) > 0.5 and surely(seen.fetching - seen.unpacking, seen.looks) > 0.5
 
 
 @finding(

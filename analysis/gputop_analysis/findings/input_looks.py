@@ -119,6 +119,8 @@ class Workers:
     read_bytes_per_s: float
     """From storage, all of them together."""
     samples: int
+    queued: float = 0.0
+    """Part of the time in which one of them waited for a core on average, 0 to 1."""
 
 
 @once_per_view
@@ -152,4 +154,5 @@ def _workers(rows: Array) -> Workers | None:
         float(np.mean(rows["state"] == ord("D"))),
         float(read.sum()) / lasted,
         len(rows),
+        float(np.maximum(np.diff(rows["run_wait_ns_total"])[same], 0).sum() / 1e9 / seconds.sum()),
     )

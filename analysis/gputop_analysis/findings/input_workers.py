@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputop_analysis.findings.input import data_wait, loader_site, more_workers, per_batch_ms, severity_of, wait_source
+from gputop_analysis.findings.input import (
+    STARVED,
+    data_wait,
+    loader_site,
+    more_workers,
+    per_batch_ms,
+    severity_of,
+    wait_source,
+)
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, without_queueing
+from gputop_analysis.findings.shares import Share, everybody, run_queue
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -21,6 +29,8 @@ IDLE = 0.60
 MOSTLY = 0.5
 READ_MS = 3.0
 """Taking a ready batch costs the training so much in any case (shared memory, unpickling)."""
+MANY_TENSORS = 8
+"""In a batch: of fewer, the handing over is soon done where there are cores for it."""
 
 
 def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str, Any]] | None:
@@ -162,8 +172,9 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
     if not enough or crew.cpu >= IDLE:
         return None
-    if without_queueing(view, wait.rank, per_batch_ms(view, wait)) < READ_MS:
-        return None  # the worker that hands the batch over waits for a core as well (IN04)
+    queue = run_queue(view, wait.rank)
+    if queue and queue.share.low > STARVED and _tensors(view, wait.rank) < MANY_TENSORS:
+        return None  # the worker that hands the batch over waits for a core (IN04)
     part = seen.unpacking / seen.fetching
     won = max(0.0, part * wait.ms.value)
     return spec.make(
@@ -191,3 +202,8 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
             Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
         ),
     )
+
+
+def _tensors(view: RunView, rank: int) -> int:
+    """Of a batch; many where it is not known."""
+    return len((view.hello(rank).get("batch") or {}).get("shapes") or ()) or MANY_TENSORS
