@@ -21,6 +21,8 @@ def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: Li
     """Give the model storages as its data parallelism has them, make it known to the tracker, and wrap it."""
     sharding, world = sharding_of(setup)
     refuse(setup)
+    if int((setup.get("parallel") or {}).get("cp") or 1) > 1:
+        notes.append("CP: a rank has its part of the sequence; what attention receives of others' is not counted")
     if world == 1 or sharding == "none":
         build.materialize(model)
         tracker.attach(model, head)
@@ -40,9 +42,10 @@ def refuse(setup: Setup) -> None:
     """
     parallel = setup.get("parallel") or {}
     sharding, world = sharding_of(setup)
-    split = [name for name in ("tp", "pp", "cp", "ep") if int(parallel.get(name) or 1) > 1]
-    if split:
-        raise ValueError("%s is not traced; the formula tier knows it" % " x ".join(name.upper() for name in split))
+    if int(parallel.get("ep") or 1) > 1:
+        raise ValueError("EP is not traced; the formula tier knows it")
+    if int(parallel.get("cp") or 1) > 1 and (setup.get("attention") == "eager" or setup.get("images")):
+        raise ValueError("CP is traced with fused attention over text; the formula tier knows the rest")
     if world > 1 and sharding != "none" and sharding not in _WRAPPERS:
         raise ValueError("%s is not traced; the formula tier knows it" % sharding)
     if (parallel.get("offload") or "none") != "none":
@@ -50,9 +53,9 @@ def refuse(setup: Setup) -> None:
 
 
 def sharding_of(setup: Setup) -> Any:
-    """(kind of sharding, data-parallel ranks)."""
+    """(kind of sharding, ranks that share what it splits: data and context parallel ones)."""
     parallel = setup.get("parallel") or {}
-    return parallel.get("sharding") or "none", int(parallel.get("dp") or 1)
+    return parallel.get("sharding") or "none", int(parallel.get("dp") or 1) * int(parallel.get("cp") or 1)
 
 
 def attach_sharded(tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]) -> nn.Module:
@@ -105,6 +108,14 @@ def _ddp(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Modu
     for bucket, path in wrapped.buckets:
         tracker.tag(bucket, "communication", path)
     return wrapped
+
+
+def _zero3(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
+    from .zero3 import gather
+
+    if setup.get("quantized"):
+        raise ValueError("quantised weights under ZeRO-3 are not traced: use the formula tier")
+    return gather(model, tracker, sharding_of(setup)[1], float(setup.get("repeated") or 1), head)
 
 
 def _zero(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
@@ -230,4 +241,12 @@ def casts(setup: Setup) -> bool:
     return world > 1 and (zero.stage_of(setup) > 0 or (sharding in ("fsdp2", "hsdp") and mixes(setup)))
 
 
-_WRAPPERS = {"ddp": _ddp, "zero1": _zero, "zero2": _zero, "fsdp1": _fsdp1, "fsdp2": _fsdp2, "hsdp": _fsdp2}
+_WRAPPERS = {
+    "ddp": _ddp,
+    "zero1": _zero,
+    "zero2": _zero,
+    "zero3": _zero3,
+    "fsdp1": _fsdp1,
+    "fsdp2": _fsdp2,
+    "hsdp": _fsdp2,
+}

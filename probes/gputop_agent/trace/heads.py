@@ -56,7 +56,8 @@ def experts_in_one_product(config: Any) -> None:
 
 def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
     """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
-    rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048)
+    parallel = setup.get("parallel") or {}
+    rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048) // int(parallel.get("cp") or 1)
     kind = task(config)
     if kind == "image":
         return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}
@@ -64,6 +65,8 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
         length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
         return {"input_ids": _ids(rows, length), "pixel_values": _pixels(config.vision_config, rows)}
     found = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
+    if parallel.get("sequence_parallel"):  # else a model counts the positions of its own part
+        found["position_ids"] = _ids(1, seq)
     return {**found, "decoder_input_ids": _ids(rows, seq)} if kind == "seq2seq" else found
 
 

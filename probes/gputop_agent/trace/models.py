@@ -10,7 +10,22 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import adapters, build, checkpointing, distributed, factory, heads, losses, optimizers, parts, precision, vision, zero
+from . import (
+    adapters,
+    build,
+    checkpointing,
+    distributed,
+    factory,
+    heads,
+    losses,
+    optimizers,
+    parts,
+    pipeline,
+    precision,
+    tensor_parallel,
+    vision,
+    zero,
+)
 from .hf import FLASH, as_for_real_tensors, register_flash
 from .kernels import as_on_cuda
 from .knowing import Knowing
@@ -41,6 +56,8 @@ class Job:
         """A model of transformers, by its configuration."""
         setup = self.setup
         config = build.config_of(setup, source)
+        if pipeline.stages(setup) > 1:
+            build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
         self.depth = self.layers = build.depth_of(config)
         if not self.full and self.depth > SHALLOW and build.uniform(config):
             build.set_depth(config, SHALLOW)
@@ -52,11 +69,18 @@ class Job:
         kind = setup.get("loss") or "plain"
         if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
             self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
-        self.make_batch = lambda: ((), heads.batch(config, setup))
+        self.make_batch = lambda: ((), self._batch(config))
         if heads.task(config) == "image_text":
             self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
             seen = vision.inputs(config, setup)
             self.make_batch = lambda: ((), vision.fake(self.mode, seen))
+
+    def _batch(self, config: Any) -> Dict[str, Any]:
+        found = heads.batch(config, self.setup)
+        if pipeline.stages(self.setup) == 1:
+            return found
+        hidden = int(build.text_config(config).hidden_size)
+        return pipeline.inputs(found, hidden, build.compute_dtype(self.setup), self.setup)
 
     def of_factory(self, name: str) -> None:
         """Any ``nn.Module``, by ``module:callable``."""
@@ -68,6 +92,10 @@ class Job:
     def prepare(self) -> None:
         """Freeze, adapt, checkpoint; all on the meta device."""
         with build.quiet():
+            if tensor_parallel.degree(self.setup) > 1:
+                tensor_parallel.split(self.model, self.setup, self.notes)
+            if pipeline.stages(self.setup) > 1:
+                self.model = pipeline.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
             checkpointing.apply(self.model, self.setup, self.notes)
@@ -79,7 +107,8 @@ class Job:
         setup, tracker = self.setup, self.tracker
         with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.mode, self.below, tracker:
             tracker.mark("init", 0)
-            self.model = distributed.place(self.model, setup, tracker, _head(self.model), self.notes)
+            shared = {**setup, "repeated": self._repeated}
+            self.model = distributed.place(self.model, shared, tracker, _head(self.model), self.notes)
             trained = [weight for weight in self.model.parameters() if weight.requires_grad]
             loop = Loop(tracker, self.model, self._optimizer(trained), self.make_batch)
             loop.autocast = None if distributed.casts(setup) else autocast_dtype(setup)
@@ -87,8 +116,15 @@ class Job:
             own = setup.get("optimizer_in_backward") or zero.stage_of(setup)
             loop.clip = bool(setup.get("clip_grad", True)) and not own
             loop.accumulation = int(setup.get("accumulation") or 1)
+            loop.in_flight = pipeline.in_flight(setup)
+            loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)
+
+    @property
+    def _repeated(self) -> float:
+        """Layers that one of the traced ones stands for, in the mean."""
+        return self.depth / self.layers if self.layers else 1.0
 
     def _optimizer(self, trained: List[Any]) -> Any:
         setup = self.setup
@@ -98,7 +134,7 @@ class Job:
             return optimizers.make(name, weights, self.model)
 
         if zero.stage_of(setup) and trained:
-            return zero.optimizer(setup, self.tracker, trained, self.depth / max(self.layers, 1) or 1.0, make)
+            return zero.optimizer(setup, self.tracker, trained, self._repeated, make)
         if setup.get("optimizer_in_backward"):
             return precision.InBackward(self.tracker, trained, make)
         if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 import torch
 
@@ -23,24 +23,40 @@ class Loop:
         self.on_host = False
         self.clip = True
         self.accumulation = 1
+        self.in_flight = 1
+        """Micro-batches of a pipeline stage that wait for their backward, with the one at work."""
+        self.passes_on = False
+        """Whether what the model makes goes to a next stage, which sends its gradient back."""
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def run(self, steps: int) -> None:
         for step in range(steps):
-            for _ in range(self.accumulation):
-                self._micro_batch(step)
+            self._micro_batches(step)
             self._update(step)
 
-    def _micro_batch(self, step: int) -> None:
-        mark = self.tracker.mark
-        mark("forward", step)
+    def _micro_batches(self, step: int) -> None:
+        """One forward, one backward; of a pipeline those after the first steady turn are like it."""
+        count = self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
+        waiting: List[torch.Tensor] = []
+        for _ in range(count):
+            waiting.append(self._forward(step))
+            if len(waiting) == self.in_flight:
+                self._backward(waiting.pop(0), step)
+        while waiting:
+            self._backward(waiting.pop(0), step)
+
+    def _forward(self, step: int) -> torch.Tensor:
+        self.tracker.mark("forward", step)
         args, inputs = self.make_batch()
         self.tracker.tag_all([*args, *inputs.values()], "activations")
-        loss = self._loss(args, inputs)
-        del args, inputs
+        return self._loss(args, inputs)
+
+    def _backward(self, loss: torch.Tensor, step: int) -> None:
         if loss.requires_grad:
-            mark("backward", step)
-            loss.backward()
+            self.tracker.mark("backward", step)
+            gradient = torch.empty_like(loss) if self.passes_on else None
+            self.tracker.tag_all([gradient], "communication")
+            loss.backward(gradient)
 
     def _loss(self, args: Any, inputs: Dict[str, Any]) -> torch.Tensor:
         with ExitStack() as context:
@@ -48,7 +64,8 @@ class Loop:
                 context.enter_context(torch.autocast("cpu", dtype=self.autocast))
             if self.on_host:
                 context.enter_context(OnHost(self.tracker))
-            return loss_of(self.model(*args, **inputs))
+            made = self.model(*args, **inputs)
+            return made if self.passes_on else loss_of(made)
 
     def _update(self, step: int) -> None:
         if self.optimizer is None:

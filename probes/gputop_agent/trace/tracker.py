@@ -123,6 +123,11 @@ class Tracker(TorchDispatchMode):
         finally:
             self._exempt -= 1
 
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """The storage of ``tensor`` is not counted, nor is a view of it: other storages stand for it."""
+        for part in _parts(tensor):
+            self._ids[_data(part)] = 0
+
     def forget(self, tensor: torch.Tensor) -> None:
         """The storage of ``tensor`` lies elsewhere than on the device, or moves there now."""
         for part in _parts(tensor):
