@@ -101,5 +101,5 @@ def _mentions_gradient(node):
 
 def _name(node):
     if isinstance(node, ast.Call):
-        return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        return getattr(node.func, "attr", "") or getattr(node.func, "id", "call")
     return "operator"
