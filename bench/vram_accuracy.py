@@ -70,15 +70,25 @@ def answer(case: Case, tier: str | None) -> Answer:
 
 def _capacity(name: str) -> int | None:
     """Usable bytes of a GPU; None where the name does not say which of several sizes it is (``A100``)."""
-    try:
-        found = catalog.gpu(name) if name else None
-    except LookupError:
-        return None
+    found = _gpu(name)
     if found is None:
         return None
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     sizes = {gpu.memory_gb for gpu in catalog.gpus() if gpu.name.lower().replace("-", "").startswith(plain)}
     return None if len(sizes) > 1 and not re.search(r"\d+ ?GB", name, re.IGNORECASE) else found.usable_bytes
+
+
+def _gpu(name: str) -> catalog.GpuSpec | None:
+    """The GPU of that name, also where a size is named that all of its kind have (``A10G-24GB``)."""
+    bare, _, size = name.rpartition("-")
+    for each, memory_gb in ((name, None), (bare, size.upper().removesuffix("GB"))):
+        try:
+            found = catalog.gpu(each) if each else None
+        except LookupError:
+            continue
+        if found is not None and memory_gb in (None, f"{found.memory_gb:g}"):
+            return found
+    return None
 
 
 def _fits(found: Estimate, capacity: int) -> bool:

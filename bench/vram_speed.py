@@ -2,23 +2,30 @@
 
     python bench/vram_speed.py [--no-trace]
 
-In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall time of
-``gputop estimate``, levers and largest micro-batch included. The trace: wall time and resident memory of the command.
+In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall and CPU
+time of ``gputop estimate``, levers and largest micro-batch included, with compiled modules as an installed package has
+them; beside it the CPU time of a Python that imports NumPy and does nothing. The trace: wall time and resident memory.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 ROUNDS = 15
 COMMANDS = 5
 MODEL = "llama-3.1-8b"
+ESTIMATE = ("-m", "gputop", "estimate", "--model", MODEL, "--seq", "4096", "--json")
 
 
 def main() -> None:
@@ -26,9 +33,14 @@ def main() -> None:
     found: dict[str, float | str | None] = {}
     for tier in ("formula", "profile"):
         found[f"{tier}_warm_ms"] = _warm(tier)
-        found[f"{tier}_command_s"] = _command("--tier", tier)[0] if found[f"{tier}_warm_ms"] is not None else None
+        if found[f"{tier}_warm_ms"] is not None:
+            line = (*ESTIMATE, "--tier", tier)
+            found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line)[0], _cpu_s(line)
+    found["import_numpy_cpu_s"] = _cpu_s(("-c", "import numpy"))
     if "--no-trace" not in sys.argv:
-        found["trace_s"], found["trace_peak_rss_mb"] = (round(one, 1) for one in _command("--tier", "trace", rounds=1))
+        found["trace_s"], found["trace_peak_rss_mb"] = (
+            round(one, 1) for one in _command((*ESTIMATE, "--tier", "trace"), rounds=1)
+        )
     budget = {"budget_warm_ms": 20, "budget_command_s": 0.3, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
     print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
 
@@ -52,13 +64,33 @@ def _warm(tier: str) -> float | None:
     return round(1e3 * median(took), 2)
 
 
-def _command(*words: str, rounds: int = COMMANDS) -> tuple[float, float]:
-    """(median seconds, resident MB of it and what it started) of ``gputop estimate``."""
-    line = [sys.executable, "-m", "gputop", "estimate", "--model", MODEL, "--seq", "4096", "--json", *words]
+def _cpu_s(words: tuple[str, ...]) -> float:
+    """Median CPU seconds of a Python with these arguments."""
+    took = []
+    for _ in range(COMMANDS + 1):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_compiled())
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return round(median(took[1:]), 3)
+
+
+@cache
+def _compiled() -> dict[str, str]:
+    """The environment, with a folder of its own for compiled modules; the first process fills it."""
+    folder = tempfile.mkdtemp(prefix="gputop-bench-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": folder}
+
+
+def _command(words: tuple[str, ...], rounds: int = COMMANDS) -> tuple[float, float]:
+    """(median seconds, resident MB of it and what it started) of a Python with these arguments."""
+    line = [sys.executable, *words]
     took, most = [], 0.0
     for _ in range(rounds):
         began = time.perf_counter()
-        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_compiled())
         most = max(most, _watch(process))
         took.append(time.perf_counter() - began)
         if process.returncode:
