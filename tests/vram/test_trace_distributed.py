@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gputop_analysis.vram import deepen, eventlog, replay
@@ -18,6 +19,9 @@ SHAPE = ModelShape("small", "llama", 128, 6, 4, 4, 32, 256, 1000, max_position=5
 LAYER = 4 * 128 * 128 + 3 * 128 * 256 + 2 * 128
 PARAMETERS = 6 * LAYER + 2 * 1000 * 128 + 128
 WORLD = 4
+WIDE = ModelShape("wide", "llama", 512, 6, 4, 4, 128, 512, 1000, max_position=512)
+"""Of matrices that are large enough for ZeRO-3 to share them."""
+WIDE_PARAMETERS = 6 * (7 * 512 * 512 + 2 * 512) + 2 * 1000 * 512 + 512
 TRACE = """
 import json, sys
 from gputop_agent.trace import models
@@ -38,15 +42,21 @@ def _setup(sharding, **more):
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    jobs = {name: {"setup": _setup(name), "full": False} for name in ("ddp", "fsdp1", "fsdp2")}
-    jobs["fsdp1_full"] = {"setup": _setup("fsdp1"), "full": True}
-    jobs["tp"] = {"setup": _setup("none", tp=2), "full": False}
+    jobs = {name: {"setup": _setup(name), "full": False} for name in ("ddp", "fsdp1", "fsdp2", "zero1", "zero2")}
+    jobs["zero3"] = {"setup": _setup("zero3", model=WIDE), "full": False}
+    jobs |= {f"{name}_full": {**jobs[name], "full": True} for name in ("fsdp1", "zero3")}
+    jobs["tp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan"), "full": False}
+    jobs["sp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan", sequence_parallel=True), "full": False}
+    stage = {"dp": 1, "pp": 3, "accumulation": 4}
+    jobs |= {f"stage{i}": {"setup": _setup("none", **stage, pipeline_stage=i), "full": False} for i in (0, 2)}
+    jobs["cp"] = {"setup": _setup("fsdp2", dp=1, cp=WORLD, seq=64 * WORLD), "full": False}
+    jobs["ep"] = {"setup": _setup("none", ep=2), "full": False}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
     read = {name: eventlog.load(folder / name) for name in jobs if (folder / name).exists()}
-    deep = {name: log if name.endswith("full") else deepen.deepen(log, SHAPE.layers) for name, log in read.items()}
-    return deep, (folder / "tp.error").read_text()
+    deep = {name: deepen.deepen(log, log.meta["depth"]) for name, log in read.items()}
+    return deep, (folder / "ep.error").read_text()
 
 
 def held(log, category):
@@ -77,15 +87,89 @@ def test_weights_are_gathered_on_a_stream_of_their_own(logs, name):
     assert len(set(log.stream[1:].tolist())) > 1
 
 
+@pytest.mark.parametrize("name", ["zero1", "zero2"])
+def test_zero_holds_all_weights_and_a_share_of_fp32_copies_and_states(logs, name):
+    log = logs[0][name]
+    assert held(log, "weights") == pytest.approx(2 * PARAMETERS, rel=0.01)
+    assert held(log, "master_weights") == pytest.approx(4 * PARAMETERS / WORLD, rel=1e-4)
+    assert held(log, "optimizer") == pytest.approx(8 * PARAMETERS / WORLD, rel=1e-4)
+
+
+def test_zero3_holds_a_share_of_all_and_a_bucket(logs):
+    log = logs[0]["zero3"]
+    norms = 13 * 512 * 2  # stay whole
+    assert held(log, "weights") == pytest.approx(2 * WIDE_PARAMETERS / WORLD + norms, rel=0.01)
+    assert held(log, "gradients") == pytest.approx(2 * WIDE_PARAMETERS / WORLD, rel=1e-3)
+    assert held(log, "master_weights") == pytest.approx(4 * WIDE_PARAMETERS / WORLD, rel=1e-4)
+    assert held(log, "communication") == 2 * 500_000_000
+
+
+def test_zero3_gathers_weights_on_a_stream_of_their_own(logs):
+    log = logs[0]["zero3"]
+    gathered = (log.category == log.strings.index("communication")) & (log.layer >= 0)
+    assert set(log.stream[gathered].tolist()) == {1}
+    assert set(log.bytes[gathered].tolist()) == {2 * 512 * 512}
+
+
+def test_zero_takes_a_whole_bucket_and_gives_it_back(logs):
+    for name in ("zero1", "zero2"):
+        log = logs[0][name]
+        assert 2 * 500_000_000 in log.bytes[log.category == log.strings.index("communication")]
+        assert held(log, "communication") == 0
+
+
+def test_gradients_wait_for_the_update_in_zero_1_and_not_in_zero_2(logs):
+    most = {name: _most(logs[0][name], "gradients", "backward") for name in ("zero1", "zero2")}
+    assert most["zero1"] == pytest.approx(2 * PARAMETERS, rel=0.01)
+    assert most["zero2"] < 2 * PARAMETERS / 2
+
+
+def _most(log, category, phase):
+    """The most bytes of a category alive at once while the last step's phase runs."""
+    start = next(at for at, name, step in log.marks if (name, step) == (phase, 1))
+    end = min(at for at, _, _ in log.marks if at > start)
+    sizes = np.where(log.category == log.strings.index(category), log.bytes, 0)
+    return int(np.cumsum(sizes[np.abs(log.events)] * np.sign(log.events))[start:end].max())
+
+
+@pytest.mark.parametrize("name", ["tp", "sp"])
+def test_tensor_parallelism_halves_matrices_and_not_norms(logs, name):
+    norms = 13 * 128
+    assert held(logs[0][name], "weights") == pytest.approx(2 * ((PARAMETERS - norms) / 2 + norms), rel=0.02)
+
+
+def test_sequence_parallelism_keeps_less_between_the_split_regions(logs):
+    kept = {name: _most(logs[0][name], "activations", "backward") for name in ("tp", "sp")}
+    assert kept["sp"] < 0.9 * kept["tp"]
+
+
+def test_an_earlier_stage_waits_for_more_micro_batches(logs):
+    kept = [_most(logs[0][f"stage{i}"], "activations", "backward") for i in (0, 2)]
+    assert kept[0] == pytest.approx(3 * kept[1], rel=0.1)
+
+
+def test_stages_hold_their_layers_and_the_ends_embedding_and_head(logs):
+    weights = [held(logs[0][f"stage{i}"], "weights") for i in (0, 2)]
+    ends = [1000 * 128, 1000 * 128 + 128]
+    assert weights == pytest.approx([2 * (2 * LAYER + end) for end in ends], rel=0.01)
+    assert not replay.peak(logs[0]["stage0"]).breakdown.get("logits_loss")
+
+
+def test_context_parallelism_shards_as_data_parallelism_and_cuts_the_sequence(logs):
+    cp, dp = (replay.peak(logs[0][name]) for name in ("cp", "fsdp2"))
+    assert (cp.allocated, cp.reserved) == (dp.allocated, dp.reserved)
+
+
 def test_sharding_needs_less_than_replicating(logs):
     peaks = {name: replay.peak(log).allocated for name, log in logs[0].items()}
     assert max(peaks["fsdp1"], peaks["fsdp2"]) < peaks["ddp"]
 
 
-def test_four_layers_of_fsdp1_stand_for_all(logs):
-    deep, full = (replay.peak(logs[0][name]).allocated for name in ("fsdp1", "fsdp1_full"))
+@pytest.mark.parametrize("name", ["fsdp1", "zero3"])
+def test_four_layers_stand_for_all(logs, name):
+    deep, full = (replay.peak(logs[0][one]).allocated for one in (name, f"{name}_full"))
     assert deep == pytest.approx(full, rel=0.01)
 
 
 def test_what_is_not_traced_is_refused_in_words(logs):
-    assert "TP is not traced" in logs[1]
+    assert "EP is not traced" in logs[1]
