@@ -61,10 +61,12 @@ def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     """Every GPU of the catalog that PyTorch runs on, the smallest first."""
     besides = overhead(setup)
     specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
-    bisect_left(specs, True, key=lambda spec: need.within(spec.usable_bytes - besides))  # a few replays tell for all
+    rooms = [spec.usable_bytes - besides for spec in specs]
+    if (lowest := bisect_left(rooms, need.allocated)) < len(rooms):
+        need.within(rooms[lowest])  # most often enough, or soon out of memory
+    bisect_left(rooms, True, key=need.within)  # a few replays tell for all
     found = []
-    for spec in specs:
-        room = spec.usable_bytes - besides
+    for spec, room in zip(specs, rooms, strict=True):
         found.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
     return tuple(found)
 

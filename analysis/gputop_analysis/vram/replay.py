@@ -163,8 +163,8 @@ def operation(log: EventLog, at: int) -> str:
 
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
-    live = np.zeros(len(log.bytes), dtype=np.int64)
-    np.add.at(live, np.abs(played.events[: top + 1]), np.sign(played.events[: top + 1]))
+    past = played.events[: top + 1]
+    live = np.bincount(np.abs(past), weights=np.sign(past), minlength=len(log.bytes))
     held = np.bincount(log.category, weights=live * played.taken, minlength=len(log.strings))
     sums = {log.strings[index]: int(held[index]) for index in np.flatnonzero(held)}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums
