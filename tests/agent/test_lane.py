@@ -65,6 +65,49 @@ print(json.dumps([longest, spent]))
 """
 
 
+LONG = """
+import json, sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        time.sleep(0.002)
+        began = time.thread_time_ns()
+        while time.thread_time_ns() - began < 1_000_000: pass
+        return self.layer(x)
+net, longest = Net(), 0
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for step, x in enumerate(DataLoader(torch.ones(600, 8), 4)):
+    loss = net(x).mean()
+    loss = loss * float("nan") if step == 140 else loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    longest = max(longest, len(sys.modules["gputop_agent.lane"].cpu_marks))
+print(longest)
+"""
+
+
+def test_long_steps_are_noted_with_their_cpu_time(tmp_path):
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    found = run_script([str(script)])
+    assert (found.exit_code, found.stderr, found.agent_errors) == (0, "", "")
+    assert int(found.stdout) > 4
+    noted = [record for record in found.guest.steps if record["step"] - record["n_steps"] > 60]
+    assert found.guest.n_steps == 150 and len(noted) > 10
+    for record in noted:  # 1 ms of computing in each forward, and no record has another one's
+        forward_ns, cpu_ns = record["forward_ns"], record["compute_cpu_ns"]
+        assert 1e6 * record["n_steps"] <= cpu_ns <= min(record["cpu_ns"], forward_ns + record["backward_ns"])
+        assert record["cpu_ns"] < record["wall_ns"]
+    told = [record for record in found.guest.steps if record["flags"] & wire.F_NONFINITE]
+    assert [event["step"] for event in found.guest.of_type("nonfinite")][:1] == [140]
+    assert told and told[0]["step"] - told[0]["n_steps"] < 140 <= told[0]["step"]
+
+
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lane")
