@@ -321,6 +321,16 @@ def test_loss_spike_and_its_step(tmp_path):
     assert "step 211" in spike.title
 
 
+def test_a_loss_of_both_signs_may_jump(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    random = np.random.default_rng(0)
+    for step in range(300):
+        build.step(forward=5.0, loss=-0.1 + 0.3 * random.standard_normal() + 6 * (step == 211))
+    spike = found(build)["NU02"]
+    assert spike.severity == "info" and "rewards" in spike.fix
+
+
 def test_a_spike_inside_folded_steps_is_found(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

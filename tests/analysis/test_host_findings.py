@@ -39,7 +39,7 @@ def test_random_slow_steps_have_no_rhythm():
         assert p > 0.001 or len(members) < 0.7 * 2000 / period
 
 
-def periodic(tmp_path, period=25, phase="other", **extra):
+def periodic(tmp_path, period=25, phase="other", lines=True, **extra):
     build = Builder(tmp_path / "r")
     build.hello()
     random = np.random.default_rng(0)
@@ -49,8 +49,13 @@ def periodic(tmp_path, period=25, phase="other", **extra):
         phases[phase] += 30.0 * late
         build.step(**phases, **{name: value if late else 0 for name, value in extra.items()})
     samples = [{"site": "train.py:90", "function": "draw", "inside": "", "count": 9}]
-    build.event("stacks", rank=0, phase="other", period_ms=50, total=9, samples=samples)
+    if lines:
+        build.event("stacks", rank=0, phase="other", period_ms=50, total=9, samples=samples)
     return build
+
+
+def test_a_stall_without_a_line_may_be_the_trainings_own_work(tmp_path):
+    assert found(periodic(tmp_path, lines=False))["HO15"].severity == "info"
 
 
 def test_a_stall_every_25_steps_is_named_with_its_line(tmp_path):

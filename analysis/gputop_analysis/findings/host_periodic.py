@@ -11,7 +11,7 @@ from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import top_site
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA
 from gputop_analysis.view import Array, RunView
@@ -68,7 +68,7 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
     where = f": {site.site}" if site else f", in {worst.phase}"
     return spec.make(
-        "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium",
+        _severity(worst, named=site is not None),
         f"every {_ordinal(worst.period)} step takes {worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
         f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of {worst.usual_ms:.1f} "
         f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
@@ -82,6 +82,13 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=worst.excess_ms,
         proof=_proof(worst),
     )
+
+
+def _severity(worst: Rhythm, named: bool) -> Severity:
+    """Without a line it may be the training's own work, such as the rollouts between updates."""
+    if worst.phase == "other" and not named:
+        return "info"
+    return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 
 
 def _at_its_source(view: RunView) -> Rhythm | None:

@@ -17,6 +17,8 @@ from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
 SPIKE_WINDOW = 100
+MIXED = 0.1
+"""A loss that is negative in more than this part of the steps, and positive too, is no measure of error."""
 JOINT_POINTS = 400
 CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
 """Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
@@ -128,18 +130,23 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     worst, level, sigmas = int(spikes[at_worst]), float(levels[at_worst]), float(all_sigmas[at_worst])
     certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
     alone = len(spikes) <= max(1, len(losses) // 500)
+    before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
+    rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
-        "medium" if certain or not alone else "info",
+        "medium" if (certain or not alone) and not rewards else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; {len(spikes)} such steps in "
         f"{len(losses):,}{_together(view, int(steps[worst]))}",
-        "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning rate",
+        "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
+        if rewards
+        else "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning "
+        "rate",
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
