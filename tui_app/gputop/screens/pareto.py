@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 from textual_plotext import PlotextPlot
 
 from gputop.screens.dialog import CSS
+from gputop.widgets import roles
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.choices import Choice
@@ -44,11 +45,12 @@ class ParetoDialog(ModalScreen[None]):
         plot = self.query_one(PlotextPlot).plt
         plot.xlabel("step, seconds")
         plot.ylabel("GiB of a GPU")
-        plot.scatter(
-            [one.step_s for one in self._all], [one.reserved_gib for one in self._all], marker="·", label="fits"
-        )
-        plot.scatter(
-            [one.step_s for one in self._front], [one.reserved_gib for one in self._front], marker="●", label="front"
-        )
+        self._scatter(self._all, "·", "muted", "fits")
+        self._scatter(self._front, "●", "accent", "front")
         if self._base_s:
             plot.vline(self._base_s)
+
+    def _scatter(self, shown: tuple[Choice, ...], marker: str, role: str, label: str) -> None:
+        red, green, blue = roles.colour(self.app, role).get_truecolor()
+        x, y = [one.step_s for one in shown], [one.reserved_gib for one in shown]
+        self.query_one(PlotextPlot).plt.scatter(x, y, marker=marker, color=(red, green, blue), label=label)
