@@ -199,6 +199,8 @@ def test_an_unknown_optimizer_is_named(traced: Trace) -> None:
 def test_what_has_no_signature_is_refused(traced: Trace) -> None:
     with pytest.raises(ValueError, match="not traced: use the formula tier"):
         traced(kernels=True)
+    with pytest.raises(ValueError, match="Megatron-LM's own modules are other ones and not traced"):
+        traced(recipe="megatron")
     assert any("torch.compile" in note for note in traced(full=True, compile=True).meta["notes"])
 
 

@@ -133,7 +133,7 @@ class Job:
         def make(weights: List[Any]) -> Any:
             return optimizers.make(name, weights, self.model)
 
-        if zero.stage_of(setup) and trained:
+        if zero.stage_of(setup) and trained and name != "none":
             return zero.optimizer(setup, self.tracker, trained, self._repeated, make)
         if setup.get("optimizer_in_backward"):
             return precision.InBackward(self.tracker, trained, make)
@@ -179,6 +179,8 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
     """
     if setup.get("kernels"):
         raise ValueError("fused norm, rotary and cross-entropy kernels are not traced: use the formula tier")
+    if setup.get("recipe") == "megatron":
+        raise ValueError("Megatron-LM's own modules are other ones and not traced: use the formula tier")
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
     notes = []

@@ -27,9 +27,9 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
 
 
 def of_recipe(setup: Dict[str, Any]) -> str:
-    """The name of a setup's optimizer; AdamW of Megatron-LM and DeepSpeed is a fused kernel of their own."""
+    """The name of a setup's optimizer; AdamW of DeepSpeed is a fused kernel of its own (``FusedAdam``)."""
     name = setup.get("optimizer") or "adamw"
-    return "adamw-fused" if name == "adamw" and setup.get("recipe") in ("megatron", "deepspeed") else name
+    return "adamw-fused" if name == "adamw" and setup.get("recipe") == "deepspeed" else name
 
 
 class Several:

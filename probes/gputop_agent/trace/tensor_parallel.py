@@ -18,7 +18,7 @@ Setup = Dict[str, Any]
 _COLUMNS = ("colwise", "local_colwise")
 _ROWS = ("rowwise", "local_rowwise")
 _WHOLE = ("replicated_with_grad_allreduce",)
-_VOCABULARY_SPLIT = ("megatron", "torchtitan")
+_VOCABULARY_SPLIT = ("torchtitan",)
 """Recipes that split embedding and head by the vocabulary and compute the loss on the parts."""
 
 
@@ -53,14 +53,14 @@ def split(model: Any, setup: Setup, notes: List[str]) -> None:
 def _plan(model: Any) -> Dict[str, str]:
     found = dict(getattr(model, "_tp_plan", None) or {})
     prefix = getattr(model, "base_model_prefix", "")
-    base = getattr(model.config, "base_model_tp_plan", None) or {}
+    base = getattr(getattr(model, "config", None), "base_model_tp_plan", None) or {}
     return {**found, **{"%s.%s" % (prefix, path): kind for path, kind in base.items()}}
 
 
 def _refuse(model: Any, setup: Setup, plan: Dict[str, str], ways: int, sequence: bool) -> None:
     known = (*_COLUMNS, *_ROWS, *_WHOLE)
     cuts = [kind for path, kind in plan.items() if ".layers." in path]
-    family = getattr(model.config, "model_type", "")
+    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if not any(kind in _COLUMNS for kind in cuts) or any(kind not in known for kind in cuts):
         raise ValueError("tensor parallelism of %s is not traced: use the formula tier" % family)
     if setup.get("quantized") or setup.get("lora") or (setup.get("loss") or "plain") != "plain":

@@ -76,14 +76,6 @@ class Partition:
             update.step()
             master.grad = None
 
-    def update_in_place(self) -> None:
-        """With gradients that lie in other buffers already."""
-        for master, update in zip(self.masters, self._updates):
-            with self.shared.tracker.on_host():
-                master.grad = torch.empty_like(master)
-            update.step()
-            master.grad = None
-
 
 def whole(shared: Shared, make: Callable[[List[Any]], Any]) -> Partition:
     """The partition of stages 1 and 2: in one piece."""
@@ -191,39 +183,6 @@ class Stage2:
         self._here = []
 
 
-class Distributed:
-    """Megatron-LM's distributed optimizer (``megatron/core/optimizer/distrib_optimizer.py``): gradients are summed in
-    whole fp32 buffers that are never freed, fp32 weights and states are shared."""
-
-    def __init__(self, shared: Shared, make: Callable[[List[Any]], Any]) -> None:
-        self.shared, self.part = shared, whole(shared, make)
-        self._buffers = []
-        for weight in shared.weights:
-            with shared.tracker.places.inside(shared.tracker.places.place_of(weight)):
-                buffer = torch.zeros_like(weight, dtype=torch.float32)
-            shared.tracker.tag(buffer, "gradients")
-            self._buffers.append(buffer)
-            weight.register_post_accumulate_grad_hook(_adder(buffer))
-
-    @property
-    def state(self) -> Dict[Any, Any]:
-        return self.part.state
-
-    def step(self) -> None:
-        self.part.update_in_place()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """The buffers are filled with zeros."""
-
-
-def _adder(buffer: torch.Tensor) -> Callable[[Any], None]:
-    def add(weight: Any) -> None:
-        buffer.add_(weight.grad)
-        weight.grad = None
-
-    return add
-
-
 def stage_of(setup: Dict[str, Any]) -> int:
     """Of DeepSpeed; 0 for another sharding, and for one rank."""
     parallel = setup.get("parallel") or {}
@@ -251,10 +210,6 @@ def optimizer(
         raise ValueError("Muon over ZeRO's flat partitions is not traced: use the formula tier")
     values = sum(weight.numel() * (repeated if tracker.places.place_of(weight)[1] >= 0 else 1.0) for weight in weights)
     shared = Shared(tracker, weights, round(values), ranks(setup))
-    if setup.get("recipe") == "megatron":
-        if stage_of(setup) > 1:
-            raise ValueError("Megatron-FSDP is not traced: use the formula tier")
-        return Distributed(shared, make)
     if stage_of(setup) == 1:
         return Stage1(shared, make)
     if stage_of(setup) == 2:

@@ -86,8 +86,8 @@ class Gathering:
             share = torch.empty(kept + -(-parameter.numel() // world), dtype=parameter.dtype)
         self.tracker.tag(share, "weights")
         self.shares.append(share)
-        if not kept:
-            parameter.register_post_accumulate_grad_hook(self._let_go) if parameter.requires_grad else None
+        if not kept and parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(self._let_go)
 
     def _begins(self, _model: nn.Module, _inputs: Any) -> None:
         if self.tracker.phase != "forward":
