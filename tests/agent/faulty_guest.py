@@ -109,7 +109,7 @@ def train():
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    loader = torch.utils.data.DataLoader(torch.randn(64, 4), 4)
+    loader = torch.utils.data.DataLoader(torch.randn(56, 4), 4)
     for x in loader:
         loss = net(x).pow(2).mean()
         scaler.scale(loss).backward()
@@ -136,10 +136,10 @@ def train():
 def train_short_steps(net):
     """Plain steps until the guest only notes them, then one that is not plain. Returns the most times noted at once."""
     noted, optimizer = 0, torch.optim.SGD(net.parameters(), 1e-3)
-    for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(520, 4), 4)):
+    for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(200, 4), 4)):
         loss = net(x).pow(2).mean()
         loss.backward()
-        if step == 120:
+        if step == 33:
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
@@ -180,10 +180,10 @@ def code_of(function, path):
 
 
 def look_early():
-    """Let the rare looks fall into these few steps, and the fast lane open however slow the machine is."""
-    from gputop_agent import checkup, growth, steps
+    """Let the rare looks and the fast lane fall into these few steps."""
+    from gputop_agent import checkup, growth, lane
 
-    steps.MAX_PROBED_STEPS = 0
+    lane.PAUSE_STEPS = 12
     checkup.K.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
 
 
