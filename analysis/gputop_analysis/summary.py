@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,9 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         ended_ns=ended_ns,
         now_ns=now_ns,
         world_size=view.world_size,
-        steps=min((steps_done(record, rank) for rank in view.ranks), default=0),
+        steps=_of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0),
         total_steps=int(max(totals)) if totals else None,
-        steps_per_s=min((r[0] for r in rates), default=0.0),
+        steps_per_s=_of_all(view)((r[0] for r in rates), default=0.0),
         samples_per_s=sum(r[1] for r in rates),
         tokens_per_s=sum(r[2] for r in rates),
         step_time_p50_ms=weighted_quantile(walls, weights, 0.5),
@@ -86,6 +87,12 @@ def last_sign_ns(record: RunRecord) -> int:
         signs += [int(host.events.items[-1].get("t_ns", 0))] if host.events.items else []
     signs += [int(record.steps(rank)["t_end_ns"][-1]) for rank in record.ranks()]
     return max(signs)
+
+
+def _of_all(view: RunView) -> Callable[..., Any]:
+    """Ranks of one group have done what the last of them has; of trainings apart, as a child's, the most counts."""
+    together = any(int(hello.get("world_size") or 0) > 1 for hello in view.hellos.values())
+    return min if together or len(view.ranks) == 1 else max
 
 
 def steps_done(record: RunRecord, rank: int) -> int:

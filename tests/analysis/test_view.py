@@ -127,6 +127,16 @@ def test_summary_counts_folded_steps_and_weighs_them(tmp_path):
     assert sum(phase.share for phase in summary.phases) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("world_size", "steps"), [(2, 9), (1, 60)])
+def test_ranks_of_a_group_count_as_the_last_and_trainings_apart_as_the_longest(tmp_path, world_size, steps):
+    build = Builder(tmp_path / "r")
+    for rank, count in enumerate((60, 9)):
+        build.hello(rank, world_size=world_size)
+        for _ in range(count):
+            build.step(rank, forward=5.0)
+    assert summarise(build.open()).steps == steps
+
+
 def test_summary_before_the_first_step(tmp_path):
     build = Builder(tmp_path / "r")
     summary = summarise(build.open(), now_ns=build.open().manifest.created_ns + 10**9)
