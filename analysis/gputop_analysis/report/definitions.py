@@ -68,7 +68,7 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "steps": Definition(
         "steps",
-        "steps done by the slowest rank (of trainings apart, by the longest): last step index + 1 of each attempt, added up",
+        "steps done by the slowest rank (of trainings apart: the longest): last step index + 1 of each attempt, added",
         "steps.step, rank_start.record_index",
         "the last record of each attempt",
     ),
