@@ -37,7 +37,8 @@ NOTES = {
     ),
     "HO06": Note(
         "steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
-        f"{_SHARE}; most samples inside torch, which is work; only an info where no line was seen five times",
+        f"{_SHARE}; most samples inside torch, which is work; a pause that came once or twice; only an "
+        "info where no line was seen five times",
         "a loss function outside the model: it is other time, and useful",
         CPU,
     ),
@@ -86,7 +87,7 @@ NOTES = {
     "HO15": Note(
         "steps.wall_ns of slow steps by their index",
         "fewer than 5 periods; steps that hold an eval, a checkpoint or a compile, and those after them; waits for "
-        "data or in collectives",
+        "data or in collectives; only an info where no line was seen",
         "work whose rhythm is intended: the finding says where it is, not that it is wrong",
         CPU,
     ),

@@ -13,8 +13,8 @@ NOTES = {
     ),
     "IN02": Note(
         "steps.data_ns, hello.dataloader.num_workers and its site",
-        f"{_SHARE}; the loader is not torch's; less than 1 ms a batch",
-        "data already in memory: its share is tiny, and nothing is said",
+        f"{_SHARE}; the loader is not torch's; less than 1 ms a batch, waiting for a core not counted",
+        "data already in memory: below 3 ms a batch a worker wins nothing, and it is an info",
         CPU,
     ),
     "IN03": Note(
@@ -59,7 +59,7 @@ NOTES = {
     ),
     "IN10": Note(
         "steps.data_cpu_ns, stack samples of the data phase, process.cpu_ns_total of the workers",
-        f"{_SHARE}; no workers; no stack samples",
+        f"{_SHARE}; no workers; no stack samples; fewer than 8 tensors a batch while the training waits for cores",
         "num_workers=0, which is IN02",
         CPU,
     ),

@@ -9,7 +9,7 @@ NOTES = {
     "NU02": Note(
         "steps.loss against the median of the last 100",
         "fewer than 30 losses before it",
-        "a new epoch or a curriculum that is harder",
+        "a new epoch or a curriculum that is harder; a loss of both signs, which weighs rewards, is an info",
         CPU,
     ),
     "NU03": Note(
