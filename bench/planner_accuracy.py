@@ -18,6 +18,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter, defaultdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,27 @@ def main(argv: list[str] | None = None) -> int:
 
 def score(path: Path, half: str = "") -> dict[str, Any]:
     """All figures of one source; empty if the file is of another kind."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
+    count, every, skipped = _answered(path)
+    if not count:
         return {}
-    cases, skipped = _read(rows)
-    said = answers([case for case in cases if not half or _half(case) == half])
+    said = [one for one in every if not half or _half(one.case) == half]
     timed = [one for one in said if one.case.ran and one.case.step_s]
-    result: dict[str, Any] = {"rows_read": len(rows), "rows_used": len(said), "rows_timed": len(timed)}
+    result: dict[str, Any] = {"rows_read": count, "rows_used": len(said), "rows_timed": len(timed)}
     result |= {"rows_skipped": dict(skipped)}
     if timed:
         result |= _speed(timed) | {"baselines": _baselines(timed), "calibrated": _calibrated(timed)}
     return result | _memory(said)
+
+
+@lru_cache
+def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
+    """Rows of a file, what is said of those that can be predicted, and why others cannot; 0 rows of another kind."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
+        return 0, [], Counter()
+    cases, skipped = _read(rows)
+    return len(rows), answers(cases), skipped
 
 
 def _read(rows: list[dict[str, str]]) -> tuple[list[Case], Counter[str]]:
