@@ -2,11 +2,17 @@
 
     python bench/overhead.py [--rounds 30] [--processes 2]
 
-In one process: blocks of steps with the guest's hooks active and blocks with them passed by alternate, and medians of
-neighbouring blocks are compared, so that a busy machine disturbs both alike. Between them the guest's patches are taken
-out and put back, so "off" is torch as it is. The loop has a DataLoader, a forward, a loss, a backward and an optimizer
-step; a repeated matrix product sets its length. A recorder that reads and throws away listens at the other end.
-``added_us`` compares the typical step, ``added_mean_us`` the whole blocks, which holds the sending too.
+In one process, blocks of steps with the guest's hooks and blocks without them alternate, each pair in the other order
+than the pair before; between them the hooks are taken out and put back, so "off" is torch as it is. The loop has a
+DataLoader, a forward, a loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder
+that reads and throws away listens at the other end.
+
+A busy machine only ever makes code slower, so the quiet moments tell what it costs, and both kinds of blocks have
+them: ``step_us`` and ``added_step_us`` compare the 10th percentiles of all steps without and with the hooks. A step's
+time is CPU time of its thread, since a core that was taken away is no cost of ours; ``wall_added_step_us`` is the same
+in wall time. One step in 20 to 100 ms also books and sends what the hooks have noted, and no low percentile shows it:
+that is timed by itself, ``booking_us`` a step. ``added_us`` is both; ``ratio`` compares it with the bare step.
+
 ``processes`` adds whole runs, with and without injection, interleaved.
 
 Rows for pytscope's AutoProfiler and TraceML (``traceml_ai``) are added where they are installed, on the same loop.
@@ -16,6 +22,7 @@ TraceML wants ``with trace_step(model)`` around each step; its block without it 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -27,11 +34,14 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 PROBES = Path(__file__).resolve().parents[1] / "probes"
 _patched: dict = {}  # what take_in_and_out took out
 AGENT_DIR = PROBES / "gputop_agent"
 STEP_MS = (0.1, 1.0, 20.0)
+LOW = 0.1  # quantile of step times that a busy machine does not reach
+BLOCK_MS, MIN_BLOCK_STEPS, MAX_BLOCK_STEPS = 120, 10, 400  # the guest books every 100 ms
 PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
@@ -113,7 +123,8 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
     torch.manual_seed(0)
     rows = {}
     if what == "whole":
-        return {"step_us": statistics.median(make_steps(torch)(rounds, PRODUCTS_OF_WHOLE)[rounds // 4 :]) * 1e6}
+        taken = make_steps(torch)(rounds, PRODUCTS_OF_WHOLE)[rounds // 4 :]
+        return {"step_us": low([cpu for cpu, _ in taken]) * 1e6}
     for step_ms in STEP_MS:
         steps = make_steps(torch)
         loop = make_loop(steps, step_ms)
@@ -123,7 +134,7 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
 
 
 def make_steps(torch):
-    """``steps(n, products)`` runs n steps and returns the time of each in seconds."""
+    """``steps(n, products)`` runs n steps and returns ``(CPU time, wall time)`` of each in seconds."""
     net = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
     filler = torch.randn(64, 64)
@@ -136,25 +147,25 @@ def make_steps(torch):
 
     source = iter(torch.utils.data.DataLoader(Rows(), batch_size=None))
 
-    def steps(n: int, products: int) -> list[float]:
+    def steps(n: int, products: int) -> list[tuple[float, float]]:
         if steps.around is not None:  # type: ignore[attr-defined]
             return wrapped(n, products, steps.around)  # type: ignore[attr-defined]
         took = []
         for _ in range(n):
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.thread_time()
             loss = net(next(source)).sum()
             for _ in range(products):
                 torch.mm(filler, filler)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            took.append(time.perf_counter() - began)
+            took.append((time.thread_time() - began_cpu, time.perf_counter() - began))
         return took
 
-    def wrapped(n: int, products: int, around) -> list[float]:
+    def wrapped(n: int, products: int, around) -> list[tuple[float, float]]:
         took = []
         for _ in range(n):
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.thread_time()
             with around(net):
                 loss = net(next(source)).sum()
                 for _ in range(products):
@@ -162,7 +173,7 @@ def make_steps(torch):
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            took.append(time.perf_counter() - began)
+            took.append((time.thread_time() - began_cpu, time.perf_counter() - began))
         return took
 
     steps.around, steps.net, steps.optimizer = None, net, optimizer  # type: ignore[attr-defined]
@@ -171,10 +182,15 @@ def make_steps(torch):
 
 def make_loop(steps, step_ms: float):
     """``loop(n)`` runs n steps of about ``step_ms``."""
-    bare = statistics.median(steps(300, 0))
-    one = statistics.median(steps(100, 20)) - bare
-    products = max(0, round((step_ms / 1e3 - bare) / max(one / 20, 1e-7)))
+    bare = low([cpu for cpu, _ in steps(300, 0)])
+    one = (low([cpu for cpu, _ in steps(200, 20)]) - bare) / 20
+    products = max(0, round((step_ms / 1e3 - bare) / max(one, 1e-7)))
     return lambda n: steps(n, products)
+
+
+def low(times: list[float]) -> float:
+    """The ``LOW`` quantile."""
+    return sorted(times)[int(LOW * len(times))]
 
 
 def switch(what: str, steps):
@@ -239,31 +255,56 @@ def _swap(table, keys, on: bool) -> None:
 
 
 def compare(loop, step_ms: float, rounds: int, set_on) -> dict[str, float]:
-    """Alternate blocks with and without; the difference of neighbouring medians, and its spread."""
-    steps = max(5, min(400, round(60 / step_ms)))
-    off, on, off_mean, on_mean = [], [], [], []
-    for i in range(rounds):
-        for state in ((False, True), (True, False))[i % 2]:
-            set_on(state)
-            loop(2)
-            took = loop(steps)
-            (on if state else off).append(statistics.median(took))
-            (on_mean if state else off_mean).append(statistics.fmean(took))
-    set_on(True)
-    added = sorted((b - a) * 1e6 for a, b in zip(off, on, strict=True))
-    base = statistics.median(off) * 1e6
-    quarter = len(added) // 4
+    """Alternate blocks with and without; see the module's page for what is compared."""
+    steps = max(MIN_BLOCK_STEPS, min(MAX_BLOCK_STEPS, round(BLOCK_MS / step_ms)))
+    cpu: dict[bool, list[float]] = {False: [], True: []}
+    wall: dict[bool, list[float]] = {False: [], True: []}
+    with timed_booking() as booking:
+        for i in range(rounds):
+            for state in ((False, True), (True, False))[i % 2]:
+                set_on(state)
+                loop(2)
+                for one_cpu, one_wall in loop(steps):
+                    cpu[state].append(one_cpu)
+                    wall[state].append(one_wall)
+        set_on(True)
+    base, added = low(cpu[False]), low(cpu[True]) - low(cpu[False])
+    booked = low(booking) if booking else 0.0
     return {
-        "step_us": round(base, 1),
-        "added_us": round(statistics.median(added), 2),
-        "added_us_quartiles": [round(added[quarter], 2), round(added[-1 - quarter], 2)],  # type: ignore[dict-item]
-        "added_mean_us": round(statistics.median(b - a for a, b in zip(off_mean, on_mean, strict=True)) * 1e6, 2),
-        "ratio": round(1 + statistics.median(added) / base, 4),
+        "step_us": round(base * 1e6, 1),
+        "added_us": round((added + booked) * 1e6, 2),
+        "added_step_us": round(added * 1e6, 2),
+        "booking_us": round(booked * 1e6, 2),
+        "wall_added_step_us": round((low(wall[True]) - low(wall[False])) * 1e6, 2),
+        "ratio": round(1 + (added + booked) / base, 4),
     }
 
 
+@contextlib.contextmanager
+def timed_booking():
+    """A list that fills with the CPU seconds a step of each booking of noted steps; empty without the guest."""
+    lane: Any = sys.modules.get("gputop_agent.lane")
+    took: list[float] = []
+    if lane is None:
+        yield took
+        return
+    settle = lane.settle
+
+    def timed(end_ns: int = 0) -> None:
+        steps, began = len(lane.marks) // 8, time.thread_time()
+        settle(end_ns)
+        if steps:
+            took.append((time.thread_time() - began) / steps)
+
+    lane.settle = timed
+    try:
+        yield took
+    finally:
+        lane.settle = settle
+
+
 def whole_runs(n: int, path: Path) -> dict[str, object]:
-    """Whole processes of 4000 steps, injected and not, interleaved: medians of their median step."""
+    """Whole processes of 4000 steps, injected and not, interleaved: the medians of their fast steps."""
     times: dict[str, list[float]] = {"with": [], "without": []}
     for _ in range(n):
         for name, where in (("without", None), ("with", path)):
