@@ -61,8 +61,8 @@ class Gathering:
         self.tracker = tracker
         self.layers = repeated_layers(model)
         self.top = max(self.layers.values(), default=-1)
-        self.whole: Dict[int, Any] = {}
-        """The whole weights now, by parameter: (layer, stand-in)."""
+        self.whole: Dict[int, torch.Tensor] = {}
+        """What stands for the weights that are whole now, by parameter."""
         self.shares: List[torch.Tensor] = []
         self.ahead: List[torch.Tensor] = []
         """What is gathered before its use, and what is kept over the turn from forward to backward."""
@@ -96,11 +96,14 @@ class Gathering:
         self.late = False
         self.ahead = [self._stand_in(min(PREFETCH, self.values), torch.float16, NOWHERE)]
 
-    def _before(self, module: nn.Module, _inputs: Any) -> None:
-        for parameter in module.parameters(recurse=False):
-            layer = self.tracker.places.place_of(parameter)[1]
-            self._turn(layer)
+    def _before(self, module: nn.Module, inputs: Any) -> None:
+        parameters = list(module.parameters(recurse=False))
+        for parameter in parameters:
+            self._turn(self.tracker.places.place_of(parameter)[1])
             self._gather(parameter)
+        first = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
+        if first is not None and first.requires_grad:  # its gradient tells that frozen weights are done, too
+            first.register_hook(lambda _grad: self._let_go_all(parameters))
 
     def _after(self, module: nn.Module, _inputs: Any, out: Any) -> None:
         parameters = [one for one in module.parameters(recurse=False) if one.numel() >= PERSISTENT]
@@ -111,7 +114,7 @@ class Gathering:
                 self._let_go(parameter)
         first = out if isinstance(out, torch.Tensor) else None
         if first is not None and first.requires_grad:
-            first.register_hook(lambda _grad: self._before(module, None))
+            first.register_hook(lambda _grad: self._before(module, ()))
 
     def _turn(self, layer: int) -> None:
         """What is within reach of its next use stays; it goes when the backward has passed the last layer."""
@@ -121,8 +124,6 @@ class Gathering:
             self.ahead.append(self._stand_in(min(REUSE // 2, self.values), torch.float16, NOWHERE))
         if backward and 0 <= layer < self.top and len(self.ahead) > 1:
             self.ahead.pop()
-        if backward and layer >= 0:  # frozen weights have no gradient to tell that they are done
-            self.whole = {key: held for key, held in self.whole.items() if held[0] in (layer, -1)}
         if backward and layer == 0:  # nothing is left to be gathered ahead
             self.ahead.clear()
 
@@ -130,7 +131,7 @@ class Gathering:
         path, layer = self.tracker.places.place_of(parameter)
         within = self.late and layer in (self.top, -1)
         if parameter.numel() >= PERSISTENT and id(parameter) not in self.whole and not (within and self._kept()):
-            self.whole[id(parameter)] = layer, self._stand_in(parameter.numel(), parameter.dtype, (path, layer))
+            self.whole[id(parameter)] = self._stand_in(parameter.numel(), parameter.dtype, (path, layer))
 
     def _kept(self) -> bool:
         """Whether what is kept over the turn stands for the weights of the last layer and the head as well."""
@@ -138,6 +139,10 @@ class Gathering:
 
     def _let_go(self, parameter: Any) -> None:
         self.whole.pop(id(parameter), None)
+
+    def _let_go_all(self, parameters: List[Any]) -> None:
+        for parameter in parameters:
+            self._let_go(parameter)
 
     def _stand_in(self, values: int, dtype: torch.dtype, place: Any) -> torch.Tensor:
         with on_side_stream(self.tracker), self.tracker.places.inside(place):
