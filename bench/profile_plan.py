@@ -87,7 +87,7 @@ FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "deepseek_v2"
 
 def shape(family: str, structure: dict[str, Any], at: int) -> ModelShape:
     """The model of the trace number ``at`` with the structure asked for."""
-    size = {name: SIZES[name][at] for name in _PLAIN}
+    size: dict[str, Any] = {name: SIZES[name][at] for name in _PLAIN}
     if structure.get("mha"):
         size["kv_heads"] = size["heads"]
     if structure.get("split"):
