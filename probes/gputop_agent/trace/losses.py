@@ -73,7 +73,7 @@ class _Bypass:
         self.head.forward = lambda hidden: hidden  # type: ignore[method-assign]
         model.loss_function = self.from_hidden
         config = model.config.get_text_config() if hasattr(model, "config") else None
-        if getattr(config, "final_logit_softcapping", None):
+        if config is not None and getattr(config, "final_logit_softcapping", None):
             config.final_logit_softcapping = None  # inside the loss, not on hidden states
 
     def from_hidden(self, logits: torch.Tensor, labels: torch.Tensor, *_size: int, **_options: Any) -> torch.Tensor:
