@@ -29,7 +29,8 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches  # slow to import, and only a mistake needs it
 
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        near = [name for name in known if wrong[2:] in name[2:].split("-")] or get_close_matches(wrong, known, n=1, cutoff=0.75)
+        near = [name for name in known if wrong[2:] in name[2:].split("-")]
+        near = near or get_close_matches(wrong, known, n=1, cutoff=0.75)
         return f"did you mean {' or '.join(near[:3])}? " if near else ""
 
 
