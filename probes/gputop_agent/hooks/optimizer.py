@@ -32,10 +32,10 @@ def install(torch):
 def before_step(optimizer, args, kwargs):
     """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
     try:
+        if is_compiling():  # first: dynamo traces into hooks, and an array would end its graph
+            return None
         if len(L.marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
             L.note(L.now())
-            return None
-        if is_compiling():
             return None
         if marks:
             if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
@@ -66,9 +66,11 @@ def before_step(optimizer, args, kwargs):
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
     try:
+        if is_compiling():
+            return None
         if len(L.marks) & 7 == 7:  # another one's, or one inside this, would have ended the lane when it began
             L.note(L.now())
-        elif get_ident() == S.thread_ident and not is_compiling():
+        elif get_ident() == S.thread_ident:
             _end(optimizer)
     except Exception:
         guard.failed("optimizer post hook")
