@@ -24,8 +24,9 @@ BEGIN, END = "<!-- performance: made by bench/table.py -->", "<!-- /performance 
 def run(name: str, *words: str) -> dict[str, Any]:
     """One bench's JSON line."""
     print(f"{name} ...", file=sys.stderr)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as most users'
     done = subprocess.run(
-        [sys.executable, str(BENCH / f"{name}.py"), *words], capture_output=True, text=True, check=True
+        [sys.executable, str(BENCH / f"{name}.py"), *words], capture_output=True, text=True, check=True, env=kept
     )
     return json.loads(done.stdout.splitlines()[-1])
 
