@@ -22,7 +22,7 @@ CASES = (
     Case("HO08", "an evaluation every five steps", ONE, {"FAULT": "eval"}),
     Case("NU01", "a loss that becomes NaN", ONE, {"FAULT": "nan"}, title="step 60 "),
     Case("NU02", "a loss that jumps", ONE, {"FAULT": "spike"}, title=r"steps? 1[12]\d"),
-    Case("ME02", "a list that grows", ONE, {"FAULT": "leak", "STEPS": 300}, absorbed=("ME05",), suite=False),
+    Case("ME02", "a list that grows", ONE, {"FAULT": "leak", "STEPS": 500}, absorbed=("ME05",), suite=False),
     Case("HC09", "exit with code 3", ONE, {"FAULT": "exit3", "STEPS": 90}, title="exit 3", exit_code=3),
     Case("HC09", "killed by SIGKILL", ONE, {"FAULT": "kill9", "STEPS": 90}, title="SIGKILL", exit_code=137),
     Case("HC06", "an exception", ONE, {"FAULT": "raise", "STEPS": 90}, title="a shard is missing", exit_code=1),

@@ -13,7 +13,8 @@ from gputop_analysis.stats import mann_kendall, theil_sen
 from gputop_analysis.view import Array, RunView
 
 WINDOWS, SAMPLES_PER_WINDOW = 8, 3
-MIN_SPAN_S = 2.0
+MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
+"""With create_graph=True parameters and gradients refer to each other, and wait for the garbage collector."""
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
 SURE_P = 0.01
 STILL_GROWING = 0.35
@@ -64,7 +65,10 @@ def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Arra
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
-            view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
+            found = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
+            if found and found.span_s < MIN_SPAN_OF_CYCLES_S and view.hello(rank).get("create_graph"):
+                found = None
+            view.known[key] = found
     return view.known[key]
 
 
