@@ -138,7 +138,7 @@ def _book_pauses(stops, noted):
 
 
 def _note_lr():
-    """The optimizer's hooks do not look at it in the lane; once every 20 ms is enough for a schedule."""
+    """The optimizer's hooks do not look at it in the lane; a look at each booking is enough for a schedule."""
     reference = S.optimizers.get(L.optimizer_id)
     optimizer = reference() if reference is not None else None
     if optimizer is not None:

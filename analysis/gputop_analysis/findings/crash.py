@@ -115,13 +115,17 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
 
 def _at_least(view: RunView) -> str:
     """A rank that ends at once takes its last records with it, those of 50 ms and more."""
-    said_goodbye = {e.get("rank") for e in view.record.events("goodbye")}
-    return "" if said_goodbye.issuperset(view.ranks) else "at least "
+    return "" if _said_goodbye(view).issuperset(view.ranks) else "at least "
+
+
+def _said_goodbye(view: RunView) -> set[int | None]:
+    """Ranks that ended in order."""
+    return {e.get("rank") for e in view.record.events("goodbye")}
 
 
 def _first_lost(view: RunView) -> tuple[int | None, str]:
     """The rank that vanished first without saying goodbye, and how; a single rank is the one meant in any case."""
-    said_goodbye = {e.get("rank") for e in view.record.events("goodbye")}
+    said_goodbye = _said_goodbye(view)
     lost = sorted(view.record.events("rank_lost"), key=lambda e: e.get("t_ns", 0))
     lost = [e for e in lost if e.get("rank") not in said_goodbye]
     if len(view.ranks) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gputop_analysis.findings.input import (
+    QUEUE_READ_MS,
     STARVED,
     data_wait,
     loader_site,
@@ -27,8 +28,6 @@ SOMETIMES_EMPTY = 0.25
 IDLE = 0.60
 """Below it a worker waits for something half of the time."""
 MOSTLY = 0.5
-READ_MS = 3.0
-"""Taking a ready batch costs the training so much in any case (shared memory, unpickling)."""
 MANY_TENSORS = 8
 """In a batch: of fewer, the handing over is soon done where there are cores for it."""
 
@@ -36,7 +35,7 @@ MANY_TENSORS = 8
 def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str, Any]] | None:
     """Data wait of the typical rank, the looks at its loader and its description, where it has worker processes."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(least_share) or per_batch_ms(view, wait) < READ_MS:
+    if wait is None or not wait.surely_above(least_share) or per_batch_ms(view, wait) < QUEUE_READ_MS:
         return None
     seen, loader = looks(view).get(wait.rank), view.hello(wait.rank).get("dataloader") or {}
     if seen is None or seen.looks < ENOUGH_LOOKS or not loader.get("num_workers"):

@@ -65,10 +65,8 @@ def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Arra
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
-            found = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window)
-            if found and found.span_s < MIN_SPAN_OF_CYCLES_S and view.hello(rank).get("create_graph"):
-                found = None
-            view.known[key] = found
+            least_s = MIN_SPAN_OF_CYCLES_S if view.hello(rank).get("create_graph") else MIN_SPAN_S
+            view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window, least_s)
     return view.known[key]
 
 
@@ -82,14 +80,19 @@ def _may_have_grown(sizes: Array, of_window: Callable[[Array], float]) -> bool:
 
 
 def steady_growth(
-    t_ns: Array, sizes: Array, rank: int, column: str, of_window: Callable[[Array], float] = np.min
+    t_ns: Array,
+    sizes: Array,
+    rank: int,
+    column: str,
+    of_window: Callable[[Array], float] = np.min,
+    least_s: float = MIN_SPAN_S,
 ) -> Growth | None:
-    """Judge a series of memory readings; None where they do not rise steadily, or are too few to tell."""
+    """Judge a series of memory readings; None where they do not rise steadily, or are too few or too short to tell."""
     if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
     span = float(seconds[-1])
-    if span < MIN_SPAN_S:
+    if span < least_s:
         return None
     window = np.minimum((seconds / span * WINDOWS).astype(int), WINDOWS - 1)
     present = np.unique(window)

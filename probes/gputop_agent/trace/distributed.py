@@ -54,8 +54,7 @@ def refuse(setup: Setup) -> None:
 
 def sharding_of(setup: Setup) -> Any:
     """(kind of sharding, ranks that share what it splits: data and context parallel ones)."""
-    parallel = setup.get("parallel") or {}
-    return parallel.get("sharding") or "none", int(parallel.get("dp") or 1) * int(parallel.get("cp") or 1)
+    return (setup.get("parallel") or {}).get("sharding") or "none", zero.ranks(setup)
 
 
 def attach_sharded(tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]) -> nn.Module:

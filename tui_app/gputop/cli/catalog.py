@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
+from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 from gputop.cli.terminal import has_terminal
 
@@ -113,13 +114,9 @@ def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
 
 def _named(name: str) -> Listed:
     from gputop.own_prices import load
-    from gputop_analysis.catalog import gpu
     from gputop_analysis.catalog.listing import listed
 
-    try:
-        spec = gpu(name)
-    except LookupError as error:
-        raise CliError(error.args[0]) from None
+    spec = gpu_named(name)
     return next(row for row in listed(load()) if row.spec.name == spec.name)
 
 

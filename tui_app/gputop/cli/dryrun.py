@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
+from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser, split_command
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def execute(words: list[str]) -> int:
         )
     if options.steps is None:
         options.steps = STEPS_ON_CPU if options.cpu else STEPS
-    gpu = _gpu(options.gpu)
+    gpu = gpu_named(options.gpu).name if options.gpu else ""
     handle = _start(command, options)
     limit, code = _watch(handle, options)
     if handle.stopped_by_us and not limit.why:
@@ -60,15 +61,6 @@ def _parser() -> Parser:
     parser.add_argument("--name", help="name of the run")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout; the command's output goes to stderr")
     return parser
-
-
-def _gpu(name: str | None) -> str:
-    from gputop_analysis.catalog import gpu
-
-    try:
-        return gpu(name).name if name else ""
-    except LookupError as error:
-        raise CliError(error.args[0]) from None
 
 
 def _start(command: list[str], options: argparse.Namespace) -> RunHandle:

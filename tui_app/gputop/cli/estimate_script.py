@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.estimate_options import existing_file, given
+from gputop.cli.named import gpu_named
 
 if TYPE_CHECKING:
     from gputop.script_tracing import ScriptTrace
@@ -58,15 +59,11 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
-    from gputop_analysis import catalog
     from gputop_analysis.vram.tiers import estimate
 
     assert found.log is not None
     setup = _setup_of_log(found, script, values)
-    try:
-        capacity = catalog.gpu(options.gpu).usable_bytes if options.gpu else None
-    except LookupError as error:
-        raise CliError(str(error)) from None
+    capacity = gpu_named(options.gpu).usable_bytes if options.gpu else None
     answer = estimate(setup, "trace", capacity, log=found.log, gpu=options.gpu, advice=False)
     notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *answer.notes)
     return replace(answer, notes=tuple(dict.fromkeys(notes)))

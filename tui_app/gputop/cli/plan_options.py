@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
-    have = next((g for g in fleet.have if not options.gpu or _name(options.gpu) == g.gpu), None)
+    have = next((g for g in fleet.have if not options.gpu or gpu_named(options.gpu).name == g.gpu), None)
     name = options.gpu or (have.gpu if have else None)
     if name is None:
         raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
@@ -144,22 +145,13 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     if options.price is not None and not options.price >= 0:
         raise CliError("--price is dollars an hour of one GPU")
     per_node = gpus // nodes if nodes else have.per_node if have and not options.gpus else 0
-    return _wanted(_name(name), per_node, options.network, options.price), gpus
+    return _wanted(gpu_named(name).name, per_node, options.network, options.price), gpus
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:
     from gputop_analysis.planner.questions import Wanted
 
     return Wanted(name, per_node, network, rent_of(name) if price is None else price)
-
-
-def _name(word: str) -> str:
-    from gputop_analysis.catalog import gpu
-
-    try:
-        return gpu(word).name
-    except LookupError as error:
-        raise CliError(error.args[0]) from None
 
 
 def rent_of(name: str) -> float | None:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, rent_of
 
@@ -51,12 +52,7 @@ def execute(words: list[str]) -> int:
 
 
 def _known(names: list[str]) -> list[str]:
-    from gputop_analysis.catalog import gpu
-
-    try:
-        return list(dict.fromkeys(gpu(name).name for name in names))
-    except LookupError as error:
-        raise CliError(error.args[0]) from None
+    return list(dict.fromkeys(gpu_named(name).name for name in names))
 
 
 def _row(job: Job, name: str, gpus: int, limits: Limits, network: str) -> dict[str, Any]:

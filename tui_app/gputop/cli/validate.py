@@ -9,8 +9,9 @@ from typing import Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.estimate_options import add_options
+from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.validate_memory import check_gpu, memory_of_command, memory_of_text
+from gputop.cli.validate_memory import memory_of_command, memory_of_text
 
 _USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options of gputop estimate]] [--json]
        gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."""
@@ -33,7 +34,8 @@ def execute(words: list[str]) -> int:
         )
     if options.gpus is not None and options.gpus < 1:
         raise CliError("--gpus must be at least 1")
-    check_gpu(options.gpu)
+    if options.gpu:
+        gpu_named(options.gpu)  # a name that nobody knows is told before anything is checked
     found = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
     if options.json:
         print(json.dumps([{**one, "problems": [p._asdict() for p in one["problems"]]} for one in found], indent=2))

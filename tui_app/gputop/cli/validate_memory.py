@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
 from gputop.cli.estimate_options import given
+from gputop.cli.named import gpu_named
 
 if TYPE_CHECKING:
     from gputop_analysis.launch.problems import Problem
@@ -80,10 +80,9 @@ def _total(found: Estimate) -> int:
 
 
 def _judged(found: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
-    from gputop_analysis.catalog import gpu as spec_of
     from gputop_analysis.launch.problems import error, warning
 
-    spec = spec_of(gpu)
+    spec = gpu_named(gpu)
     total, room = found.device_total / GIB, spec.usable_bytes / GIB
     data = {
         "gpu": spec.name,
@@ -109,13 +108,3 @@ def _not_checked(why: str) -> tuple[list[Problem], None]:
     from gputop_analysis.launch.problems import warning
 
     return [warning("memory", f"not checked: {why}")], None
-
-
-def check_gpu(name: str | None) -> None:
-    """Raises CliError for a GPU that the catalog does not have."""
-    from gputop_analysis.catalog import gpu
-
-    try:
-        gpu(name) if name else None
-    except LookupError as error:
-        raise CliError(error.args[0]) from None
