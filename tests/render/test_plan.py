@@ -19,9 +19,11 @@ def request(width, height, **more):
     st.integers(0, 16),
     st.sampled_from(plan.SWITCHED),
     st.frozensets(st.sampled_from(plan.PANELS), max_size=len(plan.PANELS) - 1),
+    st.booleans(),
 )
-def test_panels_lie_inside_and_never_overlap(size, ranks, gpus, switched, hidden):
-    boxes = plan.plan(request(*size, ranks=ranks, gpus=gpus, switched=switched, hidden=hidden, findings=3))
+def test_panels_lie_inside_and_never_overlap(size, ranks, gpus, switched, hidden, begun):
+    more = {"ranks": ranks, "gpus": gpus, "switched": switched, "hidden": hidden, "begun": begun}
+    boxes = plan.plan(request(*size, findings=3, **more))
     taken = set()
     for name, box in boxes.items():
         assert name not in hidden
@@ -69,3 +71,11 @@ def test_heights_use_every_row(items, rows):
     result = plan.heights(items, rows)
     assert sum(result) == rows
     assert all(height >= 1 for height in result)
+
+
+@pytest.mark.parametrize("size", [(80, 20), (120, 36), (200, 46)])
+def test_until_the_first_step_the_output_has_the_room_of_the_breakdown(size):
+    before, after = plan.plan(request(*size, begun=False)), plan.plan(request(*size))
+    assert before.keys() == after.keys()
+    assert before["output"].height > after["output"].height
+    assert before["breakdown"].height == 3

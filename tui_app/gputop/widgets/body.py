@@ -37,7 +37,7 @@ class Body(Container):
         self.zoomed: str | None = None
         self.hidden: frozenset[str] = frozenset()
         self.switched = "output"
-        self._structure = (1, 0, 1, 0)
+        self._structure = (1, 0, 1, 0, False)
         self._planned = _PlannedLayout()
 
     @property
@@ -46,7 +46,7 @@ class Body(Container):
 
     def boxes(self, size: Size) -> dict[str, plan.Box]:
         """Where each visible panel lies."""
-        ranks, gpus, hosts, findings = self._structure
+        ranks, gpus, hosts, findings, begun = self._structure
         return plan.plan(
             plan.Request(
                 width=size.width,
@@ -55,6 +55,7 @@ class Body(Container):
                 gpus=gpus,
                 hosts=hosts,
                 findings=findings,
+                begun=begun,
                 hidden=self.hidden,
                 zoomed=self.zoomed,
                 switched=self.switched,
@@ -69,7 +70,8 @@ class Body(Container):
     def fit(self, snapshot: Snapshot) -> None:
         """Lay out anew if the run's structure has changed; numbers alone never move a panel."""
         run = snapshot.summary
-        structure = (max(len(run.ranks), 1), len(run.gpus), max(len(run.hosts), 1), min(len(snapshot.findings), 6))
+        counts = (max(len(run.ranks), 1), len(run.gpus), max(len(run.hosts), 1), min(len(snapshot.findings), 6))
+        structure = (*counts, run.steps > 0)
         if structure != self._structure:
             self._structure = structure
             self._arrange_anew()

@@ -45,6 +45,8 @@ class Request(NamedTuple):
     gpus: int = 0
     hosts: int = 1
     findings: int = 0
+    begun: bool = True
+    """A step has ended. Until then there is nothing to break down, and the command's output has the room."""
     hidden: frozenset[str] = frozenset()
     zoomed: str | None = None
     switched: str = "output"
@@ -72,7 +74,7 @@ def wants(request: Request) -> dict[str, Want]:
     meters = 1 + request.gpus + 3 * min(request.hosts, 4)
     ranks = 8 if request.ranks <= 1 else 2 + request.ranks
     return {
-        "breakdown": Want(6, 12, 1),
+        "breakdown": Want(6, 12, 1) if request.begun else Want(3, 3),
         "memory": Want(3, max(4, memory)),
         "ranks": Want(4, max(6, ranks)),
         "meters": Want(3, max(4, meters)),
