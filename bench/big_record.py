@@ -34,6 +34,16 @@ def write(path: Path, steps: int, ranks: int, sampled_s: int = 60) -> RunRecord:
     return builder.open()
 
 
+def extend(path: Path, first: int, count: int, ranks: int) -> int:
+    """The same run ``count`` steps later: rows at the end of each rank's files. Returns the number of steps then."""
+    random = np.random.default_rng(first)
+    for rank in range(ranks):
+        for table, rows in (("steps", _steps(rank, first, count, random)), ("comm", _comm(rank, first, count, random))):
+            with (path / table / f"rank-{rank:05d}.bin").open("ab") as file:
+                file.write(rows.tobytes())
+    return first + count
+
+
 _HELLO = {
     "device": "cpu",
     "total_steps": 2_000_000,

@@ -54,6 +54,11 @@ class RankSeries:
         return mask
 
     @cached_property
+    def steady_ends_ns(self) -> Array:
+        """When the steady records ended."""
+        return self.rows["t_end_ns"][self.steady]
+
+    @cached_property
     def steady_rows(self) -> Array:
         """The records that ``steady`` masks."""
         return picked(self.rows, self.steady)
@@ -84,6 +89,12 @@ class RankSeries:
 def picked(rows: Array, mask: Array) -> Array:
     """``rows[mask]`` for a table: whole records, where that copies each field of them on its own (600 us for 1000)."""
     return rows.take(np.flatnonzero(mask))
+
+
+def last_attempt(rows: Array) -> Array:
+    """The records since the step index last began again: a restarted process counts anew."""
+    back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) <= 0)
+    return rows[back[-1] + 1 :] if len(back) else rows
 
 
 def tail_steps(rows: Array, steps: int) -> Array:

@@ -136,26 +136,42 @@ def stand_outs(
     """
     judged = np.log(np.where(values > 0, values, np.nan)) if logarithmic else np.asarray(values, np.float64)
     known = np.flatnonzero(np.isfinite(judged))
-    series = judged[known]
-    centre, sigma = _levels(series)
+    series, linear = judged[known], values[known]
+    centre, sigma = _levels(series, linear > _least_to_stand_out(linear, min_relative))
     level = np.exp(centre) if logarithmic else centre
     above = series - centre
-    out = (above > k * sigma) & (values[known] > level + min_relative * np.abs(level))
+    out = (above > k * sigma) & (linear > level + min_relative * np.abs(level))
     return known[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
 
 
-def _levels(series: Array) -> tuple[Array, Array]:
-    """Median and robust standard deviation of the window before each value; infinite where it is too short."""
+def _least_to_stand_out(values: Array, min_relative: float) -> float:
+    """No value up to this exceeds the median of any window by ``min_relative``: a bound that costs one partition.
+
+    Half of a window is at or below its median, so no median lies below the value whose rank is half the shortest one.
+    """
+    half = EARLY[0][0] // 2
+    if len(values) <= half:
+        return np.inf
+    lowest = float(np.partition(values, half - 1)[half - 1])
+    return (lowest + min_relative * abs(lowest)) * (1 - 1e-9 * np.sign(lowest))
+
+
+def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
+    """Median and robust standard deviation of the window before each wanted value; infinite where it is too short.
+
+    Windows of values that are not wanted are not looked at, and these are infinite too.
+    """
     centre, sigma = np.full(len(series), np.inf), np.zeros(len(series))
     for begin, end in EARLY:
-        if len(series) > begin:
+        if wanted[begin:end].any():
             centre[begin:end], sigma[begin:end] = np.median(series[:begin]), mad_sigma(series[:begin])
-    if len(series) > WINDOW:
-        windows = np.lib.stride_tricks.sliding_window_view(series[:-1], WINDOW)[::STRIDE]
+    blocks = np.unique((WINDOW + np.flatnonzero(wanted[WINDOW:])) // STRIDE)
+    if len(blocks):
+        windows = np.lib.stride_tricks.sliding_window_view(series, WINDOW)[blocks * STRIDE - WINDOW]
         middle = np.median(windows, axis=1)
         spread = MAD_TO_SIGMA * np.median(np.abs(windows - middle[:, None]), axis=1)
-        centre[WINDOW:] = np.repeat(middle, STRIDE)[: len(series) - WINDOW]
-        sigma[WINDOW:] = np.repeat(spread, STRIDE)[: len(series) - WINDOW]
+        for block, at, deviation in zip(blocks * STRIDE, middle, spread, strict=True):
+            centre[block : block + STRIDE], sigma[block : block + STRIDE] = at, deviation
     return centre, sigma
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_analysis.align import Aligned
-from gputop_analysis.series import picked
+from gputop_analysis.series import last_attempt, picked
 from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
@@ -74,9 +74,7 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
     bucket = (rows["step"].astype(np.int64) - common.edges[0]) // common.bucket_steps
     inside = (bucket >= 0) & (bucket < len(common.keep))
     inside[inside] = common.keep[bucket[inside]]
-    rows = picked(rows, inside)
-    back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) <= 0)
-    return rows[back[-1] + 1 :] if len(back) else rows
+    return last_attempt(picked(rows, inside))
 
 
 def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:

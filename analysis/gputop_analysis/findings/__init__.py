@@ -51,7 +51,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     thermal_errors,
 )
 from gputop_analysis.findings.precedence import ordered, take_in
-from gputop_analysis.findings.registry import CATALOGUE, Result
+from gputop_analysis.findings.registry import CATALOGUE, as_list
 from gputop_analysis.live_ranks import live_ranks
 from gputop_analysis.model import Finding
 from gputop_analysis.prices import run_usd_per_hour
@@ -59,7 +59,7 @@ from gputop_analysis.summary import steps_done
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.reader import RunRecord
 
-__all__ = ["CATALOGUE", "evaluate", "judge", "judge_view"]
+__all__ = ["CATALOGUE", "evaluate", "judge", "judge_view", "sorted_out"]
 
 
 def evaluate(record: RunRecord, window_steps: int | None = None, live: bool = False) -> list[Finding]:
@@ -80,7 +80,12 @@ def judge(
 
 def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of a view that was made already."""
-    found = [_with_hours(one, view) for spec in CATALOGUE.values() for one in _as_list(spec.check(view))]
+    return sorted_out(view, [one for spec in CATALOGUE.values() for one in as_list(spec.check(view))])
+
+
+def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """``judge`` of what the checks said: the hours that each would win back, and which one explains which."""
+    found = [_with_hours(one, view) for one in said]
     left = take_in(found)
     kept = {one.key for one in left}
     taken = [_explained(one, left) for one in found if one.key not in kept]
@@ -90,12 +95,6 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
 def _explained(one: Finding, left: list[Finding]) -> Finding:
     cause = next((cause.id for cause in left if one.id in cause.absorbed), None)
     return replace(one, severity="info", absorbed_by=cause)
-
-
-def _as_list(result: Result) -> list[Finding]:
-    if result is None:
-        return []
-    return [result] if isinstance(result, Finding) else list(result)
 
 
 def _with_hours(one: Finding, view: RunView) -> Finding:

@@ -52,7 +52,7 @@ def _samples(view: RunView, rank: int) -> Samples | None:
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if index is None or host is None or not series.steady.any():
         return None
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     rows = host.gpu.rows
     first, last = np.searchsorted(rows["t_ns"], (ends[0], ends[-1]))
     rows = np.asarray(rows[max(first, last - 20_000) : last])

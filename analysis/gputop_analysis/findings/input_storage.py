@@ -78,7 +78,7 @@ def _pressure_pct(view: RunView, rank: int) -> float:
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if host is None or not series.steady.any():
         return 0.0
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     rows = host.host.rows
     rows = rows[int(np.searchsorted(rows["t_ns"], ends[0])) : int(np.searchsorted(rows["t_ns"], ends[-1], "right"))]
     told = rows["psi_io_some_pct"][np.isfinite(rows["psi_io_some_pct"])]

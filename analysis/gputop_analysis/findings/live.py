@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings import evaluate
+from gputop_analysis.findings import sorted_out
 from gputop_analysis.findings.precedence import ordered
 from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.findings.turns import EVERY, Turns
+from gputop_analysis.live_ranks import CHOSEN, live_ranks
 from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
 Key = tuple[str, int | None, int | None, str | None]
@@ -19,19 +22,22 @@ class LiveFindings:
     """Evaluates a growing record again and again; the caller refreshes the record.
 
     A finding appears after three evaluations in a row that see it and goes after five that do not. Facts (a crash, a
-    hang, a NaN) appear at once.
+    hang, a NaN) appear at once. Checks whose answer does not change take turns, see ``Turns``.
     """
 
     def __init__(self, record: RunRecord, window_steps: int = WINDOW_STEPS):
         self.record = record
         self.window_steps = window_steps
+        self._turns = Turns()
+        self._ranks: list[int] = []
+        self._ticks = 0
         self._shown: dict[Key, Finding] = {}
         self._seen: dict[Key, int] = {}
         self._missed: dict[Key, int] = {}
 
     def tick(self) -> list[Finding]:
         """Evaluate once more and return what is to be shown, worst first."""
-        found = {one.key: one for one in evaluate(self.record, self.window_steps, live=True)}
+        found = {one.key: one for one in self._evaluate()}
         for key in set(self._seen) - set(found):
             del self._seen[key]
         for key, one in found.items():
@@ -44,3 +50,10 @@ class LiveFindings:
             if self._missed[key] >= GONE_AFTER:
                 del self._shown[key], self._missed[key]
         return ordered(list(self._shown.values()))
+
+    def _evaluate(self) -> list[Finding]:
+        if self._ticks % EVERY == 0 or len(self._ranks) < CHOSEN:
+            self._ranks = live_ranks(self.record)
+        self._ticks += 1
+        view = RunView(self.record, self.window_steps, live=True, ranks=self._ranks)
+        return sorted_out(view, self._turns.look(view))[0]

@@ -192,6 +192,9 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
         lasts.append(last)
         firsts.append(last - np.maximum(folded, 1) + 1)
         losses.append(loss[known])
+    steps = lasts[-1]
+    if len(lasts) > 1 and (np.diff(steps) > 0).all() and all(np.array_equal(steps, one) for one in lasts[1:-1]):
+        return np.minimum.reduce(firsts[1:]), steps, np.mean(losses[1:], axis=0)
     every, position = np.unique(np.concatenate(lasts), return_inverse=True)
     total = np.bincount(position, weights=np.concatenate(losses), minlength=len(every))
     mean = total / np.maximum(np.bincount(position, minlength=len(every)), 1)

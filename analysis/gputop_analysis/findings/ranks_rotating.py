@@ -10,9 +10,12 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.series import RankSeries
+from gputop_analysis.series import RankSeries, last_attempt
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.view import Array, RunView
+
+LEAST = 1.05
+"""The slowest rank of a step takes so many times as long as the median one."""
 
 
 @finding(
@@ -30,11 +33,13 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         return None
     compute, tokens = by_step
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
+    if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
+        return None
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
     follows = _correlation(compute, tokens)
     by_length = follows is not None and follows > 0.5
-    needed = 1.05 if by_length else 1.15
+    needed = LEAST if by_length else 1.15
     if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (not by_length and _oversubscribed(view)):
         return None
     told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
@@ -81,7 +86,8 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
     tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
     shared = tables[0][0]
     for steps, *_ in tables[1:]:
-        shared = np.intersect1d(shared, steps, assume_unique=True)
+        if not np.array_equal(shared, steps):
+            shared = np.intersect1d(shared, steps, assume_unique=True)
     if len(shared) < ENOUGH_STEPS:
         return None
     at = [np.searchsorted(steps, shared) for steps, *_ in tables]
@@ -94,10 +100,14 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
 def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
     """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
     places = np.flatnonzero(series.steady & (series.n_steps == 1))
-    steps, ours, theirs = np.intersect1d(series.rows["step"][places], comm["step"], return_indices=True)
-    rows = series.rows.take(places[ours])
-    compute = (rows["wall_ns"] - comm["wait_ns"][theirs]) / 1e6
-    return steps, compute, rows["tokens"].astype(float), rows["samples"].astype(float)
+    comm = last_attempt(comm)
+    steps, waited = series.steps[places], comm["step"].astype(np.int64)
+    at = np.searchsorted(waited, steps)
+    known = at < len(waited)
+    known[known] = waited[at[known]] == steps[known]
+    rows = series.rows.take(places[known])
+    compute = (rows["wall_ns"] - comm["wait_ns"][at[known]]) / 1e6
+    return steps[known], compute, rows["tokens"].astype(float), rows["samples"].astype(float)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:

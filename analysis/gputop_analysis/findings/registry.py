@@ -80,7 +80,7 @@ def finding(
             try:
                 result = check(view, CATALOGUE[id])
                 found = result if result is None or isinstance(result, Finding) else list(result)
-                assert not STRICT or all(one.proof for one in _as_list(found)), f"{id} shows no proof"
+                assert not STRICT or all(one.proof for one in as_list(found)), f"{id} shows no proof"
                 return found
             except Exception as error:
                 if STRICT:
@@ -94,10 +94,11 @@ def finding(
     return register
 
 
-def _as_list(found: Finding | list[Finding] | None) -> list[Finding]:
+def as_list(found: Result) -> list[Finding]:
+    """What a check returned, as a list."""
     if found is None:
         return []
-    return [found] if isinstance(found, Finding) else found
+    return [found] if isinstance(found, Finding) else list(found)
 
 
 def _broken(spec: Spec, error: Exception) -> Finding:

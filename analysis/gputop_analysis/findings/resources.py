@@ -78,7 +78,7 @@ def _throttling(view: RunView, rank: int) -> _Quota | None:
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if host is None or not series.steady.any():
         return None
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     rows = _between(host.host.rows, int(ends[0]), int(ends[-1]) + 10**9)
     rows = rows[rows["cgroup_throttled_us_total"] >= 0]
     passed, stopped = np.diff(rows["t_ns"]) / 1e9, np.diff(rows["cgroup_throttled_us_total"]) / 1e6

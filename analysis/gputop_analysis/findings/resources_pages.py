@@ -87,7 +87,7 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     rows = _between(rows, int(ends[0]), int(ends[-1]) + 1)
     if len(rows) < 3 or rows["minor_faults_total"][0] < 0:
         return None

@@ -111,7 +111,7 @@ def device_share(view: RunView, rank: int, phase: str) -> Share | None:
     """A phase on the device's clock; None where fewer than 20 steps of the window were measured on it."""
     rows = view.device(rank)
     column = f"{phase}_ms"
-    if column not in (rows.dtype.names or ()):
+    if len(rows) < ENOUGH_STEPS or column not in (rows.dtype.names or ()):
         return None
     steady = (rows["flags"] & wire.F_UNSTEADY) == 0
     rows = picked(rows, steady & np.isfinite(rows["total_ms"]) & np.isfinite(rows[column]))
@@ -131,11 +131,12 @@ def some_ranks(view: RunView) -> list[int]:
 
 
 def most_of(view: RunView, column: str, at_most: int = 8) -> list[int]:
-    """The ranks with the largest plain sum of a column, largest first: where the worst one is to be found."""
-    sums = _sums(view).get(column)
-    if sums is None or len(view.ranks) <= at_most:
-        return view.ranks
-    return [view.ranks[i] for i in np.argsort(-sums, kind="stable")[:at_most]]
+    """The ranks with the largest plain sum of a column, largest first: where the worst one is to be found.
+
+    A rank that has none of it is left out.
+    """
+    sums = _sums(view)[column]
+    return [view.ranks[i] for i in np.argsort(-sums, kind="stable")[:at_most] if sums[i] > 0]
 
 
 @once_per_view
@@ -186,7 +187,7 @@ def _run_queue(view: RunView, rank: int) -> Queue | None:
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     inside = (rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)
     rows = picked(rows, inside)
     if len(rows) < 3 or rows["t_ns"][-1] - rows["t_ns"][0] < 10**9:
@@ -207,7 +208,7 @@ def crowded(view: RunView, rank: int) -> bool:
     series = view.per_rank[rank]
     if host is None or not series.steady.any():
         return True
-    ends = series.rows["t_end_ns"][series.steady]
+    ends = series.steady_ends_ns
     samples = _between(host.host.rows, ends[0], ends[-1])
     used = samples["cpu_pct"][np.isfinite(samples["cpu_pct"])]
     if len(used) < 2 or np.isfinite(samples["cgroup_cpu_limit"]).any():

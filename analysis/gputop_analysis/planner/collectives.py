@@ -17,6 +17,8 @@ LINK_HOP_S = 6e-6
 
 MESSAGE_BYTES = 256e6
 """What one collective carries where a program reduces more: the size that calib/collectives.csv was measured with."""
+ALL_TO_ALL_SHARE = 0.89
+"""Rate of an all-to-all inside a node over that of an all-gather: B200, 537 and 606 GB/s (calib/collectives.csv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,13 @@ def _between_nodes(group: Group, message: Floats) -> Floats:
 
 
 def all_to_all(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other."""
+    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other; a switch that sums has nothing
+    to sum here."""
     outside = (group.size - group.in_node) / group.size
     inside = (group.in_node - 1) / group.size
     across = cluster.node_bytes_per_s / cluster.gpus_per_node
-    moved = np.maximum(message * inside / _inside(cluster), message * outside / across)
+    link = cluster.gather_bytes_per_s * ALL_TO_ALL_SHARE
+    moved = np.maximum(message * inside / link, message * outside / across)
     return _when_many(group, LAUNCH_S + np.sqrt(group.size) * group.hop_s + moved)
 
 

@@ -71,7 +71,8 @@ class _Pass:
 
 def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
     """Predict every configuration at once."""
-    layer = _mean_layer(job, cluster, layouts)
+    mean = _mean_layer(job, cluster, layouts)
+    layer = _busiest_layer(job, cluster, layouts, mean)
     end = layers.head(job, cluster.device, layouts)
     end_s = end.forward + end.backward
     end_launch = np.maximum(end.host_forward + end.host_backward - end_s, 0)
@@ -83,7 +84,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
     slowest = count * layer.seconds + has_head * (end_s + end_launch)
     behind = np.maximum(hop - slowest / layouts.vpp / 3, INTERLEAVED_SHARE * hop)
     exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, behind, hop)
-    everyone = job.model.layers * layer.seconds + end_s + end_launch
+    everyone = job.model.layers * mean.seconds + end_s + end_launch
     bubble = pipeline.bubble_seconds(
         layouts.pp, layouts.vpp, everyone, slowest, count * layer.weight_gradient, layouts.zero_bubble, micro
     )
@@ -129,6 +130,17 @@ def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
     dense, routed = found[False], found[True]
     return _Pass(
         **{f.name: (1 - share) * getattr(dense, f.name) + share * getattr(routed, f.name) for f in fields(_Pass)}
+    )
+
+
+def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) -> _Pass:
+    """The mean layer of the slowest stage: where the dense layers come first, later stages have experts alone."""
+    model = job.model
+    if not (0 < model.first_dense_layers < model.layers and model.moe_every == 1 and moe_layers(model)):
+        return mean
+    routed = _pass(job, cluster, layouts, layers.layer(job, cluster.device, layouts, True), True)
+    return _Pass(
+        **{f.name: np.where(layouts.pp > 1, getattr(routed, f.name), getattr(mean, f.name)) for f in fields(_Pass)}
     )
 
 

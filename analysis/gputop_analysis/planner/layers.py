@@ -22,10 +22,25 @@ UNFUSED_KERNELS = 12
 """More of them without fused bias, dropout and activation."""
 BACKWARD_FLASH = 2.5
 """Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
+BACKWARD_FLASH_SLOWDOWN = 1.18
+"""Of the backward's FLOP/s: A100 1.17 with 32 and 64 heads, B200 1.2 with 64 and 128 (SimuMax's attention tables)."""
+WIDE_HEAD = 128
+WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN = 1.1, 1.25
+"""Of heads wider than that, of which fewer rows fit into a tile: latent attention's 192 over 128 values, forward 1.1
+and backward 1.25 on A100, 1.1 and 1.28 on B200 (SimuMax's tables of attention)."""
 
 FLASH_SPEED = {"flash-1": 0.6, "flash": 1.0, "flash-3": 1.35}
 """Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691, figures 4 to 7), the
 third and cuDNN's 1.5 to 2 times faster in the forward on Hopper (arXiv:2407.08608, figure 5)."""
+PERMUTED_AGAIN = 2
+"""Times that a permutation goes over the sorted tokens after it wrote them: row maps and probabilities (Transformer
+Engine's kernels as SimuMax counts them, test_ce_permute_efficiency.py)."""
+PERMUTATION_SLOWDOWN = 1.35
+"""Over plain kernels: Transformer Engine's permutation reaches 0.54 of B200's memory rate (SimuMax
+configs/system/b200_bf16_ceperm.json, permute_fwd and permute_bwd), plain ones 0.72."""
+FUSED_LOSS_BYTES = 10.0
+"""For each logit, forward or backward, at the rate of plain kernels: Transformer Engine's fused cross-entropy moves 4
+at 0.30 of B200's memory rate (the same file, ce_fusion)."""
 LOW_PRECISION = ("fp8", "fp4")
 FP8_CAST_BYTES = 4.0
 """For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
@@ -85,8 +100,8 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     rate = device.bytes_per_s * device.memory_share
     logits = tokens * padded
     extra = 1.0 if job.habits.fused_elementwise else 2.0
-    loss = logits * (6 if job.habits.fused_loss else 16 * extra) / rate
-    loss_backward = logits * (2 if job.habits.fused_loss else 10 * extra) / rate
+    loss = logits * (FUSED_LOSS_BYTES if job.habits.fused_loss else 16 * extra) / rate
+    loss_backward = logits * (FUSED_LOSS_BYTES if job.habits.fused_loss else 10 * extra) / rate
     embedding = 8 * tokens * job.model.hidden / rate
     host = _host_seconds(job, layouts, False)
     return Piece(
@@ -111,7 +126,8 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
         share = device.flash_share * min(width / 128, 1.0) ** 0.25 * fill
         seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
-        return seconds, BACKWARD_FLASH * 1.1 * seconds
+        slower, slower_backward = (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN) if width > WIDE_HEAD else (1.0, 1.0)
+        return slower * seconds, BACKWARD_FLASH * BACKWARD_FLASH_SLOWDOWN * slower_backward * seconds
     scores = tokens * job.seq * heads
     rate = device.bytes_per_s * device.memory_share
     speed = peak * device.share(dtype) * gemm.aligned(width, value_width)
@@ -170,8 +186,17 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
     ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn if moe else model.ffn
     activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
-    permutation = 8.0 * model.top_k * tokens * model.hidden if moe else 0.0
-    return whole + rotary + activation + permutation
+    return whole + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
+
+
+def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
+    """Of sorting tokens by expert and back, at the rate of plain kernels: a token's value read once and written
+    ``top_k`` times, and the reverse; with several experts on a rank, what other ranks sent is sorted too, both ways."""
+    model = job.model
+    sent = 2.0 * model.top_k * job.expert_imbalance
+    ends = 2 * (2.0 + sent + PERMUTED_AGAIN * sent)
+    chunks = np.where((layouts.ep > 1) & (model.experts > layouts.ep), 4 * sent, 0.0)
+    return (ends + chunks) * tokens * model.hidden * PERMUTATION_SLOWDOWN
 
 
 def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:

@@ -27,7 +27,9 @@ TRACED = 4
 """Layers that a trace must have: first, two alike, last."""
 FIRST, LOWER, UPPER, LAST = range(TRACED)
 UNLIKE = "the model's middle layers are unlike, so that a few cannot stand for all: trace all of them"
-_PASSES = ("forward", "loss", "backward")
+_IN_TURN = ("forward", "loss", "backward", "optimizer")
+"""Phases in which one layer is at work after the other, and frees what its neighbour left; an update in lists of
+tensors frees those of all layers at once, which ``_tags`` tells apart."""
 _Ints = npt.NDArray[np.int64]
 
 
@@ -59,13 +61,13 @@ def deepen(log: EventLog, layers: int) -> EventLog:
 
 def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
     """The sections of one phase."""
-    layer = _tags(log, start, end, phase in _PASSES)
+    layer = _tags(log, start, end, phase in _IN_TURN)
     edges = np.flatnonzero(np.diff(layer)) + 1
     bounds = [0, *edges.tolist(), end - start]
     return [Section(start + a, start + b, int(layer[a])) for a, b in pairwise(bounds)]
 
 
-def _tags(log: EventLog, start: int, end: int, in_pass: bool) -> _Ints:
+def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> _Ints:
     """The layer at work at each event.
 
     An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of frees that reach
@@ -74,7 +76,7 @@ def _tags(log: EventLog, start: int, end: int, in_pass: bool) -> _Ints:
     events = log.events[start:end]
     own = log.layer[np.abs(events)].astype(np.int64)
     says = own >= 0
-    if in_pass:
+    if in_turn:
         frees = events < 0
         at_work = _carried(own, says & ~frees)
         far = says & frees & ((np.abs(own - at_work) > 1) | (at_work < 0))

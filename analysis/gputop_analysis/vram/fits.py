@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -57,16 +56,20 @@ def overhead(setup: Setup) -> int:
     return CONTEXT + nccl(setup)
 
 
+def rooms(setup: Setup) -> list[int]:
+    """Bytes that segments may take on each GPU that it can run on, the least first."""
+    besides = overhead(setup)
+    return sorted({spec.usable_bytes - besides for spec in _gpus(setup)})
+
+
 def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     """Every GPU of the catalog that PyTorch runs on, the smallest first."""
     besides = overhead(setup)
     specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
-    rooms = [spec.usable_bytes - besides for spec in specs]
-    if (lowest := bisect_left(rooms, need.allocated)) < len(rooms):
-        need.within(rooms[lowest])  # most often enough, or soon out of memory
-    bisect_left(rooms, True, key=need.within)  # a few replays tell for all
+    any(need.within(room) for room in rooms(setup))  # upwards: to run out of memory is soon told, to run is told once
     found = []
-    for spec, room in zip(specs, rooms, strict=True):
+    for spec in specs:
+        room = spec.usable_bytes - besides
         found.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
     return tuple(found)
 

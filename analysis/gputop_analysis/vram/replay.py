@@ -7,6 +7,7 @@ allocated. So the sizes that the allocator gave out are summed, not those that w
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ class Replayed(NamedTuple):
     @property
     def allocated(self) -> npt.NDArray[np.int64]:
         """Allocated after each event."""
-        return np.cumsum(self.taken[np.abs(self.events)] * np.sign(self.events))
+        return _running(self.events, self.taken)
 
 
 class Replay:
@@ -56,19 +57,25 @@ class Replay:
         self.conf = conf
         self._quick: Playback | None = None
 
-    def played(self, capacity: int | None = None, remember: bool = True) -> Replayed:
-        """With segments that take at most ``capacity`` bytes; ``remember`` where other capacities will follow."""
+    def played(self, capacity: int | None = None, remember: Sequence[int] = ()) -> Replayed:
+        """With segments that take at most ``capacity`` bytes.
+
+        Args:
+            capacity: in bytes; None: no limit.
+            remember: capacities, the least first, that will be asked about next.
+        """
         if self.conf != DEFAULT:
             return _exact(self.log, self.conf, capacity)
         log = self.log
         if self._quick is None:
-            units = np.maximum(-(-log.bytes // UNIT), 1)
-            self._quick = Playback(units.tolist(), log.stream.tolist(), log.events.tolist())
-        room = None if capacity is None else capacity // UNIT
-        found = self._quick.play(room, remember and room is None)
+            self._quick = Playback(np.maximum(-(-log.bytes // UNIT), 1), log.stream, log.events.tolist())
+        least = int(_running(log.events, log.bytes).max(initial=0)) if remember else 0
+        stops = [room // UNIT for room in remember if room >= least]
+        found = self._quick.play(None if capacity is None else capacity // UNIT, stops)
         at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
-        taken = UNIT * np.array(found.taken, dtype=np.int64)
-        played = Replayed(taken, log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom)
+        played = Replayed(
+            UNIT * found.taken.astype(np.int64), log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom
+        )
         return played._replace(allocated_then=int(played.allocated[at_most])) if found.at_most else played
 
     def runs_in(self, capacity: int) -> bool:
@@ -78,7 +85,12 @@ class Replay:
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
     """Play a log once; ``capacity`` is what segments may take, in bytes."""
-    return Replay(log, conf).played(capacity, remember=False)
+    return Replay(log, conf).played(capacity)
+
+
+def _running(events: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of what lives after each event."""
+    return np.cumsum(np.where(events > 0, sizes[np.abs(events)], -sizes[np.abs(events)]))
 
 
 def _position(log: EventLog, storage: int) -> int:

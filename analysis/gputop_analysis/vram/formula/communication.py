@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.elementwise import least
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
@@ -23,35 +22,35 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2"):
-        most = sum((part.count for part in trained), np.float64(0))
-        return np.minimum(most, DEEPSPEED_BUCKET) * kept.gradients
+        most = sum((part.count for part in trained), 0.0)
+        return least(most, DEEPSPEED_BUCKET) * kept.gradients
     if sharding == "ddp" and not kept.flat_gradients:
-        return sum((part.count * gradient_bytes(d, part, kept) for part in trained), np.float64(0))
-    return np.float64(0)
+        return sum((part.count * gradient_bytes(d, part, kept) for part in trained), 0.0)
+    return 0.0
 
 
 def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
     embedding and head, which the outermost unit keeps; no more than the other ranks have."""
     if STAGE[d.setup.parallel.sharding] < 3:
-        return np.float64(0)
+        return 0.0
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     whole = layers + sizes.get("embeddings", 0) + sizes.get("head", 0)
-    return np.minimum(whole, sum(sizes.values()) * (1 - 1 / d.shards))
+    return least(whole, sum(sizes.values()) * (1 - 1 / d.shards))
 
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced, one's computed."""
     if STAGE[d.setup.parallel.sharding] < 2:
-        return np.float64(0)
+        return 0.0
     sizes = {part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained}
     return at_work(d) * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
 
 
 def at_work(d: Dims) -> Number:
     """Two layers, as a share of this rank's."""
-    return np.minimum(2 / d.layers, 1)
+    return least(2 / d.layers, 1)
 
 
 def _gathered_bytes(d: Dims, part: Part, kept: Habits) -> float:

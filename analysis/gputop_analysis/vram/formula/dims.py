@@ -7,15 +7,10 @@ array, so that a planner evaluates thousands of configurations of the same kind 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from gputop_analysis.catalog.params import moe_layers
+from gputop_analysis.vram.formula.elementwise import Number, least, most, true, up
 from gputop_analysis.vram.setup import ModelShape, Setup
-
-Number = Any
-"""An int, a float or a NumPy array; all functions of this package are elementwise in it."""
 
 COUNTS = ("seq", "micro_batch", "accumulation")
 DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "replicas", "pipeline_stage")
@@ -57,7 +52,7 @@ class Dims:
     @property
     def layers(self) -> Number:
         """On this stage; the first stages hold what does not divide."""
-        return np.ceil(self.model.layers / self.pp)
+        return up(self.model.layers / self.pp)
 
     @property
     def dense_layers(self) -> Number:
@@ -66,7 +61,7 @@ class Dims:
         if not self.model.experts:
             return self.layers
         piece = self.layers / self.vpp
-        first = np.clip(self.model.first_dense_layers - self.stage * piece, 0, piece)
+        first = least(most(self.model.first_dense_layers - self.stage * piece, 0), piece)
         routed = moe_layers(self.model) / max(self.model.layers - self.model.first_dense_layers, 1)
         return first + (self.layers - first) * (1 - routed)
 
@@ -78,7 +73,7 @@ class Dims:
     @property
     def expert_shards(self) -> Number:
         """Of an expert's parameters: those ranks that hold the same experts."""
-        return np.maximum(self.dp * self.cp * self.tp / (self.ep * self.replicas * self.expert_tp), 1)
+        return most(self.dp * self.cp * self.tp / (self.ep * self.replicas * self.expert_tp), 1)
 
     @property
     def expert_tp(self) -> Number:
@@ -88,12 +83,12 @@ class Dims:
     @property
     def first(self) -> Number:
         """1 on the first stage, else 0."""
-        return np.asarray(np.equal(self.stage, 0), dtype=np.int64)
+        return true(self.stage == 0)
 
     @property
     def last(self) -> Number:
         """1 on the last stage, else 0."""
-        return np.asarray(np.equal(self.stage, self.pp - 1), dtype=np.int64)
+        return true(self.stage == self.pp - 1)
 
     @property
     def compute(self) -> float:

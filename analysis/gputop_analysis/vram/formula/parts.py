@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from gputop_analysis.catalog.params import Linear, is_moe, layer_params, linears, moe_layers, params
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.setup import Lora, ModelShape
@@ -112,4 +110,4 @@ FUSED = {
 
 def total(found: Iterable[Part], trained: bool | None = None) -> Number:
     """Parameters of all parts, or of those that are trained or not."""
-    return sum((part.count for part in found if trained is None or part.trained == trained), np.float64(0))
+    return sum((part.count for part in found if trained is None or part.trained == trained), 0.0)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.formula.dims import Number, dims
+from gputop_analysis.vram.formula.elementwise import most
 from gputop_analysis.vram.formula.phases import step
 from gputop_analysis.vram.formula.reserved import reserved
 from gputop_analysis.vram.setup import Setup
@@ -99,4 +98,4 @@ def peak_bytes(setup: Setup, **arrays: Number) -> Number:
     ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``,
     ``vpp``, ``cp``, ``ep``, ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape."""
     totals = [sum(by.values()) for by in step(dims(setup, **arrays)).phases.values()]
-    return np.maximum.reduce(np.broadcast_arrays(*totals))
+    return most(*totals)

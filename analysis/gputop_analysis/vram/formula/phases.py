@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from gputop_analysis.vram.formula import activations, communication, vision
 from gputop_analysis.vram.formula.activations import Kept
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.elementwise import choose, least, most, true
 from gputop_analysis.vram.formula.habits import Habits, habits
 from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss
 from gputop_analysis.vram.formula.parts import Part, parts
@@ -69,7 +68,7 @@ def step(d: Dims) -> Step:
         },
         "backward": always
         | {
-            "gradients": np.maximum(early, held.gradients * communication.at_work(d)),
+            "gradients": most(early, held.gradients * communication.at_work(d)),
             "activations": whole + work,
             "communication": buffers + reduced,
             "temporaries": casts + dequantised(d),
@@ -102,7 +101,7 @@ def step(d: Dims) -> Step:
 
 
 def _highest(found: Iterable[Bytes]) -> Number:
-    return np.maximum.reduce(np.broadcast_arrays(*(sum(by.values()) for by in found)))
+    return most(*(sum(by.values()) for by in found))
 
 
 def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
@@ -111,7 +110,7 @@ def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
     if d.setup.optimizer_in_backward:
         one = held.gradients * communication.at_work(d)
         return 0 * one, one
-    stays = 1 if kept.flat_gradients else np.asarray(np.greater(d.accumulation, 1), dtype=np.int64)
+    stays = 1 if kept.flat_gradients else true(d.accumulation > 1)
     return held.gradients * stays, held.gradients
 
 
@@ -129,10 +128,10 @@ def in_flight(d: Dims) -> Number:
     One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1 / v`` of
     the stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 + (p - 1) / (p v)`` times as much
     (Korthikanti et al. 2022, section 4.2.3)."""
-    plain = np.minimum(d.accumulation, d.pp - d.stage)
+    plain = least(d.accumulation, d.pp - d.stage)
     pieces = 2 * (d.pp - d.stage - 1) + (d.vpp - 1) * d.pp + 1
-    interleaved = np.minimum(pieces, d.accumulation * d.vpp) / d.vpp
-    return np.where(np.asarray(d.vpp) > 1, interleaved, plain)
+    interleaved = least(pieces, d.accumulation * d.vpp) / d.vpp
+    return choose(d.vpp > 1, interleaved, plain)
 
 
 def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Number]:
@@ -143,7 +142,7 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
     one, flight = d.tokens * whole, in_flight(d)
     images = vision.kept(d)
     if d.setup.offload_activations:
-        one = 2 * one / np.maximum(d.layers * flight, 1)
+        one = 2 * one / most(d.layers * flight, 1)
     return flight * d.layers * one + images, one, d.tokens * work, (flight - 1) * d.layers * one + images
 
 
@@ -158,15 +157,15 @@ def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:
 def _work(d: Dims, layer: Kept) -> Number:
     """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is recomputed first."""
     if d.setup.checkpointing == "none":
-        return np.maximum(layer.mlp_peak - layer.mlp, layer.norm_peak)
-    return np.maximum(layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak)
+        return most(layer.mlp_peak - layer.mlp, layer.norm_peak)
+    return most(layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak)
 
 
 def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
     """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or, with
     checkpointing, of one."""
     if not kept.casts_weights:
-        return np.float64(0)
-    share = 1 if d.setup.checkpointing == "none" else 1 / np.maximum(d.layers, 1)
-    linear = sum((part.count for part in found if part.linear), np.float64(0))
+        return 0.0
+    share = 1 if d.setup.checkpointing == "none" else 1 / most(d.layers, 1)
+    linear = sum((part.count for part in found if part.linear), 0.0)
     return d.compute * (linear * share + d.model.vocab * d.model.hidden / d.tp * d.last)

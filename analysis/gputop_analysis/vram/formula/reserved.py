@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.elementwise import most, up
 
 FRAGMENTS = 0.06
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
@@ -50,16 +49,16 @@ class Blocks:
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
     """Reserved bytes where memory is plenty, and the least with which the step still runs (the allocator then gives its
     cache back and asks again, but keeps what a split segment still holds)."""
-    least = np.maximum(allocated + RELEASED * blocks.update, _crowded(d, blocks))
+    needed = most(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
         return _whole(allocated + EXPANDABLE * (blocks.activations + blocks.loss)), _whole(allocated)
     sharded = d.setup.parallel.sharding
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
     after = blocks.rising + blocks.update
-    filled = np.minimum(1, blocks.activations / np.maximum(after, 1))
+    filled = least(1, blocks.activations / most(after, 1))
     apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else 1 - SHARED * filled
     passes = blocks.states + blocks.early + blocks.activations * (1 + share) + blocks.loss
-    return _whole(np.maximum(passes + apart * after, least)), _whole(least)
+    return _whole(most(passes + apart * after, needed)), _whole(needed)
 
 
 def _crowded(d: Dims, blocks: Blocks) -> Number:
@@ -70,4 +69,4 @@ def _crowded(d: Dims, blocks: Blocks) -> Number:
 
 def _whole(size: Number) -> Number:
     """In segments."""
-    return np.ceil(np.asarray(size) / SEGMENT) * SEGMENT
+    return up(size / SEGMENT) * SEGMENT

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
@@ -60,10 +58,10 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
     offload = d.setup.parallel.offload
     here = 0 if offload in ("optimizer", "all") else 1
     return States(
-        weights=np.asarray(weights) * (copies + frozen) * (offload != "all"),
-        gradients=np.asarray(gradients) * copies * (offload != "all"),
-        optimizer=np.asarray(moments) * copies * here,
-        master=np.asarray(master) * copies * here,
+        weights=weights * (copies + frozen) * (offload != "all"),
+        gradients=gradients * copies * (offload != "all"),
+        optimizer=moments * copies * here,
+        master=master * copies * here,
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.elementwise import least, most
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, moment_bytes, over
@@ -19,21 +18,21 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
     ``torch/optim/adamw.py``); others work on one parameter after the other."""
     trained = [part for part in found if part.trained]
     if d.setup.optimizer_in_backward:
-        return np.float64(0)
+        return 0.0
     sharded = STAGE[d.setup.parallel.sharding] >= 1
     if d.setup.optimizer == "adamw" and not kept.master and d.setup.parallel.offload == "none":
         sizes = (part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded) for part in trained)
-        return sum(sizes, np.float64(0))
+        return sum(sizes, 0.0)
     copies = LOOPS.get(d.setup.optimizer, 0)
     largest = [_largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded) for part in trained]
-    return copies * np.maximum.reduce(largest) if largest and copies else np.float64(0)
+    return copies * most(*largest) if largest and copies else 0.0
 
 
 def _largest(d: Dims, part: Part) -> Number:
     """Values of the largest single parameter of a part."""
     if part.name in ("embeddings", "head"):
         return part.count
-    return np.minimum(part.count, d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp)
+    return least(part.count, d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp)
 
 
 def dequantised(d: Dims) -> Number:

@@ -17,6 +17,7 @@ from gputop_analysis.vram import conf
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import TRACED, deepen
 from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
@@ -44,7 +45,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     replay = replay_of(setup)
     if replay is None:
         return None
-    found = summary(replay.log, replay.played(capacity), "profile")
+    found = summary(replay.log, replay.played(capacity, rooms(setup) if capacity is None else ()), "profile")
     made = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
 
@@ -53,7 +54,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone, in half the time; None for a setup that no profile covers."""
     log = events(setup)
-    return None if log is None else Replay(log, conf.parse(setup.allocator)).played(remember=False).reserved
+    return None if log is None else Replay(log, conf.parse(setup.allocator)).played().reserved
 
 
 @lru_cache(PLAYED)
@@ -82,4 +83,12 @@ def events(setup: Setup) -> EventLog | None:
 def _course(name: str, layers: int, training: Training) -> tuple[tuple[Term, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
     found = store.load(name)
-    return None if found is None else (found.terms, course(deepen(found.log, layers), training))
+    return None if found is None else (found.terms, course(_deepened(name, layers), training))
+
+
+@lru_cache(PLAYED)
+def _deepened(name: str, layers: int) -> EventLog:
+    """The pass over a micro-batch with all layers of a model; other optimizers ask for the same again."""
+    found = store.load(name)
+    assert found is not None, name
+    return deepen(found.log, layers)

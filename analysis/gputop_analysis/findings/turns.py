@@ -1,0 +1,44 @@
+"""Which checks a live tick makes: those whose answer moves, and in turn a quarter of the others."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.registry import CATALOGUE, Spec, as_list
+from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
+
+SETTLED_AFTER = 10
+"""Looks in a row with the same answer: the same findings on the same ranks and lines, or none."""
+EVERY = 4
+"""Ticks between two looks of a check that is settled. Its window of 1000 steps moves on by little in that time."""
+
+
+class Turns:
+    """Remembers what each check said last.
+
+    A check is made at each tick until it has given the same answer ten times in a row, and again from the first look
+    that gives another one. What reports a fact (a crash, a NaN) is always looked at. So what a settled check says is at
+    most three ticks old, and all of them have been asked within any four ticks.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[Finding]] = {}
+        self._alike: dict[str, int] = {}
+        self._tick = 0
+
+    def look(self, view: RunView) -> list[Finding]:
+        """What all checks say, those that are due now, the others when it was last their turn."""
+        for place, spec in enumerate(CATALOGUE.values()):
+            if self._due(spec, place * EVERY // len(CATALOGUE)):
+                self._ask(spec, view)
+        self._tick += 1
+        return [one for spec in CATALOGUE.values() for one in self._said[spec.id]]
+
+    def _due(self, spec: Spec, turn: int) -> bool:
+        """Neighbours in the catalogue share what they compute of a view, so they have their turn together."""
+        return spec.immediate or self._alike.get(spec.id, 0) < SETTLED_AFTER or self._tick % EVERY == turn
+
+    def _ask(self, spec: Spec, view: RunView) -> None:
+        said = as_list(spec.check(view))
+        same = spec.id in self._said and {one.key for one in said} == {one.key for one in self._said[spec.id]}
+        self._alike[spec.id] = self._alike.get(spec.id, 0) + 1 if same else 1
+        self._said[spec.id] = said
