@@ -13,9 +13,13 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 SHAPE = ModelShape("tiny", hidden=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn=160, vocab=500, max_position=64)
 SETUPS = {
-    "full": Setup(SHAPE, seq=64, micro_batch=2, accumulation=2, weights="fp32", checkpointing="full"),
-    "adapters": Setup(SHAPE, seq=64, micro_batch=2, lora=Lora(8, ("q_proj", "v_proj"))),
+    "full": Setup(
+        SHAPE, seq=64, micro_batch=2, accumulation=2, weights="fp32", checkpointing="full", optimizer="adafactor"
+    ),
+    "adapters": Setup(SHAPE, seq=64, micro_batch=2, lora=Lora(8, ("q_proj", "v_proj")), optimizer="adamw-loop"),
+    "masters": Setup(SHAPE, seq=64, micro_batch=2, master_weights=True, optimizer="adamw-8bit"),
 }
+"""With updates that go from one weight to the next and free what they needed for the one before."""
 
 
 @pytest.mark.parametrize("layers", [5, 6, 9, 33])

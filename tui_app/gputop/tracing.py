@@ -54,10 +54,15 @@ def trace(
         arguments = ["--setup", str(asked)]
         arguments += ["--config", config] if config else []
         arguments += ["--factory", factory] if factory else []
-        arguments += ["--full"] if full else []
-        log = run(arguments, Path(folder, "log.json.gz"), python, progress)
-    depth = int(log.meta.get("depth") or 0)
-    return deepen(log, depth) if depth > int(log.meta.get("layers") or 0) else log
+        out = Path(folder, "log.json.gz")
+        log = run(arguments + (["--full"] if full else []), out, python, progress)
+        depth = int(log.meta.get("depth") or 0)
+        if depth <= int(log.meta.get("layers") or 0):
+            return log
+        try:
+            return deepen(log, depth)
+        except ValueError:  # its layers are unlike in a way that its configuration does not tell
+            return run([*arguments, "--full"], out, python, progress)
 
 
 def run(arguments: Sequence[str], out: Path, python: str | None = None, progress: Progress | None = None) -> EventLog:

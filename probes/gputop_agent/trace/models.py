@@ -92,6 +92,7 @@ class Job:
     def prepare(self) -> None:
         """Freeze, adapt, checkpoint; all on the meta device."""
         with build.quiet():
+            optimizers.load(optimizers.of_recipe(self.setup))
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Callable, Dict, List
 
 import torch
@@ -24,6 +25,12 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
     if maker is None:
         raise ValueError("no optimizer %s in the trace; it knows %s" % (name, ", ".join(sorted(_MAKERS))))
     return maker(parameters, model)
+
+
+def load(name: str) -> None:
+    """Import what an optimizer needs while nothing is tracked yet: modules make tensors of their own."""
+    if name == "adafactor":
+        importlib.import_module("transformers.optimization")
 
 
 def of_recipe(setup: Dict[str, Any]) -> str:

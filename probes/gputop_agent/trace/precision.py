@@ -19,7 +19,10 @@ class MasterWeights:
         self.tracker = tracker
         self.weights = weights
         self.masters = [torch.nn.Parameter(weight.detach().float()) for weight in weights]
-        tracker.tag_all(self.masters, "master_weights")
+        for weight, master in zip(weights, self.masters):
+            place = tracker.places.place_of(weight)
+            tracker.places.know(master, place)
+            tracker.tag(master, "master_weights", place[0])
         self.inner = make(self.masters)
         self.kept = fp32_gradients
         if fp32_gradients:
