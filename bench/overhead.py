@@ -1,17 +1,19 @@
 """What the guest costs a training step, printed as one line of JSON.
 
-    python bench/overhead.py [--rounds 30] [--processes 2]
+    python bench/overhead.py [--pairs 400] [--processes 2] [--step-ms 1] [--null]
 
-In one process, blocks of steps with the guest's hooks and blocks without them alternate, each pair in the other order
-than the pair before; between them the hooks are taken out and put back, so "off" is torch as it is. The loop has a
-DataLoader, a forward, a loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder
-that reads and throws away listens at the other end.
+In one process, blocks of about 20 ms with the guest's hooks and without them alternate, each pair in the other order
+than the pair before: a machine's clock drifts by tens of percent within seconds, but little within 40 ms. Between the
+blocks the hooks are taken out and put back, so "off" is torch as it is. What the guest knows of time stands still
+meanwhile, so that it goes on as in a training that is never interrupted (``in_lane``: the share of the steps with it
+that its fast path took). The loop has a DataLoader, a forward, a loss, a backward and an optimizer step; a repeated
+matrix product sets its length. A recorder that reads and throws away listens at the other end.
 
-A busy machine only ever makes code slower, so the quiet moments tell what it costs, and both kinds of blocks have
-them: ``step_us`` and ``added_step_us`` compare the 10th percentiles of all steps without and with the hooks. A step's
-time is CPU time of its thread, since a core that was taken away is no cost of ours; ``wall_added_step_us`` is the same
-in wall time. One step in 20 to 100 ms also books and sends what the hooks have noted, and no low percentile shows it:
-that is timed by itself, ``booking_us`` a step. ``added_us`` is both; ``ratio`` compares it with the bare step.
+``added_step_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the thread, since a
+core that was taken away is no cost of ours; ``wall_added_step_us`` is the same in wall time. The booking and sending of
+what was noted, five to ten times a second, would fall into few of the blocks: it is taken out of them and timed by
+itself, ``booking_us`` is its mean for each step. ``added_us`` is both; ``ratio`` compares it with the bare step, and
+``ratio_ci95`` is what the median's order statistics leave open. ``--null`` compares off with off.
 
 ``processes`` adds whole runs, with and without injection, interleaved.
 
@@ -22,7 +24,6 @@ TraceML wants ``with trace_step(model)`` around each step; its block without it 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
@@ -41,27 +42,33 @@ _patched: dict = {}  # what take_in_and_out took out
 AGENT_DIR = PROBES / "gputop_agent"
 STEP_MS = (0.1, 1.0, 20.0)
 LOW = 0.1  # quantile of step times that a busy machine does not reach
-BLOCK_MS, MIN_BLOCK_STEPS, MAX_BLOCK_STEPS = 120, 10, 400  # the guest books every 100 ms
+BLOCK_MS, SLOW_BLOCK_MS = 20, 120  # the other tools take long to start and stop
+MIN_BLOCK_STEPS = 2
+WARM_UP_STEPS = 400  # the guest looks closely at gradients up to step 100
 PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--processes", type=int, default=0)
+    parser.add_argument("--step-ms", type=float, action="append", help="may be repeated")
+    parser.add_argument("--null", action="store_true", help="compare torch as it is with itself")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    lengths = options.step_ms or STEP_MS
     if options.child:
-        print(json.dumps(one_process(options.child, options.rounds)))
+        print(json.dumps(one_process(options.child, options.pairs, lengths)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = listen(Path(folder) / "sock")
-        result = {"bench": "overhead", "unit": "us a step", **child("interleaved", options.rounds, path)}
+        what = "null" if options.null else "interleaved"
+        result = {"bench": "overhead", "unit": "us a step", **child(what, options.pairs, path, lengths)}
         if options.processes:
             result["processes"] = whole_runs(options.processes, path)
         for name in ("pytscope", "traceml_ai"):
             if importlib.util.find_spec(name):
-                result[name] = child(name, options.rounds, None)
+                result[name] = child(name, options.pairs // 10, None, lengths)
     print(json.dumps(result))
 
 
@@ -92,13 +99,14 @@ def listen(path: Path) -> Path:
     return path
 
 
-def child(what: str, rounds: int, path: Path | None) -> dict[str, object]:
+def child(what: str, pairs: int, path: Path | None, lengths=STEP_MS) -> dict[str, object]:
     """Run ``one_process`` in a Python of its own, injected if there is a socket."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUTOP_")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["OMP_NUM_THREADS"] = "1"
     if path is not None:
         env |= {"PYTHONPATH": str(AGENT_DIR / "inject"), "GPUTOP_AGENT_DIR": str(AGENT_DIR), "GPUTOP_SOCKET": str(path)}
-    mine = ["--child", what, "--rounds", str(rounds)]
+    mine = ["--child", what, "--pairs", str(pairs), *(word for ms in lengths for word in ("--step-ms", str(ms)))]
     with tempfile.TemporaryDirectory() as logs:
         command = [*(_traceml(logs) if what == "traceml_ai" else [sys.executable, __file__]), *mine]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -114,7 +122,7 @@ def _traceml(logs: str) -> list[str]:
     return [sys.executable, "-c", start, "run", "--logs-dir", logs, "--run-name", "bench", __file__, "--args"]
 
 
-def one_process(what: str, rounds: int) -> dict[str, object]:
+def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
     """Measure the loop at every step length."""
     import torch
     import torch.utils.data
@@ -123,18 +131,20 @@ def one_process(what: str, rounds: int) -> dict[str, object]:
     torch.manual_seed(0)
     rows = {}
     if what == "whole":
-        taken = make_steps(torch)(rounds, PRODUCTS_OF_WHOLE)[rounds // 4 :]
-        return {"step_us": low([cpu for cpu, _ in taken]) * 1e6}
-    for step_ms in STEP_MS:
+        steps = make_steps(torch)
+        return {"step_us": low([steps(1, PRODUCTS_OF_WHOLE)[0] for _ in range(pairs)][pairs // 4 :]) * 1e6}
+    for step_ms in lengths:
         steps = make_steps(torch)
         loop = make_loop(steps, step_ms)
-        loop(20)
-        rows[f"{step_ms:g}ms"] = compare(loop, step_ms, rounds, switch(what, steps))
+        loop(WARM_UP_STEPS if step_ms < 5 else WARM_UP_STEPS // 4)
+        block_ms = BLOCK_MS if what in ("interleaved", "null") else SLOW_BLOCK_MS
+        block = max(MIN_BLOCK_STEPS, round(block_ms / step_ms))
+        rows[f"{step_ms:g}ms"] = compare(loop, block, pairs, switch(what, steps))
     return rows
 
 
 def make_steps(torch):
-    """``steps(n, products)`` runs n steps and returns ``(CPU time, wall time)`` of each in seconds."""
+    """``steps(n, products)`` runs n steps and returns the CPU and the wall time of one in seconds."""
     net = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
     filler = torch.randn(64, 64)
@@ -147,25 +157,22 @@ def make_steps(torch):
 
     source = iter(torch.utils.data.DataLoader(Rows(), batch_size=None))
 
-    def steps(n: int, products: int) -> list[tuple[float, float]]:
+    def steps(n: int, products: int) -> tuple[float, float]:
         if steps.around is not None:  # type: ignore[attr-defined]
             return wrapped(n, products, steps.around)  # type: ignore[attr-defined]
-        took = []
+        began, began_cpu = time.perf_counter(), time.thread_time()
         for _ in range(n):
-            began, began_cpu = time.perf_counter(), time.thread_time()
             loss = net(next(source)).sum()
             for _ in range(products):
                 torch.mm(filler, filler)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            took.append((time.thread_time() - began_cpu, time.perf_counter() - began))
-        return took
+        return (time.thread_time() - began_cpu) / n, (time.perf_counter() - began) / n
 
-    def wrapped(n: int, products: int, around) -> list[tuple[float, float]]:
-        took = []
+    def wrapped(n: int, products: int, around) -> tuple[float, float]:
+        began, began_cpu = time.perf_counter(), time.thread_time()
         for _ in range(n):
-            began, began_cpu = time.perf_counter(), time.thread_time()
             with around(net):
                 loss = net(next(source)).sum()
                 for _ in range(products):
@@ -173,8 +180,7 @@ def make_steps(torch):
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            took.append((time.thread_time() - began_cpu, time.perf_counter() - began))
-        return took
+        return (time.thread_time() - began_cpu) / n, (time.perf_counter() - began) / n
 
     steps.around, steps.net, steps.optimizer = None, net, optimizer  # type: ignore[attr-defined]
     return steps
@@ -182,8 +188,8 @@ def make_steps(torch):
 
 def make_loop(steps, step_ms: float):
     """``loop(n)`` runs n steps of about ``step_ms``."""
-    bare = low([cpu for cpu, _ in steps(300, 0)])
-    one = (low([cpu for cpu, _ in steps(200, 20)]) - bare) / 20
+    bare = low([steps(10, 0)[0] for _ in range(30)])
+    one = (low([steps(10, 20)[0] for _ in range(20)]) - bare) / 20
     products = max(0, round((step_ms / 1e3 - bare) / max(one, 1e-7)))
     return lambda n: steps(n, products)
 
@@ -195,8 +201,11 @@ def low(times: list[float]) -> float:
 
 def switch(what: str, steps):
     """``switch(on)`` of the tool that is measured."""
+    if what == "null":
+        take_in_and_out(False)
+        return lambda on: None
     if what == "interleaved":
-        return take_in_and_out
+        return Hooks()
     return pytscope_switch(steps) if what == "pytscope" else traceml_switch(steps)
 
 
@@ -228,6 +237,37 @@ def traceml_switch(steps):
     return turn
 
 
+class Hooks:
+    """Takes the guest's hooks out and puts them in; what it knows of time stands still meanwhile."""
+
+    def __init__(self):
+        self.out_since_ns = 0
+
+    def __call__(self, on: bool) -> None:
+        if on == (not self.out_since_ns):
+            return
+        if on:
+            take_in_and_out(True)
+            shift_time(time.monotonic_ns() - self.out_since_ns)
+            self.out_since_ns = 0
+        else:
+            self.out_since_ns = time.monotonic_ns()
+            take_in_and_out(False)
+
+
+def shift_time(ns: int) -> None:
+    """Move all times that the guest keeps: the steps without it are none that it missed."""
+    state, fold = sys.modules["gputop_agent.state"], sys.modules["gputop_agent.steps"].F
+    lane = state.L
+    for i, noted in enumerate(lane.marks):
+        lane.marks[i] = noted + ns
+    lane.until_ns += ns
+    lane.settle_ns += ns
+    state.S.last_ns += ns
+    fold.began_ns += ns
+    fold.end_ns += ns
+
+
 def take_in_and_out(on: bool) -> None:
     """Put the guest's patches in, or torch's own functions back."""
     import torch
@@ -237,8 +277,9 @@ def take_in_and_out(on: bool) -> None:
         _swap(table, list(table), on)
     owners = [(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward")]
     for owner, name in owners:
-        patched = _patched.setdefault(name, getattr(owner, name))
-        setattr(owner, name, patched if on else patched.__wrapped__)
+        if not on:
+            _patched[name] = getattr(owner, name)
+        setattr(owner, name, _patched[name] if on else _patched[name].__wrapped__)
     for reference in sys.modules["gputop_agent.state"].S.roots:
         module = reference()
         if module is not None:
@@ -254,53 +295,71 @@ def _swap(table, keys, on: bool) -> None:
         kept.update((key, table.pop(key)) for key in keys if key in table)
 
 
-def compare(loop, step_ms: float, rounds: int, set_on) -> dict[str, float]:
-    """Alternate blocks with and without; see the module's page for what is compared."""
-    steps = max(MIN_BLOCK_STEPS, min(MAX_BLOCK_STEPS, round(BLOCK_MS / step_ms)))
-    cpu: dict[bool, list[float]] = {False: [], True: []}
-    wall: dict[bool, list[float]] = {False: [], True: []}
-    with timed_booking() as booking:
-        for i in range(rounds):
+def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
+    """Alternate blocks of steps with and without; see the module's page for what is compared."""
+    base, added, wall_added = [], [], []
+    with Booking() as booking:
+        for i in range(pairs):
+            found = {}
             for state in ((False, True), (True, False))[i % 2]:
                 set_on(state)
-                loop(2)
-                for one_cpu, one_wall in loop(steps):
-                    cpu[state].append(one_cpu)
-                    wall[state].append(one_wall)
+                loop(1)
+                before_cpu, before_wall = booking.cpu, booking.wall
+                cpu, wall = loop(block)
+                found[state] = cpu - (booking.cpu - before_cpu) / block, wall - (booking.wall - before_wall) / block
+            base.append(found[False][0])
+            added.append(found[True][0] - found[False][0])
+            wall_added.append(found[True][1] - found[False][1])
         set_on(True)
-    base, added = low(cpu[False]), low(cpu[True]) - low(cpu[False])
-    booked = low(booking) if booking else 0.0
+        booked, in_lane = booking.mean(), booking.steps / (pairs * (block + 1))
+    step, (least, middle, most) = statistics.median(base), median_ci95(added)
     return {
-        "step_us": round(base * 1e6, 1),
-        "added_us": round((added + booked) * 1e6, 2),
-        "added_step_us": round(added * 1e6, 2),
+        "step_us": round(step * 1e6, 1),
+        "added_us": round((middle + booked) * 1e6, 2),
+        "added_step_us": round(middle * 1e6, 2),
         "booking_us": round(booked * 1e6, 2),
-        "wall_added_step_us": round((low(wall[True]) - low(wall[False])) * 1e6, 2),
-        "ratio": round(1 + (added + booked) / base, 4),
+        "wall_added_step_us": round(statistics.median(wall_added) * 1e6, 2),
+        "ratio": round(1 + (middle + booked) / step, 4),
+        "ratio_ci95": [round(1 + (end + booked) / step, 4) for end in (least, most)],
+        "in_lane": round(in_lane, 3),
     }
 
 
-@contextlib.contextmanager
-def timed_booking():
-    """A list that fills with the CPU seconds a step of each booking of noted steps; empty without the guest."""
-    lane: Any = sys.modules.get("gputop_agent.lane")
-    took: list[float] = []
-    if lane is None:
-        yield took
-        return
-    settle = lane.settle
+def median_ci95(values: list[float]) -> tuple[float, float, float]:
+    """The median between the order statistics that hold the true one with 95 % (binomial, as a normal)."""
+    ordered, half = sorted(values), 0.98 * len(values) ** 0.5
+    last = len(ordered) - 1
+    least, most = max(0, int(last / 2 - half)), min(last, round(last / 2 + half + 0.5))
+    return ordered[least], statistics.median(ordered), ordered[most]
 
-    def timed(end_ns: int = 0) -> None:
-        steps, began = len(lane.marks) // 8, time.thread_time()
-        settle(end_ns)
-        if steps:
-            took.append((time.thread_time() - began) / steps)
 
-    lane.settle = timed
-    try:
-        yield took
-    finally:
-        lane.settle = settle
+class Booking:
+    """CPU and wall seconds of each booking of noted steps, and how many those were; nothing without the guest."""
+
+    def __init__(self):
+        self.lane: Any = sys.modules.get("gputop_agent.lane")
+        self.cpu = self.wall = 0.0
+        self.steps = 0
+
+    def __enter__(self):
+        if self.lane is not None:
+            self.original, self.lane.settle = self.lane.settle, self.timed
+        return self
+
+    def __exit__(self, *_):
+        if self.lane is not None:
+            self.lane.settle = self.original
+
+    def timed(self, end_ns: int = 0) -> None:
+        self.steps += len(self.lane.marks) // 8
+        began, began_cpu = time.perf_counter(), time.thread_time()
+        self.original(end_ns)
+        self.cpu += time.thread_time() - began_cpu
+        self.wall += time.perf_counter() - began
+
+    def mean(self) -> float:
+        """CPU seconds for each step that was booked."""
+        return self.cpu / self.steps if self.steps else 0.0
 
 
 def whole_runs(n: int, path: Path) -> dict[str, object]:
