@@ -22,8 +22,8 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2"):
-        most = sum((part.count for part in trained), 0.0)
-        return least(most, DEEPSPEED_BUCKET) * kept.gradients
+        whole = sum((part.count for part in trained), 0.0)
+        return least(whole, DEEPSPEED_BUCKET) * kept.gradients
     if sharding == "ddp" and not kept.flat_gradients:
         return sum((part.count * gradient_bytes(d, part, kept) for part in trained), 0.0)
     return 0.0

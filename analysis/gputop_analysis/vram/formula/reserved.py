@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import most, up
+from gputop_analysis.vram.formula.elementwise import least, most, up
 
 FRAGMENTS = 0.06
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
