@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
 
 from gputop_analysis import data
 from gputop_analysis.vram.setup import Setup
@@ -40,5 +39,5 @@ def interval(setup: Setup, tier: str) -> tuple[float, float]:
 
 @cache
 def _table() -> dict[str, dict[str, tuple[float, float, int]]]:
-    packaged = files(data).joinpath("vram_intervals.json")
-    return json.loads(packaged.read_text("utf-8")) if packaged.is_file() else {}
+    packaged = data.read("vram_intervals.json")
+    return json.loads(packaged) if packaged else {}

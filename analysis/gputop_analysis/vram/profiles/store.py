@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
 from io import BytesIO
 from typing import Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -100,5 +99,5 @@ def pack(profiles: dict[str, dict[str, Any]], versions: dict[str, str]) -> bytes
 
 @cache
 def _archive() -> ZipFile | None:
-    packaged = files(data).joinpath(ARCHIVE)
-    return ZipFile(BytesIO(packaged.read_bytes())) if packaged.is_file() else None
+    packaged = data.read(ARCHIVE)
+    return ZipFile(BytesIO(packaged)) if packaged else None
