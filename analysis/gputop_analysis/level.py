@@ -56,12 +56,13 @@ def level_change(values: Array) -> Change | None:
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])
     residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = 0.0  # rounding has no autocorrelation
+    independent = float(np.sqrt(float(residuals @ residuals) / (n - 2) * (1 / index + 1 / (n - index))))
+    if abs(float(after.mean()) - float(before.mean())) < SURE * independent:
+        return None  # autocorrelation makes no error smaller
     tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index))) if residuals.any() else 1.0
     if min(index, n - index) < ENOUGH * tau:
         return None
-    variance = float(residuals @ residuals) / (n - 2)
-    error = float(np.sqrt(variance * tau * (1 / index + 1 / (n - index)))) or 1e-12
-    change = Change(index, float(before.mean()), float(after.mean()), error, tau)
+    change = Change(index, float(before.mean()), float(after.mean()), independent * float(np.sqrt(tau)) or 1e-12, tau)
     end = float(np.median(series[-max(1, n // 5) :]))
     stays = abs(end - change.after) < abs(end - change.before)
     return change if abs(change.score) >= SURE and stays else None

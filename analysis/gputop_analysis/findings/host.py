@@ -129,6 +129,8 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
 def _accidents(series: RankSeries) -> Array:
     """Pauses that came once or twice, such as a hang that was over or a wait for a child: no step's habit."""
     step_ns = series.rows["wall_ns"] / series.n_steps
+    if step_ns.max() <= PAUSE * step_ns.min():
+        return np.zeros(len(step_ns), bool)
     long = series.after_set_up & (step_ns > PAUSE * np.median(step_ns))
     return long if long.sum() < HABIT else np.zeros_like(long)
 
