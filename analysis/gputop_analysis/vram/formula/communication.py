@@ -16,12 +16,14 @@ DEEPSPEED_BUCKET = 5e8
 """``reduce_bucket_size`` of DeepSpeed, in elements."""
 
 
-def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
-    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of DeepSpeed up to stage
-    2: one bucket, without overlap of communication."""
+def buckets(d: Dims, found: Iterable[Part], kept: Habits, updating: bool = False) -> Number:
+    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of DeepSpeed: one bucket,
+    without overlap of communication; in stage 1 there only when gradients are reduced, just before the update."""
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
-    if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2"):
+    if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
+        if sharding == "zero1" and not updating:
+            return 0.0
         whole = sum((part.count for part in trained), 0.0)
         return least(whole, DEEPSPEED_BUCKET) * kept.gradients
     if sharding == "ddp" and not kept.flat_gradients:
@@ -31,12 +33,14 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
 
 def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
-    embedding and head, which the outermost unit keeps; no more than the other ranks have."""
+    embedding and head, which the outermost unit keeps (DeepSpeed lets an embedding go that is not the head as well); no
+    more than the other ranks have."""
     if STAGE[d.setup.parallel.sharding] < 3:
         return 0.0
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
-    whole = layers + sizes.get("embeddings", 0) + sizes.get("head", 0)
+    goes = d.recipe == "deepspeed" and not d.model.tied_embeddings
+    whole = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)
     return least(whole, sum(sizes.values()) * (1 - 1 / d.shards))
 
 

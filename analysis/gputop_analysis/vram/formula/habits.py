@@ -27,7 +27,8 @@ class Habits:
     casts_inputs: bool
     """Autocast gives each linear layer a 16-bit copy of its input."""
     flat_gradients: bool
-    """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, DeepSpeed's partitions)."""
+    """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, the partitions of ZeRO-3 in
+    DeepSpeed's ``stage3.py``)."""
     eager_norm: bool
     """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
@@ -56,7 +57,7 @@ def habits(setup: Setup) -> Habits:
         boundary=_boundary(setup, residual),
         casts_weights=casts,
         casts_inputs=casts,
-        flat_gradients=megatron or deepspeed,
+        flat_gradients=megatron or (deepspeed and setup.parallel.sharding == "zero3"),
         eager_norm=setup.recipe in ("transformers", "deepspeed", "plain") and not (setup.kernels or setup.compile),
     )
 

@@ -44,8 +44,21 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
-    found = max((_peak(setup.but(pipeline_stage=stage)) for stage in sorted(stages)), key=lambda one: one.allocated)
+    found = max((_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)), key=lambda one: one.allocated)
     return found if capacity is None else _crowded(found, capacity)
+
+
+def _capped(setup: Setup) -> Peak:
+    """ZeRO-3 as ZeRO-2 where so few ranks share so small a model that stage 3's buffers outweigh what it shards."""
+    found = _peak(setup)
+    if setup.parallel.sharding != "zero3" or setup.parallel.offload == "all":
+        return found
+    lower = _peak(setup.but(sharding="zero2"))
+    if found.allocated > lower.allocated:
+        note = "stage 3's buffers outweigh what it shards here: what ZeRO-2 needs is given"
+        return replace(lower, notes=(*lower.notes, note))
+    least, reserved = min(found.least, lower.least), min(found.reserved, lower.reserved)
+    return replace(found, least=least, reserved=reserved, fragmentation=reserved - found.allocated)
 
 
 def _crowded(found: Peak, capacity: int) -> Peak:

@@ -83,7 +83,7 @@ def step(d: Dims) -> Step:
         "optimizer": always
         | {
             "gradients": late,
-            "communication": communication.buckets(d, found, kept),
+            "communication": communication.buckets(d, found, kept, updating=True),
             "temporaries": update + held_by_libraries,
         },
     }

@@ -12,6 +12,9 @@ LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
 """Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square
 root (AdamW) or the sign (Lion); update and its square (Adafactor); those of Newton-Schulz (Muon, Jordan 2024)."""
 
+SUB_GROUP = 1e9
+"""Parameters that DeepSpeed's stage 3 updates at a time (``sub_group_size``)."""
+
 
 def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
     """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once (``exp_avg_sq.sqrt()``,
@@ -25,7 +28,22 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
         return sum(sizes, 0.0)
     copies = LOOPS.get(d.setup.optimizer, 0)
     largest = [_largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded) for part in trained]
-    return copies * most(*largest) if largest and copies else 0.0
+    loop = copies * most(*largest) if largest and copies else 0.0
+    return loop + _flat_copies(d, trained, kept)
+
+
+def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
+    """DeepSpeed's copies of this rank's gradients, flat as they are and in fp32 (``step`` of ``stage_1_and_2.py``; in
+    ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole gradients go once it has its share of them."""
+    stage = STAGE[d.setup.parallel.sharding]
+    if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
+        return 0.0
+    share = sum((part.count / over(d, part, True) for part in trained), 0.0)
+    copies = (kept.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
+    if stage > 1:
+        return copies
+    whole = sum((part.count for part in trained), 0.0)
+    return kept.gradients * share + most(0.0, copies - kept.gradients * whole)
 
 
 def _largest(d: Dims, part: Part) -> Number:
