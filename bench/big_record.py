@@ -9,7 +9,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from analysis_support import T0, Builder, pack
+from analysis_support import HOST, T0, Builder, pack
 
 from gputop_agent import wire
 from gputop_probes.record import layout
@@ -28,7 +28,7 @@ def write(path: Path, steps: int, ranks: int, sampled_s: int = 60) -> RunRecord:
         _write_rank(builder, rank, steps)
     for tick in range(sampled_s):
         t_ns = T0 + steps * STEP_NS - (sampled_s - tick) * 10**9
-        rows = b"".join(_process(t_ns, tick, rank) for rank in range(ranks))
+        rows = b"".join(_process(t_ns, (t_ns - T0) // 10**9, rank) for rank in range(ranks))
         builder.writer.append_host("process", rows)
         builder.sample("host", t_ns=t_ns, cpu_pct=30.0, cpu_count=64, memory_total_bytes=2**38, load_1m=20.0)
     return builder.open()
@@ -41,6 +41,11 @@ def extend(path: Path, first: int, count: int, ranks: int) -> int:
         for table, rows in (("steps", _steps(rank, first, count, random)), ("comm", _comm(rank, first, count, random))):
             with (path / table / f"rank-{rank:05d}.bin").open("ab") as file:
                 file.write(rows.tobytes())
+    sampled_s, until_ns = count * STEP_NS // 10**9, T0 + (first + count) * STEP_NS
+    with (path / "hosts" / HOST / "process.bin").open("ab") as file:
+        for tick in range(sampled_s):
+            t_ns = until_ns - (sampled_s - 1 - tick) * 10**9
+            file.write(b"".join(_process(t_ns, (t_ns - T0) // 10**9, rank) for rank in range(ranks)))
     return first + count
 
 
