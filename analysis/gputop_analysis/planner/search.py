@@ -63,7 +63,8 @@ class Plan:
 
     def interval(self, index: int) -> tuple[float, float]:
         """Factors on ``seconds`` that hold the truth in 80 % of cases."""
-        return self.calibration.interval or intervals.uncalibrated(self.layouts.row(index), self.cluster.gpus_per_node)
+        known = intervals.after_one_run if self.calibration.rows else intervals.uncalibrated
+        return self.calibration.interval or known(self.layouts.row(index), self.cluster.gpus_per_node)
 
     @property
     def nearest(self) -> Ints:
