@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from textual.app import App
 from textual.screen import Screen
 
 from gputop.app import theme
+from gputop.app.leaving import LeavingApp
 from gputop.app.messages import ScreenAsked
 
 
-class AloneApp(App[None]):
+class AloneApp(LeavingApp[None]):
     """One screen, and those that it asks for above it; each has a ``NAME`` and gives a ``copy_text``."""
 
     TITLE = "gputop"

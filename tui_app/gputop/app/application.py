@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.screen import Screen
 
 from gputop.app import AppResult, Source, keymap, theme
 from gputop.app.actions import applies, on_screen, target
+from gputop.app.leaving import LeavingApp
 from gputop.app.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
 from gputop.feed.clock import Clock, SystemClock
@@ -40,7 +41,7 @@ COLLECT_AFTER_S = 1.5
 LEAVE_WITHIN_S = 4.0
 
 
-class GputopApp(App[AppResult]):
+class GputopApp(LeavingApp[AppResult]):
     """One run, watched live or replayed."""
 
     TITLE = "gputop"

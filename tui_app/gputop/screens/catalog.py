@@ -14,6 +14,7 @@ from gputop.feed.planning import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
+from gputop.screens.typed import Typed
 from gputop.widgets.catalog_panes import CatalogFacts, CatalogTable, CatalogTitle
 from gputop.widgets.footer import Footer
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
 
-class CatalogScreen(Moving, Screen[None]):
+class CatalogScreen(Typed, Moving, Screen[None]):
     """Everything on it is packaged with gputop, but for the user's own prices."""
 
     NAME = "catalog"

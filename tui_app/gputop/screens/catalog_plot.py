@@ -18,6 +18,7 @@ from textual_plotext import PlotextPlot
 from gputop.feed.catalog import AXES, Point, front, points
 from gputop.render.catalog import MARKS
 from gputop.screens.dialog import CSS
+from gputop.screens.typed import Typed
 from gputop.widgets import roles
 from gputop_analysis.catalog.listing import Listed
 
@@ -26,7 +27,7 @@ WIDTH, BESIDE = 110, 6
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
-class CatalogPlot(ModalScreen[None]):
+class CatalogPlot(Typed, ModalScreen[None]):
     """Drawn by plotext: once on opening and once a change of axis, so its cost does not matter."""
 
     DEFAULT_CSS = (

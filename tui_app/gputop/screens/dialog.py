@@ -13,6 +13,8 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gputop.screens.typed import Typed
+
 Result = TypeVar("Result")
 
 CSS = """
@@ -38,7 +40,7 @@ class Choice(Generic[Result]):
     value: Result
 
 
-class ChoiceDialog(ModalScreen[Result | None], Generic[Result]):
+class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
     """A question with a few answers; None when it is cancelled."""
 
     DEFAULT_CSS = CSS.format(name="ChoiceDialog", width=64)
@@ -101,7 +103,7 @@ class ChoiceDialog(ModalScreen[Result | None], Generic[Result]):
         self.query_one("#choices", Static).update(Content("\n").join([Content(""), *lines]))
 
 
-class TextDialog(ModalScreen[None]):
+class TextDialog(Typed, ModalScreen[None]):
     """Something to read; ``copy`` is what ``y`` puts on the clipboard."""
 
     DEFAULT_CSS = CSS.format(name="TextDialog", width=100)

@@ -17,6 +17,7 @@ from gputop.feed.form import MODEL, Form
 from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
+from gputop.screens.typed import Typed
 from gputop.widgets.estimate_answer import Answer, EstimateAnswer
 from gputop.widgets.estimate_form import EstimateForm
 from gputop.widgets.estimate_title import EstimateTitle
@@ -47,7 +48,7 @@ class TraceProgressed(Message):
         self.text = text
 
 
-class EstimatorScreen(Moving, Screen[None]):
+class EstimatorScreen(Typed, Moving, Screen[None]):
     """Reads nothing from disk itself; a worker thread estimates."""
 
     NAME = "estimator"

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from gputop.app.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
+from gputop.screens.typed import Typed
 from gputop.widgets.body import Body
 from gputop.widgets.breakdown import Breakdown
 from gputop.widgets.findings import Findings
@@ -31,7 +32,7 @@ BEHIND = {"breakdown": "budget", "loss": "numerics", "ranks": "all_ranks"}
 """The screen that Enter opens from a panel."""
 
 
-class MainScreen(Screen[None]):
+class MainScreen(Typed, Screen[None]):
     """Everything at a glance."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gputop.screens.dialog import CSS
+from gputop.screens.typed import Typed
 
 ROWS = 14
 
@@ -30,7 +31,7 @@ def matching(typed: str) -> list[tuple[str, str]]:
     return found
 
 
-class ModelDialog(ModalScreen[str | None]):
+class ModelDialog(Typed, ModalScreen[str | None]):
     """Returns a name or a path, or None when it is cancelled."""
 
     DEFAULT_CSS = (

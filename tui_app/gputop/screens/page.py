@@ -12,6 +12,7 @@ from gputop.app.actions import on_screen, target
 from gputop.app.messages import PageClosed, PauseAsked
 from gputop.feed.snapshot import Snapshot
 from gputop.pages.page import Page
+from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
 
@@ -21,7 +22,7 @@ def bindings(name: str) -> list[BindingType]:
     return [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in on_screen(name)]
 
 
-class PageScreen(Screen[None]):
+class PageScreen(Typed, Screen[None]):
     """Base; a subclass names itself and its page."""
 
     NAME: ClassVar[str] = ""

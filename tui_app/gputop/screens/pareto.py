@@ -11,13 +11,14 @@ from textual.screen import ModalScreen
 from textual_plotext import PlotextPlot
 
 from gputop.screens.dialog import CSS
+from gputop.screens.typed import Typed
 from gputop.widgets import roles
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.choices import Choice
 
 
-class ParetoDialog(ModalScreen[None]):
+class ParetoDialog(Typed, ModalScreen[None]):
     """Drawn by plotext: once on opening, so its cost does not matter."""
 
     DEFAULT_CSS = (

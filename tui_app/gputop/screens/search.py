@@ -9,8 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from gputop.screens.typed import Typed
 
-class SearchDialog(ModalScreen[str | None]):
+
+class SearchDialog(Typed, ModalScreen[str | None]):
     """Returns the words, or None when it is cancelled."""
 
     DEFAULT_CSS = """

@@ -15,6 +15,7 @@ from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, so
 from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
+from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 
@@ -30,7 +31,7 @@ class Solved(Message):
         self.planned = planned
 
 
-class StrategyScreen(Moving, Screen[None]):
+class StrategyScreen(Typed, Moving, Screen[None]):
     """Reads nothing from disk itself; a worker thread plans."""
 
     NAME = "strategy"

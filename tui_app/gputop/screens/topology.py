@@ -12,6 +12,7 @@ from gputop.feed import topology as feed
 from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
+from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTitle
 
@@ -26,7 +27,7 @@ class MachineRead(Message):
         self.machine = machine
 
 
-class TopologyScreen(Moving, Screen[None]):
+class TopologyScreen(Typed, Moving, Screen[None]):
     """Starts at the server that has a GPU, where it was opened from one."""
 
     NAME = "topology"
