@@ -67,7 +67,8 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     extra = {key: str(value) for key, value in environment.items()}
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}
     command = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(run_dir)]
-    with cpu_quota(extra.get("CPU_QUOTA", "")) as joined, (folder / "output").open("w+") as output:
+    limits = extra.get("CPU_QUOTA", ""), extra.get("MEMORY_MIB", "")
+    with control_group(*limits) as joined, (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             [*joined, *command, "--", sys.executable, str(SCRIPTS / script)],
             env=env,
@@ -102,28 +103,45 @@ def run_case(folder: Path, case: Case) -> Outcome:
 
 
 @contextlib.contextmanager
-def cpu_quota(cores: str) -> Iterator[list[str]]:
-    """Words that, put before a command, give it a control group with so many ``cores``; none for an empty string."""
-    if not cores:
-        yield []
-        return
-    root = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if (one / "cgroup.procs").exists())
+def control_group(cores: str, memory_mib: str) -> Iterator[list[str]]:
+    """Words that, put before a command, give it a control group with so many cores and so much memory.
+
+    None for empty strings; the command joins it before it starts, so gputop sees the limit as in a container.
+    """
+    limits = []
+    if cores:
+        quota_us = int(float(cores) * 100_000)
+        limits.append(("cpu", {"cpu.max": f"{quota_us} 100000", "cpu.cfs_quota_us": str(quota_us)}))
+    if memory_mib:
+        size = str(int(memory_mib) << 20)
+        limits.append(("memory", {"memory.max": size, "memory.limit_in_bytes": size}))
+    groups = [_made_group(*limit) for limit in limits]
+    lists = [str(group / "cgroup.procs") for group in groups]
+    joins = "".join(f"echo $$ > {path}; " for path in lists)
+    try:
+        yield ["sh", "-c", f'{joins}exec "$@"', "sh"] if groups else []
+    finally:
+        for group in groups:
+            _removed_group(group)
+
+
+def _made_group(controller: str, limit: dict[str, str]) -> Path:
+    """A new group, in version 1 of control groups or in version 2, whose files have other names."""
+    roots = (Path("/sys/fs/cgroup") / controller, Path("/sys/fs/cgroup"))
+    root = next(one for one in roots if (one / "cgroup.procs").exists())
     group = root / f"gputop-fault-{os.getpid()}"
     group.mkdir()
-    quota_us = int(float(cores) * 100_000)
-    if (group / "cpu.max").exists():
-        (group / "cpu.max").write_text(f"{quota_us} 100000")
-    else:
-        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
-    try:
-        yield ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(group / "cgroup.procs")]
-    finally:
-        for _ in range(50):
-            try:
-                group.rmdir()
-                break
-            except OSError:  # a process of it has not ended yet
-                time.sleep(0.1)
+    name = next(name for name in limit if (group / name).exists())
+    (group / name).write_text(limit[name])
+    return group
+
+
+def _removed_group(group: Path) -> None:
+    for _ in range(50):
+        try:
+            return group.rmdir()
+        except OSError:  # a process of it has not ended yet
+            time.sleep(0.1)
 
 
 def _wait_for_event(run_dir: Path, kind: str, ranks: int, timeout_s: float) -> None:

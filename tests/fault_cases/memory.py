@@ -16,6 +16,14 @@ CASES = (
     Case("ME02", "batches kept on a list", ONE, {"FAULT": "tensors", "STEPS": 300}, absorbed=("ME05",)),
     Case("ME05", "a history of strings that grows", ONE, {"FAULT": "objects"}),
     Case(
+        "ME05",
+        "the same in a container that it fills",
+        ONE,
+        {"FAULT": "objects", "MEMORY_MIB": 3072},
+        title="the container's limit is full in",
+        needs="cgroup",
+    ),
+    Case(
         "ME09",
         "gradients zeroed and not freed",
         ONE,

@@ -130,13 +130,16 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
     a_step = per_step(view, growth)
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
-    full = f"; at this rate {limit} is full in {duration(left_s)}" if np.isfinite(left_s) else ""
+    full = f"{limit} is full in {duration(left_s)}" if np.isfinite(left_s) else ""
+    soon = left_s < SOON_S
     return spec.make(
-        "high" if left_s < SOON_S else "medium",
-        f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute",
+        "high" if soon else "medium",
+        f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute"
+        + (f": {full}" if soon else ""),
         f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)}, {a_step / 1e6:.2f} MB a step "
-        f"(Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g}){full}",
+        f"(Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
+        + (f"; at this rate {full}" if full else ""),
         "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss; in a "
         "dataset keep NumPy arrays instead of lists of Python objects",
         rank=rank if len(grown) == 1 else everybody(view),

@@ -5,12 +5,13 @@ from gputop_analysis.notes.note import CPU, Note
 NOTES = {
     "ME01": Note(
         "steps.peak_allocated_bytes, gpu.memory_total_bytes",
-        "no GPU; for the forecast fewer than five windows",
+        "no GPU: when the host's or the container's memory is full, ME05 says; for the forecast fewer than five windows",
         "growth by sequence length, which stops at the longest",
     ),
     "ME02": Note(
         "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive",
-        "fewer than five windows; growth below the noise",
+        "fewer than five windows; growth below the noise, or for less than 2 s (20 s where create_graph=True was seen: "
+        "parameters and gradients then refer to each other and wait for the garbage collector)",
         "optimizer state made in the first steps; caches that fill",
         CPU,
     ),
@@ -26,7 +27,8 @@ NOTES = {
     ),
     "ME05": Note(
         "host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
-        "fewer than five windows; a file that is mapped",
+        "fewer than five windows; growth for less than 2 s (20 s where create_graph=True was seen); a file that is "
+        "mapped",
         "page cache, which the kernel gives back",
         CPU,
     ),
