@@ -139,7 +139,8 @@ def _made_group(controller: str, limit: dict[str, str]) -> Path:
 def _removed_group(group: Path) -> None:
     for _ in range(50):
         try:
-            return group.rmdir()
+            group.rmdir()
+            return
         except OSError:  # a process of it has not ended yet
             time.sleep(0.1)
 

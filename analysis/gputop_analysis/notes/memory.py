@@ -5,7 +5,8 @@ from gputop_analysis.notes.note import CPU, Note
 NOTES = {
     "ME01": Note(
         "steps.peak_allocated_bytes, gpu.memory_total_bytes",
-        "no GPU: when the host's or the container's memory is full, ME05 says; for the forecast fewer than five windows",
+        "no GPU (when the host's or the container's memory is full, ME05 says); for the forecast fewer than five "
+        "windows",
         "growth by sequence length, which stops at the longest",
     ),
     "ME02": Note(
