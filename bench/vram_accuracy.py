@@ -11,7 +11,6 @@ covers a row, else the formula; ``trace`` needs torch here, and traces each dist
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import pickle
 import re
@@ -27,6 +26,7 @@ import vram_page
 from gputop_analysis import catalog
 from gputop_analysis.vram.cases import Case, read, score
 from gputop_analysis.vram.cases.score import Answer
+from gputop_analysis.vram.cases.table import rows
 from gputop_analysis.vram.estimate import GIB, Estimate
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.setup import Setup
@@ -41,11 +41,11 @@ def cases(folder: Path, limit: int | None) -> Iterator[Case]:
     """Those of every CSV file of the folder that has the columns; at most ``limit`` of each."""
     for path in sorted(folder.rglob("*.csv")):
         with path.open(encoding="utf-8", errors="replace", newline="") as lines:
-            rows = csv.DictReader(lines)
-            if not {"measured_peak_GiB", "oom"} & set(rows.fieldnames or ()):
-                print(f"{path.name}: none of the columns, left out", file=sys.stderr)
+            found = rows(lines)
+            if found is None:
+                print(f"{path.name}: no column measured_peak_GiB or oom, left out", file=sys.stderr)
                 continue
-            for number, row in enumerate(rows):
+            for number, row in enumerate(found):
                 if limit is None or number < limit:
                     yield read(row, path.stem)
 

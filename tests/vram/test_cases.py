@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gputop_analysis.vram.cases import Case, notes, read, score, text
+from gputop_analysis.vram.cases import Case, notes, read, score, table, text
 from gputop_analysis.vram.cases.score import Answer
 from gputop_analysis.vram.setup import Lora, Setup
 
@@ -275,3 +277,43 @@ def test_the_bench_takes_any_file_with_the_columns(tmp_path: Path) -> None:
 def test_the_bench_refuses_a_folder_without_cases(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(BENCH), str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2 and "no CSV file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cell", "metric", "expected"),
+    [
+        ("60", "allocated", 60.0),
+        ("61,440 MiB", "reserved", 60.0),
+        ("61440", "max_memory_reserved (MiB)", 60.0),
+        ("61440", "nvidia-smi, MB", 60.0),
+        ("64424509440 bytes", "allocated", 60.0),
+        ("64424509440", "allocated in bytes", 60.0),
+        ("61440MB", "allocated GiB", 60.0),
+        *((bad, "allocated", None) for bad in ("", "nan", "inf", "-5", "0", "OOM", "61200", "6.1.2", "1e400")),
+    ],
+)
+def test_amounts_of_memory_in_any_unit(cell, metric, expected):
+    assert table.gib(cell, metric) == expected
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_table_of_others(separator):
+    lines = ["\ufeffModel,Micro Batch,Measured_Peak_MiB,OOM\n", "\n", '"a",2,61440,no\n', "b\n"]
+    found = table.rows(line.replace(",", separator) for line in lines)
+    assert found is not None
+    first, second = found
+    assert (first["model"], first["micro_batch"], table.gib(first[table.MEASURED], "")) == ("a", "2", 60.0)
+    assert second == {"model": "b"}
+
+
+def test_a_table_of_something_else():
+    assert table.rows(["a,b\n", "1,2\n"]) is None
+    assert table.rows([]) is None
+    assert table.rows(["\0\ufffd\n"]) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from([*ROW, "other"]), st.text(max_size=20)))
+def test_no_cell_raises(cells):
+    case = read(cells, "any")
+    assert (case.setup is None) == bool(case.reason)

@@ -1,6 +1,5 @@
 """What holds of every estimate, by the formula and by the shipped profiles."""
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -79,13 +78,17 @@ def test_more_tokens_never_need_less(setup, factor):
 @settings(max_examples=100, deadline=None)
 @given(setups(), st.sampled_from([2, 8, 64]), st.sampled_from(RECIPES))
 def test_more_sharding_never_needs_more(setup, ranks, recipe):
-    """Buckets can outweigh what a lower stage shards, such as nothing of adapters."""
+    """Buckets can outweigh what stage 1 shards, such as nothing of adapters."""
     assume(not setup.quantized)
     stages = ("ddp", "zero1", "zero2", "zero3")
-    ddp, one, two, three = (amounts(setup.but(dp=ranks, sharding=kind, recipe=recipe))[0] for kind in stages)
-    assert three <= two <= 1.05 * one
+    found = [solve(setup.but(dp=ranks, sharding=kind, recipe=recipe), "formula") for kind in stages]
+    ddp, one, two, three = found
+    for more, less in ((one, two), (two, three)):
+        assert less.allocated <= more.allocated and less.reserved <= more.reserved
     if setup.lora is None and setup.optimizer.startswith("adamw") and setup.model.params > 1e9:
-        assert one <= ddp
+        assert one.allocated <= ddp.allocated
+    for each in found:
+        assert sum(each.breakdown.values()) == each.allocated <= each.reserved
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,16 +107,15 @@ def test_checkpointing_hardly_ever_needs_more(setup):
     assert full <= 1.01 * selective <= 1.02 * whole
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-@pytest.mark.parametrize("lora", [None, Lora(16)])
-def test_profiles_keep_the_same_rules(checkpointing, lora):
-    model = catalog.model("llama-3.1-8b")
-    setup = Setup(model, seq=1024, micro_batch=2, checkpointing=checkpointing, lora=lora)
+@settings(max_examples=15, deadline=None)
+@given(setups(), st.integers(1, 3))
+def test_profiles_keep_the_same_rules(setup, factor):
+    """Blocks that are not split are a little larger than asked for, a fused loss takes rows by powers of two: both may
+    be a little less for a little more."""
     found = profiles.peak(setup)
-    if found is None:
-        pytest.skip("no profile is shipped for this")
+    assume(found is not None)
     assert sum(found.breakdown.values()) == found.allocated <= found.reserved
-    for more in (setup.but(micro_batch=3), setup.but(micro_batch=8), setup.but(seq=2048)):
-        never_less(amounts(more, "profile"), (found.allocated, found.reserved))
-    if lora:
-        never_less(amounts(setup.but(lora=Lora(64)), "profile"), (found.allocated, found.reserved))
+    for more in (setup.but(micro_batch=setup.micro_batch + factor), setup.but(seq=setup.seq + 128 * factor)):
+        if trainable(more) and (again := profiles.peak(more)):
+            assert again.allocated >= 0.99 * found.allocated
+            assert again.reserved >= 0.97 * found.reserved

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.setup import Parallel, Setup
 
+MOST = 1 << 24
+"""Of any count: beyond all that is trained, and small enough that sizes are numbers of 64 bits."""
 SHARDED = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 
 
@@ -29,6 +31,8 @@ def _counts(setup: Setup) -> Iterator[str]:
     for name, value in (amounts | degrees).items():
         if value < 1:
             yield f"{name} must be at least 1, not {value}"
+        if value > MOST:
+            yield f"{name} must be at most {MOST}, not {value}"
     longest = setup.model.max_position
     if longest and setup.seq > longest and setup.model.family in ("gpt2", "bert", "opt"):
         yield f"{setup.model.name} has learned positions for {longest} tokens, seq {setup.seq} is beyond them"

@@ -10,6 +10,7 @@ from typing import Any
 from gputop_analysis.vram.cases import megatron, notes, text
 from gputop_analysis.vram.cases.frameworks import Framework, framework
 from gputop_analysis.vram.cases.shape import Unknown, shape_of
+from gputop_analysis.vram.cases.table import MEASURED, gib
 from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
 GIB = 1 << 30
@@ -44,7 +45,8 @@ def read(row: Mapping[str, str], source: str) -> Case:
     """The case of one row; never raises for what is in it."""
     cells = {key: (value or "").strip() for key, value in row.items() if key}
     said = notes.parsed(cells.get("notes", ""))
-    measured = _float(cells.get("measured_peak_GiB", ""))
+    written = cells.get(MEASURED, "")
+    measured = gib(written, cells.get("mem_metric", ""))
     failed = text.count(cells.get("oom", "")) == 1 or cells.get("oom", "").lower() in ("true", "yes", "oom")
     metric = text.metric(cells.get("mem_metric", ""))
     name = cells.get("source") or source
@@ -59,21 +61,13 @@ def read(row: Mapping[str, str], source: str) -> Case:
     )
     try:
         if measured is None and not failed:
-            raise Skip("nothing was measured")
+            raise Skip(f"no amount of memory: {written[:40]}" if written else "nothing was measured")
         if measured is not None and not failed and metric is None:
             raise Skip("which memory was measured is not said")
         setup = setup_of(cells, said)
     except (Skip, Unknown, megatron.NotModelled) as why:
         return replace(case, reason=str(why))
     return replace(case, setup=setup, run=case.run or f"{name} {zlib.crc32(repr(setup).encode()):08x}")
-
-
-def _float(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if value > 0 else None
 
 
 def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:

@@ -14,15 +14,18 @@ LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
 """``reduce_bucket_size`` of DeepSpeed, in elements."""
+FILLED = {"zero1": "optimizer", "zero2": "backward"}
+"""When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2 each as it comes;
+the others hold it for good."""
 
 
-def buckets(d: Dims, found: Iterable[Part], kept: Habits, updating: bool = False) -> Number:
+def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
     """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of DeepSpeed: one bucket,
-    without overlap of communication; in stage 1 there only when gradients are reduced, just before the update."""
+    without overlap of communication, in the phases that its stage fills it in."""
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
-        if sharding == "zero1" and not updating:
+        if FILLED.get(sharding, phase) != phase:
             return 0.0
         whole = sum((part.count for part in trained), 0.0)
         return least(whole, DEEPSPEED_BUCKET) * kept.gradients

@@ -22,6 +22,7 @@ MOMENTS = (0.33, 0.36, 0.4, 0.95, 1.0)
 """Where in a step the phases have their worst moments, as shares of its time: the backward pass takes twice the
 forward's."""
 NAMES = {"backward end": "backward", "loss": "backward"}
+LOWER = {"zero2": "zero1", "zero3": "zero2"}
 SOURCES = (
     "activations: Korthikanti et al. 2022, section 4",
     "states: Rajbhandari et al. 2020, section 3; Narayanan et al. 2021",
@@ -49,13 +50,15 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
 
 
 def _capped(setup: Setup) -> Peak:
-    """ZeRO-3 as ZeRO-2 where so few ranks share so small a model that stage 3's buffers outweigh what it shards."""
+    """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers outweigh what it
+    shards."""
     found = _peak(setup)
-    if setup.parallel.sharding != "zero3" or setup.parallel.offload == "all":
+    before = LOWER.get(setup.parallel.sharding)
+    if before is None or setup.parallel.offload == "all":
         return found
-    lower = _peak(setup.but(sharding="zero2"))
+    lower = _capped(setup.but(sharding=before))
     if found.allocated > lower.allocated:
-        note = "stage 3's buffers outweigh what it shards here: what ZeRO-2 needs is given"
+        note = f"the buffers of {setup.parallel.sharding} outweigh what it shards here: what {before} needs is given"
         return replace(lower, notes=(*lower.notes, note))
     least, reserved = min(found.least, lower.least), min(found.reserved, lower.reserved)
     return replace(found, least=least, reserved=reserved, fragmentation=reserved - found.allocated)

@@ -40,7 +40,8 @@ def step(d: Dims) -> Step:
     kept, found = habits(d.setup), parts(d)
     held = states(d, found, kept)
     always = {"weights": held.weights, "optimizer": held.optimizer, "master_weights": held.master}
-    buffers = communication.buckets(d, found, kept) + communication.gathered(d, found, kept)
+    gathered = communication.gathered(d, found, kept)
+    buffers = {name: communication.buckets(d, found, kept, name) for name in ("forward", "backward", "optimizer")}
     reduced = communication.layer_gradients(d, found, kept)
     early, late = gradients(d, held, kept)
     whole, one, work, tail = activations_of(d, kept)
@@ -55,7 +56,7 @@ def step(d: Dims) -> Step:
             "gradients": early,
             "activations": whole + norm,
             "logits_loss": entries * ends.forward + head_buffers(d) * d.last,
-            "communication": buffers,
+            "communication": buffers["forward"] + gathered,
             "temporaries": casts,
         },
         "loss": always
@@ -63,34 +64,34 @@ def step(d: Dims) -> Step:
             "gradients": early,
             "activations": whole + norm,
             "logits_loss": entries * ends.backward,
-            "communication": buffers,
+            "communication": buffers["forward"] + gathered,
             "temporaries": casts,
         },
         "backward": always
         | {
             "gradients": most(early, held.gradients * communication.at_work(d)),
             "activations": whole + work,
-            "communication": buffers + reduced,
+            "communication": buffers["backward"] + gathered + reduced,
             "temporaries": casts + dequantised(d),
         },
         "backward end": always
         | {
             "gradients": late,
             "activations": tail + one + work,
-            "communication": buffers + reduced,
+            "communication": buffers["backward"] + gathered + reduced,
             "temporaries": held_by_libraries + dequantised(d),
         },
         "optimizer": always
         | {
             "gradients": late,
-            "communication": communication.buckets(d, found, kept, updating=True),
+            "communication": buffers["optimizer"],
             "temporaries": update + held_by_libraries,
         },
     }
     constant = sum(always.values()) + held_by_libraries
     blocks = Blocks(
         states=constant,
-        activations=whole + norm + work + buffers + reduced,
+        activations=whole + norm + work + buffers["backward"] + gathered + reduced,
         loss=entries * ends.cached,
         early=early,
         rising=late - early,
