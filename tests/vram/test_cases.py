@@ -317,3 +317,12 @@ def test_a_table_of_something_else():
 def test_no_cell_raises(cells):
     case = read(cells, "any")
     assert (case.setup is None) == bool(case.reason)
+
+
+def test_trl_casts_what_is_not_quantised():
+    def weights(**cells):
+        return setup(quant="bnb-nf4", lora_rank="16", **cells).weights
+
+    assert weights(framework="HF Trainer/TRL SFT") == "fp32"
+    assert weights(framework="transformers") == weights(framework="TRL", notes="framework_config=accelerated-peft-bnb")
+    assert weights(framework="TRL", sharding="FSDP", gpus="4") == "bf16"

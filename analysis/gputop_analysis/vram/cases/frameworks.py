@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class Framework:
     """Whether AdamW is the fused one by default."""
     upcasts_sharded: bool = False
     """Whether trained 16-bit weights become fp32 under FSDP with mixed precision (Accelerate)."""
+    prepares_quantized: bool = False
+    """Whether what is not quantised of a quantised model becomes fp32, on one GPU or replicated: TRL's ``SFTTrainer``
+    calls peft's ``prepare_model_for_kbit_training``."""
 
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
@@ -35,7 +38,8 @@ KNOWN = (
     ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
     ("unsloth", Framework("transformers", "fp32", "flash", kernels=True)),
     ("deepspeed|colossal", Framework("deepspeed", "")),
-    ("transformers|hf|trl|peft|swift|axolotl|factory|accelerate|hugging", HUGGING_FACE),
+    ("trl", replace(HUGGING_FACE, prepares_quantized=True)),
+    ("transformers|hf|peft|swift|axolotl|factory|accelerate|hugging", HUGGING_FACE),
 )
 
 

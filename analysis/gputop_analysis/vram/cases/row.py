@@ -96,7 +96,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         micro_batch=_needed(cells, "micro_batch"),
         accumulation=_accumulation(cells, said, parallel),
         dtype=dtype or "bf16",
-        weights=_weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
+        weights=_prepared(cells, parallel, habits)
+        or _weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
         quantized=_quantized(cells, lora),
         optimizer=_optimizer(cells, lora, habits),
         attention=megatron.attention(said.get("args") or {})
@@ -228,6 +229,15 @@ def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lo
     sharded = parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     raised = habits.upcasts_sharded and sharded and lora is None and text.autocast(written)
     return "fp32" if raised else stored
+
+
+def _prepared(cells: Mapping[str, str], parallel: Parallel, habits: Framework) -> str:
+    """fp32 for what is not quantised where the trainer makes it so; fms-acceleration's ``accelerated-peft`` brings
+    adapters of its own, which the trainer leaves alone."""
+    quantized = text.quantized(cells.get("quant", ""))
+    own = "accelerated-peft" in cells.get("notes", "") or "gptq" in cells.get("quant", "").lower()
+    whole = parallel.sharding in ("none", "ddp")
+    return "fp32" if quantized and habits.prepares_quantized and whole and not own else ""
 
 
 def _optimizer(cells: Mapping[str, str], lora: Lora | None, habits: Framework) -> str:
