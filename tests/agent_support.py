@@ -22,6 +22,7 @@ from gputop_agent import wire
 
 AGENT_DIR = Path(gputop_agent.__file__).parent
 INJECT_DIR = AGENT_DIR / "inject"
+SITE_DIR = Path(__file__).parent / "site"
 STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 
 
@@ -128,11 +129,11 @@ def _bind(listener: socket.socket, path: Path) -> None:
 def guest_env(socket_path: Path | None = None, **extra: str) -> dict[str, str]:
     """The environment that the launcher hands to a training command."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "PYTHON", "COV_"))}
-    env.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="")
+    env.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="", PYTHONPATH=str(SITE_DIR))
     if socket_path is not None:
         env.update(
             {
-                "PYTHONPATH": str(INJECT_DIR),
+                "PYTHONPATH": f"{INJECT_DIR}{os.pathsep}{SITE_DIR}",
                 wire.ENV_AGENT_DIR: str(AGENT_DIR),
                 wire.ENV_SOCKET: str(socket_path),
                 wire.ENV_DEBUG: str(socket_path) + ".errors",

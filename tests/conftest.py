@@ -3,9 +3,15 @@
 Tests that start real processes and hold them against the clock may be repeated: a busy machine is no fault of ours.
 """
 
+import os
+from pathlib import Path
+
 import pytest
 
 from gputop_analysis.findings import registry
+
+# The Pythons that the tests start end sooner: see there.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))
 
 
 @pytest.fixture(autouse=True)

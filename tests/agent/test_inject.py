@@ -49,7 +49,7 @@ def test_the_surroundings_are_left_as_they_were(tmp_path):
     code = f"""
 import os, sys
 assert not any("inject" in entry for entry in sys.path), sys.path
-assert os.environ["PYTHONPATH"] == {str(INJECT_DIR)!r}
+assert os.environ["PYTHONPATH"] == {guest_env(tmp_path / "s")["PYTHONPATH"]!r}
 assert "socket" not in sys.modules and "gputop_agent" not in sys.modules
 import json
 assert type(json.__spec__.loader).__name__ == "SourceFileLoader" and "exec_module" not in vars(json.__spec__.loader)

@@ -100,6 +100,7 @@ def train(rank):
             truth = sum(step[-1] - sum(step) / WORLD for step in steps) / len(steps) * 0.6
         print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
     dist.destroy_process_group()
+    return model
 
 
 def main():

@@ -91,6 +91,7 @@ def train(rank):
         truth = {"slow_link": 1e3 * LINK_S, "accumulate": 1e3 * LINK_S * (MICRO_BATCHES - 1)}.get(FAULT, 0.0)
         print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
     dist.destroy_process_group()
+    return model
 
 
 def data_parallel():
