@@ -289,6 +289,7 @@ def test_the_bench_refuses_a_folder_without_cases(tmp_path: Path) -> None:
         ("64424509440 bytes", "allocated", 60.0),
         ("64424509440", "allocated in bytes", 60.0),
         ("61440MB", "allocated GiB", 60.0),
+        ("60", "allocated_bytes.all.peak", 60.0),
         *((bad, "allocated", None) for bad in ("", "nan", "inf", "-5", "0", "OOM", "61200", "6.1.2", "1e400")),
     ],
 )

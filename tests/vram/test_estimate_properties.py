@@ -36,6 +36,20 @@ def setups(draw):
     return setup
 
 
+@st.composite
+def profiled(draw):
+    """Setups that a profile covers."""
+    return Setup(
+        catalog.model(draw(st.sampled_from(["llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "gpt2", "phi-3-mini-4k"]))),
+        seq=draw(st.integers(64, 896)),
+        micro_batch=draw(st.integers(1, 16)),
+        accumulation=draw(st.sampled_from([1, 4])),
+        optimizer=draw(st.sampled_from(["adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor"])),
+        checkpointing=draw(st.sampled_from(["none", "full"])),
+        lora=draw(st.sampled_from([None, Lora(16, ("all-linear",))])),
+    )
+
+
 def trainable(setup):
     try:
         check(setup)
@@ -108,14 +122,15 @@ def test_checkpointing_hardly_ever_needs_more(setup):
 
 
 @settings(max_examples=15, deadline=None)
-@given(setups(), st.integers(1, 3))
+@given(profiled(), st.integers(1, 3))
 def test_profiles_keep_the_same_rules(setup, factor):
     """Blocks that are not split are a little larger than asked for, a fused loss takes rows by powers of two: both may
     be a little less for a little more."""
     found = profiles.peak(setup)
-    assume(found is not None)
+    assert found is not None
     assert sum(found.breakdown.values()) == found.allocated <= found.reserved
-    for more in (setup.but(micro_batch=setup.micro_batch + factor), setup.but(seq=setup.seq + 128 * factor)):
-        if trainable(more) and (again := profiles.peak(more)):
-            assert again.allocated >= 0.99 * found.allocated
-            assert again.reserved >= 0.97 * found.reserved
+    for more in (setup.but(micro_batch=setup.micro_batch + factor), setup.but(seq=setup.seq + 32 * factor)):
+        again = profiles.peak(more)
+        assert again is not None
+        assert again.allocated >= 0.99 * found.allocated
+        assert again.reserved >= 0.97 * found.reserved

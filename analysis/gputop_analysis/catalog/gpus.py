@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -79,7 +80,7 @@ def gpu(name: str) -> GpuSpec:
     Raises:
         LookupError: none of that name; the message lists the five nearest.
     """
-    found = _by_name().get(plain(name)) or _by_name().get(plain(name).replace(" ", "-"))
+    found = _by_name().get(plain(name)) or _by_letters().get(_letters(name))
     if found is None:
         near = ", ".join(nearest(name, tuple(_short(spec) for spec in _all())))
         raise LookupError(f"no GPU {name!r} in the catalog; the nearest names are {near}")
@@ -103,6 +104,19 @@ def _by_name() -> dict[str, GpuSpec]:
             found.setdefault(plain(name), spec)
     named = {spec.name: spec for spec in _all()}
     return found | {driver: named[name] for driver, name in DRIVER_NAMES.items()}
+
+
+@cache
+def _by_letters() -> dict[str, GpuSpec]:
+    found: dict[str, GpuSpec] = {}
+    for name, spec in _by_name().items():
+        found.setdefault(_letters(name), spec)
+    return found
+
+
+def _letters(name: str) -> str:
+    """Without maker and separators."""
+    return re.sub(r"[-_ ]+", "", plain(re.sub(r"[-_]+", " ", name)))
 
 
 def _spec(row: dict[str, str]) -> GpuSpec:

@@ -13,7 +13,7 @@ _SEPARATORS = ",;\t|"
 _GIB = {"": 1.0, "g": 1.0, "k": 2.0**-20, "m": 2.0**-10, "t": 2.0**10}
 """By the letter of a unit. ``GB`` is taken as GiB, as PyTorch, nvidia-smi and the reports that quote them mean it."""
 _AMOUNT = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:([kmgt]?)i?b(?:ytes)?|(bytes?))?", re.IGNORECASE)
-_UNIT = re.compile(r"(?<![a-z])(?:([kmgt])i?b|(bytes))(?![a-z])", re.IGNORECASE)
+_UNIT = re.compile(r"(?<![a-z_.])(?:([kmgt])i?b|(bytes))(?![a-z])", re.IGNORECASE)
 MOST_GIB = 2048.0
 """Beyond the memory of any GPU: a number in another unit, or none at all."""
 

@@ -62,6 +62,7 @@ def _beyond(setup: Setup) -> bool:
         or setup.model.vision_layers
         or setup.master_weights
         or setup.compile
+        or setup.optimizer == "none"  # without gradients little of the forward pass is kept
         or setup.kernels
         or setup.optimizer_in_backward
         or setup.offload_activations
