@@ -40,6 +40,8 @@ _COUNTS = {
 }
 """Fields of a shape and the columns they come from."""
 NEAREST = 5
+TOKEN_TYPES = 2
+"""Of BERT: the two sentences of a pair."""
 _TUNED = re.compile(r"\b(?:meta|hf|base|instruct|chat|it|pt|text|multimodal|deduped)\b")
 _VERSION = re.compile(r"\bv\d+(?:\.\d+)?\b|\b\d{4}\b")
 
@@ -134,6 +136,7 @@ def _shape(row: dict[str, str]) -> ModelShape:
         gated_mlp=row["gated_mlp"] == "True",
         tied_embeddings=row["tied_embeddings"] == "True",
         moe_every=_count(row["moe_every"]) or 1,
+        token_types=TOKEN_TYPES if row["arch"] == "bert" else 0,
         params=_count(row["total_params_official"] or row["total_params_computed"]),
         source=row["source"],
         **counts,
