@@ -6,8 +6,9 @@ In one process, blocks of about 20 ms with the guest's hooks and without them al
 than the pair before: a machine's clock drifts by tens of percent within seconds, but little within 40 ms. Between the
 blocks the hooks are taken out and put back, so "off" is torch as it is. What the guest knows of time stands still
 meanwhile, so that it goes on as in a training that is never interrupted (``in_lane``: the share of the steps with it
-that its fast path took). The loop has a DataLoader, a forward, a loss, a backward and an optimizer step; a repeated
-matrix product sets its length. A recorder that reads and throws away listens at the other end.
+that its fast path took, ``thin``: those of them that it did not take apart). The loop has a DataLoader, a forward, a
+loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder that reads and throws away
+listens at the other end.
 
 ``added_step_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the thread, since a
 core that was taken away is no cost of ours; ``wall_added_step_us`` is the same in wall time. The booking and sending of
@@ -44,7 +45,7 @@ STEP_MS = (0.1, 1.0, 20.0)
 LOW = 0.1  # quantile of step times that a busy machine does not reach
 BLOCK_MS, SLOW_BLOCK_MS = 20, 120  # the other tools take long to start and stop
 MIN_BLOCK_STEPS = 2
-WARM_UP_STEPS = 400  # the guest looks closely at gradients up to step 100
+WARM_UP_STEPS = 1200  # the guest looks closely at gradients up to step 100, and takes 500 plain steps apart
 PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
@@ -136,7 +137,7 @@ def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
     for step_ms in lengths:
         steps = make_steps(torch)
         loop = make_loop(steps, step_ms)
-        loop(WARM_UP_STEPS if step_ms < 5 else WARM_UP_STEPS // 4)
+        loop(WARM_UP_STEPS if step_ms < 5 else WARM_UP_STEPS // 8)
         block_ms = BLOCK_MS if what in ("interleaved", "null") else SLOW_BLOCK_MS
         block = max(MIN_BLOCK_STEPS, round(block_ms / step_ms))
         rows[f"{step_ms:g}ms"] = compare(loop, block, pairs, switch(what, steps))
@@ -238,34 +239,53 @@ def traceml_switch(steps):
 
 
 class Hooks:
-    """Takes the guest's hooks out and puts them in; what it knows of time stands still meanwhile."""
+    """Takes the guest's hooks out and puts them in; what it knows stands still meanwhile."""
 
     def __init__(self):
-        self.out_since_ns = 0
+        self.out: tuple[int, int, int] | None = None  # when they were taken out
 
     def __call__(self, on: bool) -> None:
-        if on == (not self.out_since_ns):
+        if on == (self.out is None):
             return
-        if on:
-            take_in_and_out(True)
-            shift_time(time.monotonic_ns() - self.out_since_ns)
-            self.out_since_ns = 0
-        else:
-            self.out_since_ns = time.monotonic_ns()
+        if self.out is None:
+            self.out = moment()
             take_in_and_out(False)
+        else:
+            take_in_and_out(True)
+            pass_over(*(now - then for now, then in zip(moment(), self.out, strict=True)))
+            self.out = None
 
 
-def shift_time(ns: int) -> None:
-    """Move all times that the guest keeps: the steps without it are none that it missed."""
-    state, fold = sys.modules["gputop_agent.state"], sys.modules["gputop_agent.steps"].F
-    lane = state.L
-    for i, noted in enumerate(lane.marks):
-        lane.marks[i] = noted + ns
-    lane.until_ns += ns
-    lane.settle_ns += ns
-    state.S.last_ns += ns
-    fold.began_ns += ns
-    fold.end_ns += ns
+def moment() -> tuple[int, int, int]:
+    """What goes on without the guest: time, the thread's CPU time, the version of the parameter that it looks at."""
+    watched = sys.modules["gputop_agent.sentinel"].sentinel.reference()
+    return time.monotonic_ns(), time.thread_time_ns(), watched._version
+
+
+def pass_over(ns: int, cpu_ns: int, updates: int) -> None:
+    """Move all that the guest has noted: the steps without it are none that it missed."""
+    state, lane, thin = (sys.modules[f"gputop_agent.{name}"] for name in ("state", "lane", "thin"))
+    fold = sys.modules["gputop_agent.steps"].F
+
+    def later(reading):
+        return reading and (reading[0] + ns, reading[1] + cpu_ns, *reading[2:])
+
+    state.L.marks[:] = lane.array("q", [noted + ns if noted else 0 for noted in state.L.marks])
+    for i, (kind, times, reading) in enumerate(lane.segments):
+        lane.segments[i] = kind, lane.array("q", [noted + ns if noted else 0 for noted in times]), later(reading)
+    thin.T.began = later(thin.T.began)
+    state.L.version += updates
+    for owner, name in (
+        (state.L, "until_ns"),
+        (state.L, "record_ns"),
+        (state.L, "settle_ns"),
+        (state.S, "last_ns"),
+        (fold, "began_ns"),
+        (fold, "end_ns"),
+    ):
+        setattr(owner, name, getattr(owner, name) + ns)
+    for i, noted in enumerate(lane.cpu_marks):
+        lane.cpu_marks[i] = noted + cpu_ns
 
 
 def take_in_and_out(on: bool) -> None:
@@ -311,7 +331,7 @@ def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
             added.append(found[True][0] - found[False][0])
             wall_added.append(found[True][1] - found[False][1])
         set_on(True)
-        booked, in_lane = booking.mean(), booking.steps / (pairs * (block + 1))
+        booked, mine = booking.mean(), pairs * (block + 1)
     step, (least, middle, most) = statistics.median(base), median_ci95(added)
     return {
         "step_us": round(step * 1e6, 1),
@@ -321,7 +341,8 @@ def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
         "wall_added_step_us": round(statistics.median(wall_added) * 1e6, 2),
         "ratio": round(1 + (middle + booked) / step, 4),
         "ratio_ci95": [round(1 + (end + booked) / step, 4) for end in (least, most)],
-        "in_lane": round(in_lane, 3),
+        "in_lane": round(booking.steps / mine, 3),
+        "thin": round(booking.thin / mine, 3),
     }
 
 
@@ -339,7 +360,7 @@ class Booking:
     def __init__(self):
         self.lane: Any = sys.modules.get("gputop_agent.lane")
         self.cpu = self.wall = 0.0
-        self.steps = 0
+        self.steps = self.thin = 0
 
     def __enter__(self):
         if self.lane is not None:
@@ -351,7 +372,8 @@ class Booking:
             self.lane.settle = self.original
 
     def timed(self, end_ns: int = 0) -> None:
-        self.steps += len(self.lane.marks) // 8
+        self.steps += len(self.lane.sizes)
+        self.thin += sum(len(times) // 3 for is_thin, times, _ in self.lane.segments if is_thin)
         began, began_cpu = time.perf_counter(), time.thread_time()
         self.original(end_ns)
         self.cpu += time.thread_time() - began_cpu

@@ -66,7 +66,7 @@ def log(values):
         if number is not None:
             found[str(name)] = number
     if found:
-        transport.send_event("log", step=S.step + len(lane.marks) // 8, values=found)
+        transport.send_event("log", step=lane.step(), values=found)
 
 
 def flush(now_s):

@@ -15,8 +15,8 @@ def send(reason=""):
     transport.send_event(
         "stack_dump",
         reason=reason,
-        phase=wire.PHASES[lane.phase()],
-        step=S.step,
+        phase=wire.PHASES[lane.phase(sys._current_frames().get(S.thread_ident))],
+        step=lane.step(),
         threads=thread_stacks(),
         collective=_collective(),
     )

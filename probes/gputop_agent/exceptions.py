@@ -5,10 +5,9 @@ import re
 import sys
 import threading
 
-from . import dryrun, guard, out_of_memory, transport
+from . import dryrun, guard, lane, out_of_memory, transport
 from .activation import before_training
 from .guard import HIDDEN_FILE
-from .state import S
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
@@ -91,7 +90,7 @@ def report(error, traceback):
         message=_shortened(str(error)),
         site=_site(frames + _quoted(str(error))),
         phase=phase,
-        step=S.step,
+        step=lane.step(),
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
         **more,
     )

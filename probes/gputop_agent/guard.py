@@ -41,6 +41,8 @@ def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
     S.thread_ident = L.ident = SWITCHED_OFF
     L.until_ns = L.settle_ns = 0
+    L.thin = L.sampling = False
+    del L.marks[:]
     while S.undo:
         try:
             S.undo.pop()()

@@ -9,9 +9,9 @@ turn.
 
 from array import array
 from operator import sub
-from time import thread_time_ns
+from time import monotonic_ns
 
-from . import batch, events, steps
+from . import batch, events, steps, thin
 from .clock import COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from .cycle import C
 from .sentinel import sentinel
@@ -19,11 +19,11 @@ from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
 from .steps import FOLD_NS, F
 
 marks = L.marks
-sizes = []  # of the batches of the steps in ``marks``: a shape, or what ``batch.count`` says
-losses = []  # of the steps in ``marks``; None: not known
+segments = []  # stretches of steps that ended: (thin, times with that of the end, ``thin.reading`` if a record ends)
+sizes = []  # of the batches of the steps noted: a shape, or what ``batch.count`` says
+losses = []  # of the steps noted, of thin ones each fourth; None: not known
 cpu_marks = array("q")  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
-cuts = []  # (times noted by then, the thread's CPU time): a record ends here
-pauses = []  # (times noted by then, nanoseconds) of the garbage collector
+pauses = []  # (stretches ended by then, nanoseconds) of the garbage collector
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 PAUSE_STEPS = 50  # so long the general path runs when a step was not plain
 BULK_NS = 100_000_000  # so long at most the steps wait to be booked
@@ -52,19 +52,27 @@ def may_begin():
 def begin(now_ns, iterator_id):
     """The fetch that begins now is the first that is only noted."""
     L.ident, L.iterator_id, L.probing, L.most = S.thread_ident, iterator_id, F.probing, 0
-    L.until_ns = F.began_ns + FOLD_NS
+    L.until_ns = L.record_ns = F.began_ns + FOLD_NS
     at_once = S.world_size > 1 or S.step < EARLY_STEPS  # ranks are compared by the last step that each has told of
     L.settle_ns = now_ns + (FOLD_NS if at_once else BULK_NS)
     S.phase = OTHER
+    thin.begin(now_ns)
     marks.append(now_ns)
 
 
 def cut(now_ns):
-    """The fetch that begins now is the first of another record. Returns whether it is to be noted like the others."""
-    if now_ns >= L.settle_ns:
+    """The fetch that begins now is the first of another record or stretch. Returns whether it is noted like others."""
+    if now_ns >= L.settle_ns or not thin.in_order(len(marks)):
         return False
-    cuts.append((len(marks), thread_time_ns()))
-    L.until_ns = now_ns + FOLD_NS
+    times, ended = marks[:], now_ns >= L.record_ns
+    times.append(now_ns)
+    segments.append((L.thin, times, thin.reading(now_ns) if ended else None))
+    del marks[:]
+    if ended:
+        L.record_ns = now_ns + FOLD_NS
+    L.until_ns = L.record_ns
+    if L.sampling:
+        thin.turn(now_ns, ended)
     return True
 
 
@@ -75,20 +83,28 @@ def note_batch(fetched):
     sizes[:] = batch.count_noted(sizes)
     sizes.append(batch.count(fetched))
     L.batch_type, L.path, left = batch.plan_ahead(fetched)
-    L.most = len(marks) + 8 * left
+    L.most = len(sizes) + left
     return True
 
 
-def phase():
-    """What the training thread does, for the agent's own thread."""
+def phase(frame=None):
+    """What the training thread does, for the agent's own thread; ``frame`` is where it stands."""
     noted = len(marks)
-    return _PHASES[noted & 7] if noted else S.phase
+    if not noted:
+        return S.phase
+    return thin.phase(noted, frame) if L.thin else _PHASES[noted & 7]
+
+
+def step():
+    """Index of the step being timed."""
+    return S.step + max(0, len(sizes) - 1)
 
 
 def leave():
     """Settle because something came out of turn, and take the general path for a while."""
     settle()
     L.from_step = S.step + PAUSE_STEPS
+    thin.put_off()
 
 
 def settle(end_ns=0):
@@ -98,43 +114,75 @@ def settle(end_ns=0):
     """
     if not marks:
         return
-    times, values, cpu, ends, stops = marks[:], losses[:], cpu_marks[:], cuts[:], pauses[:]
-    batches = batch.count_noted(sizes)
-    reset()
+    was_thin, stride = L.thin, thin.STRIDE if L.thin else 8
+    times, ended = marks[:], segments[:]
     if end_ns:
         times.append(end_ns)
-    S.last_ns = times[0]
+    whole = (len(times) - 1) // stride  # the fetch that begins ends the step before
+    ended.append((L.thin, times[: stride * whole + 1], None))
+    updates = thin.end() if L.thin else whole
+    now = thin.reading(monotonic_ns()) if any(is_thin for is_thin, _, _ in ended) else None
+    noted = Noted(batch.count_noted(sizes), losses[:], cpu_marks[:], pauses[:])
+    reset()
+    S.last_ns, before = ended[0][1][0], thin.T.began
     _note_lr()
     L.settling = True
     try:
-        first, ended = 0, (len(times) - 1) // 8  # the fetch that begins ends the step before
-        for noted, cpu_ns in [*ends, (8 * ended, -1)]:
-            upto = noted // 8
-            if upto > first:
+        for i, (is_thin, span, reading) in enumerate(ended):
+            last = i + 1 == len(ended)
+            if len(span) > 1 or F.n_steps or (last and len(times) > stride * whole + 1):
                 F.probing = L.probing
-                _book_pauses(stops, noted)
-                _book_cpu(cpu[4 * first : 4 * upto])
-                _book_many(times[8 * first : 8 * upto + 1], batches[first:upto], values[first:upto], cpu_ns)
-                first = upto
-        if F.n_steps or len(times) > 8 * ended + 1:
-            F.probing = L.probing
-        _book_pauses(stops, len(times))
-        L.cpu_ns = cpu[-1] if len(cpu) & 1 else 0
-        _book_cpu(cpu[4 * ended :])
+            paused_ns, cpu_ns = noted.book_pauses(i), reading[1] if reading else -1
+            if is_thin:
+                after = next((one for _, _, one in ended[i:] if one), now)
+                thin.book(
+                    span, noted, (before, after), paused_ns, cpu_ns, updates if last else len(span) // thin.STRIDE
+                )
+            elif len(span) > 1:
+                _book_many(span, noted, cpu_ns)
+            if reading:
+                thin.learn_cpu(before, reading)
+                before = reading
+        if updates != whole and (was_thin, updates, len(times) % stride) != (True, whole + 1, 0):
+            L.from_step = S.step + PAUSE_STEPS
+            thin.put_off()
         if not end_ns:
-            _replay(times[8 * ended :], batches[ended:], values[ended:])
+            L.cpu_ns = noted.cpu[-1] if len(noted.cpu) & 1 else 0
+            noted.book_cpu(len(noted.cpu))
+            rest = times[stride * whole :]
+            if was_thin:
+                thin.replay(rest, noted, updates > whole)
+            else:
+                _replay(rest, noted.sizes, noted.losses)
     finally:
         L.settling = False
 
 
-def _book_cpu(noted):
-    """CPU times of whole forwards and backwards, and of one that is open: that one is booked when it ends."""
-    totals[COMPUTE_CPU_NS] += sum(noted[1::2]) - sum(noted[: len(noted) // 2 * 2 : 2])
+class Noted:
+    """What was noted beside the times. What is taken is gone."""
 
+    def __init__(self, sizes, losses, cpu, pauses):
+        self.sizes, self.losses, self.cpu, self.pauses = sizes, losses, cpu, pauses
 
-def _book_pauses(stops, noted):
-    while stops and stops[0][0] <= noted:
-        totals[GC_NS] += stops.pop(0)[1]
+    def take(self, steps, values):
+        """``(sizes, losses)`` of the next ``steps`` steps, of which ``values`` have a loss."""
+        taken = self.sizes[:steps], self.losses[:values]
+        del self.sizes[:steps], self.losses[:values]
+        return taken
+
+    def book_cpu(self, n):
+        """The next ``n`` CPU times: of whole forwards and backwards, and of one that is open (booked when it ends)."""
+        times = self.cpu[:n]
+        del self.cpu[:n]
+        totals[COMPUTE_CPU_NS] += sum(times[1::2]) - sum(times[: len(times) // 2 * 2 : 2])
+
+    def book_pauses(self, upto):
+        """Those of all stretches up to the one of this index. Returns nanoseconds."""
+        spent_ns = 0
+        while self.pauses and self.pauses[0][0] <= upto:
+            spent_ns += self.pauses.pop(0)[1]
+        totals[GC_NS] += spent_ns
+        return spent_ns
 
 
 def _note_lr():
@@ -149,30 +197,41 @@ def _note_lr():
 
 def reset():
     """Forget what was noted, also in a forked child."""
-    del marks[:], sizes[:], losses[:], cpu_marks[:], cuts[:], pauses[:]
+    if L.thin:
+        thin.bypass(False)
+    del marks[:], segments[:], sizes[:], losses[:], cpu_marks[:], pauses[:]
 
 
-def _book_many(times, batches, values, cpu_ns):
+def _book_many(times, noted, cpu_ns):
     """Book whole steps at once: what ``_replay`` and ``steps.close`` would book, summed up.
 
     ``cpu_ns`` is the thread's CPU time at their end where a record ends there, else -1.
     """
-    n, ends = len(values), times[8::8]
+    n, ends = len(times) // 8, times[8::8]
+    batches, values = noted.take(n, n)
+    noted.book_cpu(4 * n if L.probing else 0)
     spent = [sum(times[i + 1 :: 8]) - sum(times[i : 8 * n : 8]) for i in range(8)]
     gaps = zip(times[2::8], times[3::8], times[4::8])
     loss_ns = sum(end - out for began, out, end in gaps if (end - out) * LOSS_SHARE <= out - began)
+    other_ns = spent[1] + spent[3] + spent[5] + spent[7] - loss_ns
+    thin.learn(n, times[-1] - times[0], other_ns, spent[2] + loss_ns, spent[4], spent[6])
     totals[DATA] += spent[0]
     totals[FORWARD] += spent[2] + loss_ns
     totals[BACKWARD] += spent[4]
     totals[OPTIMIZER] += spent[6]
-    totals[OTHER] += spent[1] + spent[3] + spent[5] + spent[7] - loss_ns
+    totals[OTHER] += other_ns
+    count_steps(n, batches)
+    S.last_ns = ends[-1]
+    C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + n - 1
+    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values, cpu_ns)
+
+
+def count_steps(n, batches):
+    """Book what ``n`` plain steps are counted by."""
     totals[SAMPLES] += sum(samples for samples, _ in batches)
     totals[TOKENS] += sum(tokens for _, tokens in batches)
     totals[MICRO_BATCHES] += n
     totals[OPTIMIZER_STEPS] += n
-    S.last_ns = ends[-1]
-    C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + n - 1
-    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values, cpu_ns)
 
 
 def _replay(times, batches, values):

@@ -24,6 +24,7 @@ from . import (
     memory,
     roots,
     steps,
+    thin,
     thread,
     transport,
 )
@@ -48,7 +49,7 @@ def after_fork():
         return
     try:
         S.reset()
-        for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo):
+        for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo, thin):
             part.reset()
         for part in (affinity, api, batch, burst, checkup, comm, device, fetches, flop_count, hello, memory, thread):
             guard.safely(part.reset)

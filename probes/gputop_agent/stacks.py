@@ -30,9 +30,10 @@ class Sampler:
     def sample(self):
         """Look once, if the phase of the moment is one that wants a name."""
         self._ticks += 1
-        phase = lane.phase()
+        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
+        phase = lane.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
-            frame = sys._current_frames().get(S.thread_ident)
+            frame = frame or sys._current_frames().get(S.thread_ident)
             if frame is not None:
                 self._count(phase, describe(frame, phase == OTHER))
                 if phase in _SELDOM and not S.checkpointing_seen:

@@ -74,6 +74,7 @@ class Lane:
         "batch_type",
         "booked",
         "cpu_ns",
+        "delta",
         "from_step",
         "ident",
         "iterator_id",
@@ -84,29 +85,42 @@ class Lane:
         "optimizer_id",
         "path",
         "probing",
+        "record_ns",
+        "sampling",
         "settle_ns",
         "settling",
+        "thin",
+        "thin_from",
         "until_ns",
+        "version",
     )
 
     def __init__(self):
-        #: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step
+        #: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step. In
+        #: thin steps: beginning and end of the fetch, and any number for the backward; three a step
         self.marks = array("q")  # plain numbers: as objects they would take five times the cache
         self.note = self.marks.append
         self.now = monotonic_ns
         self.ident = NOT_ACTIVE  # of the training thread
         self.iterator_id = 0
         self.optimizer_id = 0
-        self.until_ns = 0  # then a record ends
+        self.until_ns = 0  # the first fetch after it is asked about: a record ends, or thin steps begin or end
+        self.record_ns = 0  # then a record ends
         self.settle_ns = 0  # then the steps are booked, at the end of a record
         self.probing = False  # CPU times are noted too
-        self.most = 0  # while no more times than that are noted, the batches leave a shape
+        self.most = 0  # while fewer batches than that are noted, they leave a shape
         self.batch_type: Any = None  # of the batches that leave a shape
         self.path: Any = ()  # in such a batch, to the tensor whose shape it is
         self.from_step = 0  # not before this one
         self.booked = 0  # the open phase's total when it began
         self.cpu_ns = 0  # the thread's CPU time when the open phase began; 0: not noted
         self.settling = False  # steps are closed that ended some milliseconds ago
+        # -- thin steps, see ``thin``
+        self.thin = False  # the present step is one
+        self.sampling = False  # most steps of the present records are thin
+        self.thin_from = 500  # not before this step
+        self.version = 0  # of a trained parameter when the present stretch of steps began
+        self.delta = 0  # by so much an update raises it; 0: not known
 
 
 def _int_from_env(name, default):

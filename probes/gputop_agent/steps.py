@@ -98,22 +98,24 @@ def close(now_ns, upto=None):
     S.step = step + 1
 
 
-def close_many(n, wall_max_ns, losses, cpu_ns):
+def close_many(n, wall_max_ns, losses, cpu_ns, every=1):
     """``n`` plain steps have ended, the last at ``S.last_ns``. All their time is booked.
 
-    ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known.
+    ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known. ``losses`` are those of
+    the first step and of each ``every``-th after it.
     """
     first = S.step
     with S.lock:
         F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
         F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
         F.n_steps += n
-        F.loss, F.grad_norm, F.grad_norm_max = losses[-1], NAN, NAN
-        highest, total = max(losses), sum(losses)
-        if total - total != 0:
-            _fold_nonfinite(first, losses)
-        elif not highest <= F.loss_max:
-            F.loss_max = highest
+        F.grad_norm = F.grad_norm_max = NAN
+        if losses:
+            F.loss, highest, total = losses[-1], max(losses), sum(losses)
+            if total - total != 0:
+                _fold_nonfinite(first, losses, every)
+            elif not highest <= F.loss_max:
+                F.loss_max = highest
         F.cpu_cut_ns = cpu_ns
         if F.probing:
             F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
@@ -123,14 +125,14 @@ def close_many(n, wall_max_ns, losses, cpu_ns):
     S.step = first + n
 
 
-def _fold_nonfinite(first, losses):
+def _fold_nonfinite(first, losses, every):
     """What ``close`` does with a loss, one by one."""
-    for step, loss in enumerate(losses, first):
+    for i, loss in enumerate(losses):
         if not loss <= F.loss_max:
             F.loss_max = loss
         if loss - loss != 0:
             F.flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss)
+            _report_nonfinite(first + every * i, loss)
 
 
 def close_at_cut():

@@ -14,7 +14,7 @@ from itertools import islice
 
 from . import lane
 from .cycle import C
-from .state import S
+from .state import L, S
 
 _MAX_KNOWN = 4096
 _AFTER_FORWARD = 4  # times that the fast lane has noted of a step whose forward ended last
@@ -23,12 +23,16 @@ _PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
 _known = {}  # (code, instruction, in a loss) -> label
+_in_losses = {}  # (code, instruction) -> whether it was in a loss when it was last seen outside a thin step
 
 
 def label(frame):
     """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
-    in_loss = _in_loss()
-    key = frame.f_code, frame.f_lasti, in_loss
+    place = frame.f_code, frame.f_lasti
+    in_loss = _in_losses.get(place, len(lane.marks) % 3 == 2) if L.thin else _in_loss()
+    if not L.thin and len(_in_losses) < _MAX_KNOWN:
+        _in_losses[place] = in_loss
+    key = (*place, in_loss)
     found = _known.get(key)
     if found is None:
         if len(_known) >= _MAX_KNOWN:

@@ -4,7 +4,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, thin, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
@@ -40,7 +40,9 @@ def _timed_backward(original):
         token, cpu_ns, fast, noted = None, 0, False, False
         try:
             turn = len(L.marks) & 7
-            if turn == 4 and get_ident() == L.ident:
+            if L.thin:
+                token = _in_thin_step(args, kwargs)
+            elif turn == 4 and get_ident() == L.ident:
                 noted = True
                 L.note(L.now())
                 if L.probing:
@@ -87,17 +89,11 @@ def _timed_backward(original):
                         if L.probing:
                             cpu_marks.append(thread_time_ns())
                         L.note(L.now())
-                        loss: Any = args[0] if args else None
-                        value = None
-                        try:
-                            if type(loss) is tensor_type and loss.is_cpu and not dispatch_modes():
-                                value = loss.item()
-                        except Exception:  # more than one value
-                            pass
-                        losses.append(value)
-                        if value is None:
+                        losses.append(_value(args))
+                        if losses[-1] is None:
                             lane.leave()
-                            note_loss(loss)
+                            if args:
+                                note_loss(args[0])
                     else:
                         lane.leave()
                         after_backward((0, L.cpu_ns), args, None)
@@ -128,6 +124,35 @@ def _timed_backward(original):
                     guard.failed("backward")
 
     return guard.dress(wrapper, original)
+
+
+def _in_thin_step(args, kwargs):
+    """Note that the step's backward begins; None, or the token of ``before_backward`` if it is none in turn."""
+    noted = len(marks)
+    if noted % thin.STRIDE == 2:
+        if noted & 3 != 2:  # three marks a step: the first loss is read and each fourth after it
+            L.note(0)
+            return None
+        value = _value(args)
+        if value is not None:
+            losses.append(value)
+            L.note(0)
+            return None
+    if get_ident() != S.thread_ident:
+        return None
+    lane.leave()
+    return before_backward(args, kwargs)
+
+
+def _value(args):
+    """A loss of one value in the CPU's memory; None for another one."""
+    loss: Any = args[0] if args else None
+    try:
+        if type(loss) is tensor_type and loss.is_cpu and not dispatch_modes():
+            return loss.item()
+    except Exception:  # more than one value
+        pass
+    return None
 
 
 def before_backward(args, kwargs):

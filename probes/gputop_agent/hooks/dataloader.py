@@ -38,7 +38,7 @@ def _timed_next(original):
         token, booked, noted, now = None, -1, False, 0
         try:
             turn = len(L.marks)
-            if turn and not turn & 7 and id(self) == L.iterator_id:
+            if turn and id(self) == L.iterator_id and not (turn % 3 if L.thin else turn & 7):
                 now = L.now()
                 noted = now < L.until_ns or lane.cut(now)
             if noted:
@@ -46,7 +46,7 @@ def _timed_next(original):
             elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
                 if not turn:
                     pass
-                elif turn & 7 or id(self) != L.iterator_id:
+                elif (turn % 3 if L.thin else turn & 7) or id(self) != L.iterator_id:
                     lane.leave()
                 else:
                     lane.settle(now)
@@ -82,7 +82,8 @@ def _timed_next(original):
             if noted:
                 try:
                     turn, shape = len(L.marks), None
-                    if type(result) is L.batch_type and turn <= L.most:
+                    turn = turn % 3 if L.thin else turn & 7
+                    if type(result) is L.batch_type and len(sizes) < L.most:
                         try:
                             value: Any = result
                             for get, key in L.path:
@@ -90,10 +91,10 @@ def _timed_next(original):
                             shape = value.shape
                         except Exception:  # another structure under the same type
                             pass
-                    if shape and turn & 7 == 1:
+                    if shape and turn == 1:
                         sizes.append(shape)
                         L.note(L.now())
-                    elif turn & 7 == 1 and lane.note_batch(result):
+                    elif turn == 1 and lane.note_batch(result):
                         L.note(L.now())
                     else:
                         if result is None:  # the end of an epoch is nothing out of turn

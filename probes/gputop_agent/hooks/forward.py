@@ -22,6 +22,8 @@ AUTOCAST_LOOKS = 16
 LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
 
 _SLOT = "_compiled_call_impl"
+_hooked = []  # weakrefs to the modules whose slot is ours
+_bypassed = []  # (weakref to the module, its ``CallSlot``)
 _looks = 0
 _compiling: Any = None
 is_grad_enabled: Any = None
@@ -47,7 +49,7 @@ class CallSlot:
         """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
         module: Any = self.module()
         call = self.inner or module._call_impl
-        token, booked, cpu_ns, noted = None, -1, 0, False
+        token, booked, cpu_ns, noted, loss = None, -1, 0, False, False
         try:
             turn = len(L.marks) & 7
             if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
@@ -60,6 +62,8 @@ class CallSlot:
             elif not C.in_forward and not _compiling["_is_compiling_flag"]:
                 if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
                     pass
+                elif turn == 4 and not self.trained and is_grad_enabled():
+                    loss = True
                 elif marks:
                     lane.leave()
                     token = before(self, module, args, kwargs)
@@ -109,6 +113,14 @@ class CallSlot:
                         after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
                 except Exception:
                     guard.failed("forward")
+            elif loss:  # it belongs to the forward, which has not ended before
+                try:
+                    if len(L.marks) & 7 == 4:
+                        L.marks[-1] = L.now()
+                        if L.probing:
+                            cpu_marks[-1] = thread_time_ns()
+                except Exception:
+                    guard.failed("forward")
             elif booked >= 0:
                 try:
                     now = monotonic_ns()
@@ -150,6 +162,7 @@ def hook(module, trained=True):
         current = None
     module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
     reference = slot.module
+    _hooked.append(reference)
 
     def put_back():
         owner = reference()
@@ -158,6 +171,24 @@ def hook(module, trained=True):
 
     S.undo.append(put_back)
     return True
+
+
+def bypass(on):
+    """Take our slots out of all modules, or put them back, unless somebody has set others meanwhile."""
+    if on:
+        _hooked[:] = [reference for reference in _hooked if reference() is not None]
+        for reference in _hooked:
+            module: Any = reference()
+            slot = module.__dict__.get(_SLOT)
+            if type(slot) is CallSlot:
+                _bypassed.append((reference, slot))
+                module.__dict__[_SLOT] = slot.inner
+        return
+    while _bypassed:
+        reference, slot = _bypassed.pop()
+        module = reference()
+        if module is not None and module.__dict__.get(_SLOT) is slot.inner:
+            module.__dict__[_SLOT] = slot
 
 
 def before(slot, module, args, kwargs):

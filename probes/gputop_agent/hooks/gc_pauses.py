@@ -31,9 +31,9 @@ def on_gc(phase, info):
 
 def _ended(pause_ns, info):
     if lane.marks:
-        lane.pauses.append((len(lane.marks), pause_ns))
+        lane.pauses.append((len(lane.segments), pause_ns))
     else:
         clock.totals[clock.GC_NS] += pause_ns
     if pause_ns >= MIN_EVENT_NS:
         generation = info.get("generation")
-        transport.send_event("gc", step=S.step, duration_ms=round(pause_ns / 1e6, 3), generation=generation)
+        transport.send_event("gc", step=lane.step(), duration_ms=round(pause_ns / 1e6, 3), generation=generation)

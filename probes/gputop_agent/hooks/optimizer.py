@@ -15,6 +15,7 @@ from gputop_agent.steps import F
 
 _WRAPPER_FILE = "optimizer.py"
 is_compiling: Any = None
+_registered = []  # (table, key in it, hook)
 
 
 def install(torch):
@@ -22,11 +23,28 @@ def install(torch):
     global is_compiling
     is_compiling = torch.compiler.is_compiling
     module = sys.modules["torch.optim.optimizer"]
-    for handle in (
-        module.register_optimizer_step_pre_hook(before_step),
-        module.register_optimizer_step_post_hook(after_step),
+    del _registered[:]
+    for register, table, hook in (
+        (module.register_optimizer_step_pre_hook, "_global_optimizer_pre_hooks", before_step),
+        (module.register_optimizer_step_post_hook, "_global_optimizer_post_hooks", after_step),
     ):
+        handle = register(hook)
         S.undo.append(handle.remove)
+        _registered.append((getattr(module, table, {}), handle.id, hook))
+
+
+def bypass(on):
+    """Put a function that does nothing in the place of the hooks, or the hooks back.
+
+    Entries are not taken out: another thread may be going through the table, and would fail.
+    """
+    for table, key, hook in _registered:
+        if key in table:
+            table[key] = _pass_by if on else hook
+
+
+def _pass_by(optimizer, args, kwargs):
+    pass
 
 
 def before_step(optimizer, args, kwargs):

@@ -1,0 +1,284 @@
+"""Thin steps: of many short plain steps one in a record is taken apart, the others leave three marks.
+
+Eight hooks cost a short step more than they tell. While a record of 20 ms stands for many plain steps, the forward's
+slot and the optimizer's hooks are bypassed in all but one of them, at a random place of the record, so that nothing
+periodic falls into step with it. Of a thin step the fetch's two times are noted and that a backward began. Its time
+from the fetch's end to the next fetch is divided as in the last steps that were taken apart. Exact remain wall time,
+data time, samples, the count of steps and of micro-batches; the updates are counted by the version of a trained
+parameter, which each of them raises by the same number.
+
+What does not fit ends the thin steps: a second backward, an update too many or too few, whatever leaves the lane. A
+step that took twice as long as usual has its excess booked as "other", unless the thread was merely off the core, and
+steps are taken apart for as long as it may take to come again. After what comes out of turn thin steps begin again only
+when four times as many plain ones have passed as there were until then.
+"""
+
+import sys
+from collections import deque
+from operator import sub
+from time import monotonic_ns, thread_time_ns
+from typing import Any
+
+from . import events, frames, lane, steps
+from .clock import MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
+from .cycle import C
+from .sentinel import sentinel
+from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
+
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # not Linux
+    getrusage: Any = None
+    RUSAGE_THREAD = 0
+
+STRIDE = 3  # marks of a thin step
+SHORT_NS = steps.FOLD_NS // (steps.MAX_PROBED_STEPS + 1)  # of longer steps the CPU time is told too
+LOSS_EVERY = 4  # of a stretch of thin steps the first leaves its loss, and each fourth after it
+CALM_STEPS = 500  # plain steps before the first thin one
+CALM_TIMES = 4
+LOOK_STEPS, MAX_ENOUGH = 200, 64
+EXCESS_TIMES, EXCESS_NS = 2, 100_000  # a step sticks out that took so many times the usual and so much more
+KNOWN_STRETCHES = 9
+_PARTS = (OTHER, FORWARD, BACKWARD, OPTIMIZER)  # what the time after a fetch is divided into
+
+
+class Thin:
+    """What is known of the steps that were taken apart."""
+
+    def __init__(self):
+        self.known = deque(maxlen=KNOWN_STRETCHES)  # nanoseconds a step of ``_PARTS``, newest last
+        self.lengths = deque(maxlen=KNOWN_STRETCHES)  # ... of the whole step
+        self.cpu = deque(maxlen=KNOWN_STRETCHES)  # the thread's CPU time a step, by record
+        self.began: Any = (0, 0, 0, 0)  # ``reading`` when the lane began
+        self.last_event = 0  # the step at which something came out of turn last
+        self.last_excess = 0  # the step at which a thin one stuck out last
+        self.excesses, self.enough = 0, 1  # since the last look, and so many make the next one
+        self.random = 1
+
+    def usual(self):
+        """Nanoseconds of ``_PARTS`` in a usual step: medians, so that one that was interrupted does not count."""
+        return [_median(part) for part in zip(*self.known)]
+
+
+T = Thin()
+
+
+def begin(now_ns):
+    """The lane begins with the fetch that begins now."""
+    T.began = reading(now_ns)
+    L.version = _version()
+    L.sampling = (
+        L.delta > 0
+        and S.step >= L.thin_from
+        and not S.compile_seen
+        and bool(T.lengths)
+        and _median(T.lengths) < SHORT_NS
+    )
+    if L.sampling:
+        L.probing = False
+        turn(now_ns, True)
+
+
+def turn(now_ns, record_begins):
+    """A stretch of thin steps begins, or the step in a record that is taken apart."""
+    if not record_begins and L.thin:
+        bypass(False)
+        L.until_ns = 0  # for one step
+        return
+    if not L.thin:
+        bypass(True)
+    if record_begins:
+        T.random = (T.random * 1103515245 + 12345) & 0x7FFFFFFF
+        L.until_ns = now_ns + (L.record_ns - now_ns) * T.random // 0x90000000
+
+
+def bypass(on):
+    """Take the hooks out of the way of thin steps, or put them back."""
+    from .hooks import forward, optimizer
+
+    L.thin = on
+    forward.bypass(on)
+    optimizer.bypass(on)
+
+
+def in_order(noted):
+    """Whether each of the steps of this stretch, of which so many marks were noted, has made one update."""
+    version = _version()
+    moved = version - L.version
+    if L.thin:
+        if moved * STRIDE != L.delta * noted:
+            return False
+    else:
+        delta, left = divmod(moved, noted // 8)
+        if left or delta != L.delta:
+            L.delta = delta if delta > 0 and not left else 0
+            L.sampling = False
+    L.version = version
+    return True
+
+
+def end():
+    """Take the steps apart again. Returns how many updates the present stretch has seen."""
+    bypass(False)
+    return (_version() - L.version) // L.delta
+
+
+def put_off():
+    """Something happened that thin steps would not have told: wait for a longer stretch of plain ones."""
+    L.thin_from = S.step + max(CALM_STEPS, CALM_TIMES * (S.step - T.last_event))
+    T.last_event = S.step
+    T.excesses, T.enough = 0, 1
+
+
+def look():
+    """A thin step stuck out: take steps apart for as long as it may take to come again.
+
+    Looks that find nothing get rarer, since a virtual machine that loses its core looks like a thread that computes.
+    """
+    distance, T.last_excess = S.step - T.last_excess, S.step
+    T.excesses += 1
+    if T.excesses >= T.enough:
+        T.excesses, T.enough = 0, min(2 * T.enough, MAX_ENOUGH)
+        L.thin_from = max(L.thin_from, S.step + max(LOOK_STEPS, distance * 5 // 4))
+
+
+def reading(now_ns):
+    """``(now, the thread's CPU time, how often it gave the core away, steps until now)``."""
+    gave_away = getrusage(RUSAGE_THREAD).ru_nvcsw if getrusage else 0
+    return now_ns, thread_time_ns(), gave_away, S.step + len(lane.sizes)
+
+
+def learn(n, wall_ns, *parts_ns):
+    """``n`` steps were taken apart; ``parts_ns`` are the sums of ``_PARTS``."""
+    T.lengths.append(wall_ns // n)
+    T.known.append([part // n for part in parts_ns])
+
+
+def book(times, noted, span, paused_ns, cpu_ns, updates):
+    """Book a stretch of whole thin steps.
+
+    ``span`` are the readings at the ends of the record that it lies in, ``paused_ns`` is the garbage collector's time
+    and ``cpu_ns`` as in ``lane._book_many``. Where there were fewer ``updates`` than steps, those that had none are
+    micro-batches of the last one.
+    """
+    n = len(times) // STRIDE
+    if not n:
+        return
+    batches, losses = noted.take(n, (n + LOSS_EVERY - 1) // LOSS_EVERY)
+    fetched, ends = times[1::STRIDE], times[STRIDE::STRIDE]
+    totals[DATA] += sum(fetched) - sum(times[: STRIDE * n : STRIDE])
+    _divide(list(map(sub, ends, fetched)), span, paused_ns)
+    lane.count_steps(n, batches)
+    S.last_ns = ends[-1]
+    updates = max(0, min(n, updates))
+    totals[OPTIMIZER_STEPS] -= n - updates
+    if updates:
+        C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + updates - 1
+        longest = max(map(sub, ends, [steps.F.end_ns, *ends]))
+        steps.close_many(updates, longest, losses, cpu_ns, LOSS_EVERY)
+    else:
+        C.forwards = C.backwards = sentinel.unseen = n
+
+
+def _divide(rests, span, paused_ns):
+    """Book the times after the fetches of thin steps."""
+    usual = T.usual()
+    typical, total = sum(usual) or 1, sum(rests)
+    excess = sum(rest - typical for rest in rests if rest > EXCESS_TIMES * typical + EXCESS_NS)
+    if excess:
+        more_ns = _more_cpu_ns(*span) - paused_ns
+        if more_ns > typical + EXCESS_NS and 2 * more_ns > excess:
+            look()
+        elif span[0][2] == span[1][2]:  # others took the core, whatever the step was at
+            excess = 0
+    parts = [(total - excess) * part // typical for part in usual]
+    parts[0] += total - sum(parts)
+    for phase, spent in zip(_PARTS, parts):
+        totals[phase] += spent
+
+
+def learn_cpu(began, ended):
+    """A record has ended; both are readings."""
+    if ended[3] > began[3]:
+        T.cpu.append((ended[1] - began[1]) // (ended[3] - began[3]))
+
+
+def _more_cpu_ns(began, ended):
+    """CPU time of a record beyond what its steps usually take."""
+    return ended[1] - began[1] - (ended[3] - began[3]) * _median(T.cpu) if T.cpu else 0
+
+
+def replay(times, noted, updated):
+    """Book the part of a thin step that has been, as well as it is known."""
+    S.phase = OTHER
+    if len(times) == 1:
+        return lane._open(DATA)
+    lane._book(DATA, times[1])
+    C.last_fetch_step = S.step
+    C.forwards = 1
+    samples, tokens = noted.sizes[0]
+    if len(times) == 2:
+        C.samples, C.tokens, C.data_ns, C.unsure = samples, tokens, times[1] - times[0], True
+        return None
+    totals[SAMPLES] += samples
+    totals[TOKENS] += tokens
+    totals[MICRO_BATCHES] += 1
+    C.backwards = sentinel.unseen = 1
+    if noted.losses and noted.losses[0] is not None:
+        C.loss_sum, C.loss_count = noted.losses[0], 1
+    _book_usual(updated)
+    if updated:
+        totals[OPTIMIZER_STEPS] += 1
+        sentinel.unseen = 0
+        C.stepped.add(L.optimizer_id)
+        events.known_optimizers[L.optimizer_id] = S.step
+        C.pending = True
+    elif _is_stepping():
+        C.in_optimizer, C.optimizer_depth = 1, 0
+        lane._open(OPTIMIZER)
+    return None
+
+
+def _book_usual(updated):
+    """What has certainly been done since the fetch takes its usual time; the rest stays open, as "other"."""
+    usual = T.usual()
+    certain = [(phase, ns) for phase, ns in zip(_PARTS, usual) if phase != OTHER and (updated or phase != OPTIMIZER)]
+    elapsed, needed = monotonic_ns() - S.last_ns, sum(ns for _, ns in certain) or 1
+    for phase, ns in certain:
+        lane._book(phase, S.last_ns + (ns if needed <= elapsed else ns * elapsed // needed))
+
+
+def phase(noted, frame):
+    """What the training thread does in a thin step that has left so many marks, by where its ``frame`` stands."""
+    if noted % STRIDE == 1:
+        return DATA
+    for one in frames.stack(frame):
+        file, name = one.f_code.co_filename, one.f_code.co_name
+        if name == "_call_impl" and file.endswith("module.py"):
+            return FORWARD
+        if name == "_engine_run_backward":
+            return BACKWARD
+        if name == "wrapper" and file.endswith("optimizer.py"):
+            return OPTIMIZER
+    return OTHER
+
+
+def _is_stepping():
+    """Whether the calling thread is inside an optimizer's step."""
+    found = frames.stack(sys._getframe(1))
+    return any(one.f_code.co_name == "wrapper" and one.f_code.co_filename.endswith("optimizer.py") for one in found)
+
+
+def _median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def _version():
+    parameter = sentinel.reference() if sentinel.reference is not None else None
+    return parameter._version if parameter is not None else 0
+
+
+def reset():
+    """In a forked child."""
+    T.__init__()
+    L.thin_from, L.delta, L.sampling = CALM_STEPS, 0, False

@@ -1,0 +1,159 @@
+"""Of short plain steps most are not taken apart: what stays exact, and what ends it."""
+
+import json
+
+import pytest
+from agent_support import run_script
+
+from gputop_agent import wire
+
+pytestmark = pytest.mark.e2e
+
+BATCH = 4
+SCRIPT = """
+import contextlib, copy, json, os, pickle, sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+spent = dict.fromkeys(("data", "forward", "backward", "optimizer", "other"), 0.0)
+def spin(phase, us):
+    began = time.perf_counter()
+    while time.perf_counter() - began < us / 1e6: pass
+    spent[phase] += us / 1e3
+class Rows(IterableDataset):
+    def __iter__(self):
+        while True: yield torch.ones(8)
+def collate(rows):
+    spin("data", 30)
+    return torch.stack(rows)
+class Slow(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        spin("optimizer", 50)
+        return super().step(closure)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        if x.shape[1] == 5: raise ValueError("bad batch")
+        if torch.is_grad_enabled(): spin("forward", 80)
+        return self.layer(x)
+net, criterion = Net(), nn.MSELoss()
+net.layer.weight.register_hook(lambda gradient: spin("backward", 60))
+optimizer = Slow(net.parameters(), 1e-9)
+batches, step, log = iter(DataLoader(Rows(), 4, collate_fn=collate)), 0, []
+lane, state, thin = (sys.modules["gputop_agent." + name] for name in ("lane", "state", "thin"))
+L, disturbance, disturbed, seen = state.L, None, 0, 0
+def train(n):
+    global step, disturbed, seen
+    for _ in range(n):
+        x = next(batches)
+        now = disturbance if L.thin else None
+        seen += L.thin
+        if now == "raise":
+            with contextlib.suppress(ValueError): net(torch.ones(1, 5))
+        if now == "evaluate":
+            net.eval()
+            with torch.no_grad():
+                began = time.perf_counter()
+                while time.perf_counter() - began < 0.012: net(x)
+            net.train()
+        if now == "copy": copy.deepcopy(net), pickle.dumps(net)
+        loss = criterion(net(x), x)
+        if now == "gradients": torch.autograd.grad(net(x).sum(), list(net.parameters()))
+        if now == "nan": loss = loss * float("nan")
+        loss.backward()
+        if now == "twice": net(x).sum().backward()
+        if now == "clip": nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        if now == "skip": optimizer.zero_grad()
+        else: optimizer.step()
+        optimizer.zero_grad()
+        if now == "save": torch.save(net.state_dict(), sys.argv[1])
+        if now == "write":
+            with torch.no_grad(): net.layer.weight.mul_(0.99)
+        if now == "fork":
+            child = os.fork()
+            if not child: os._exit(int(not type(net.__dict__["_compiled_call_impl"]).__name__ == "CallSlot"))
+            log.append(["child", os.waitpid(child, 0)[1]])
+        spin("other", 40)
+        if now:
+            log.append([now, step])
+            disturbed += 1
+        step += 1
+def until_thin():
+    for _ in range(200):
+        if L.thin_from > state.S.step: L.thin_from = state.S.step
+        train(20)
+        if L.thin: return True
+    return False
+train(600)
+for name in sys.argv[2:]:
+    log.append(["thin", until_thin()])
+    disturbance, before = name, disturbed
+    for _ in range(400):
+        if disturbed > before: break
+        train(1)
+    disturbance, last = None, step
+    for _ in range(100):
+        train(10)
+        if state.S.step > last + 20: break  # it was booked
+    log.append(["from", L.thin_from - state.S.step])
+until_thin()
+train(400)
+print(json.dumps([step, seen, spent, log, L.thin, len(lane.marks)]))
+"""
+KINDS = ["raise", "evaluate", "copy", "gradients", "twice", "clip", "skip", "save", "write", "fork", "nan"]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("thin")
+    script = folder / "short.py"
+    script.write_text(SCRIPT)
+    found = run_script([str(script), str(folder / "state.pt"), *KINDS])
+    assert (found.exit_code, found.stderr, found.agent_errors) == (0, "", "")
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(outcome):
+    return json.loads(outcome.stdout)
+
+
+def test_each_disturbance_came_in_a_thin_step(told):
+    _, seen, _, log, *_ = told
+    assert seen > 300
+    assert all(found for name, found in log if name == "thin")
+    assert [name for name, _ in log if name in KINDS] == KINDS
+    assert ["child", 0] in log  # the hooks were back in a forked child
+
+
+def test_nothing_is_lost_or_counted_twice(outcome, told):
+    guest, (steps, *_) = outcome.guests[0], told
+    updates = steps - 1  # one was skipped: its batch belongs to the step that ends with the next update
+    for record in guest.steps:
+        assert record["wall_ns"] == sum(record[f"{phase}_ns"] for phase in wire.PHASES)
+        assert min(record[f"{phase}_ns"] for phase in wire.PHASES) >= 0
+    counted = {name: sum(r[name] for r in guest.steps) for name in ("samples", "micro_batches", "optimizer_steps")}
+    assert counted["samples"] == BATCH * steps and counted["optimizer_steps"] == updates
+    assert guest.n_steps == updates == guest.of_type("goodbye")[0]["steps"]
+    assert steps <= counted["micro_batches"] - 1 <= steps + 1  # "twice", and the gradients that were asked for
+    assert guest.flags & wire.F_CHECKPOINT
+
+
+def test_time_lies_where_the_script_spent_it(outcome, told):
+    guest, (_, _, spent, *_) = outcome.guests[0], told
+    for phase, ms in spent.items():
+        assert guest.phase_ms(phase) >= 0.95 * ms - 8, phase
+
+
+def test_a_loss_that_is_not_finite_is_told_within_four_steps(outcome, told):
+    (step,) = [step for name, step in told[3] if name == "nan"]
+    first = outcome.guests[0].of_type("nonfinite")[0]["step"] + 1  # the skipped update came before
+    assert step <= first <= step + 4  # each fourth of the steps that are not taken apart leaves its loss
+
+
+def test_evaluation_that_was_missed_is_not_missed_again(outcome, told):
+    log = told[3]
+    after = log[log.index(next(one for one in log if one[0] == "evaluate")) + 1]
+    assert after[0] == "from" and after[1] > 0  # steps are taken apart for a while
