@@ -9,11 +9,14 @@ from tui_support import START_NS, write_run
 from gputop.app.strategy import StrategyApp
 from gputop.feed.build import build
 from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, RunBase, base_of, solve
+from gputop.feed.presets import apply
+from gputop.feed.whatif import of_run
 from gputop.render import plan
 from gputop.render.rows import row_text, row_width
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.pareto import ParetoDialog
 from gputop.screens.strategy import StrategyScreen
+from gputop.screens.whatif import WhatIfDialog, table
 from gputop_analysis.catalog import gpu, model
 from gputop_analysis.planner.measured import MeasuredRun
 from gputop_analysis.vram.setup import Parallel, Setup
@@ -130,15 +133,52 @@ async def test_plot_launch_and_copy(ask):
         assert app.clipboard.startswith("gputop plan --model llama-3-8b")
 
 
+async def test_what_if_and_workloads(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "tab", "u")
+        await settle(app, pilot)
+        assert isinstance(app.screen, WhatIfDialog) and "FP8 products" in screen_text(app)
+        await press(app, pilot, "y")
+        assert "micro-batch" in app.clipboard
+        await press(app, pilot, "escape", "w", "3")
+        await settle(app, pilot)
+        assert app.screen.ask.lora and app.screen.ask.seq == 2048 and app.screen.copy_text().endswith("--lora")
+        await press(app, pilot, "w", "7")
+        await settle(app, pilot)
+        assert isinstance(app.screen, TextDialog) and "tokens/s" in screen_text(app)
+
+
+@pytest.mark.parametrize("width", [72, 94])
+def test_changes_of_a_run_start_from_what_was_measured(width):
+    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Parallel(dp=8, sharding="fsdp2"))
+    run = MeasuredRun(setup, "NVIDIA H100 80GB HBM3", 6.0, allocated_bytes=40 * 2**30)
+    found = of_run(base_of(setup, run, "mine"))
+    assert "measured: 6.00 s" in found.now and all(one.before_s == 6.0 for one in found.changes)
+    assert all(one.before_gib == pytest.approx(43.0, rel=0.05) for one in found.changes)
+    assert all(len(text) <= width for text, _ in table(found, width) if not text.startswith("not "))
+    assert "not measured" in of_run(base_of(setup, None, "mine")).now
+
+
+def test_presets_that_do_not_suit_say_why(ask):
+    with pytest.raises(ValueError, match="has no experts"):
+        apply(ask, "moe")
+    assert "iteration" in apply(ask, "rlhf").text and apply(ask, "cheapest").ask.gpus <= ask.gpus
+    assert apply(ask, "long-context").ask.seq == 131072 and apply(ask, "pretrain").ask.global_batch == 1024
+
+
 async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
     folder = write_run(tmp_path / "run", ranks=1, gpus=1, state="running")
     running = build(RunRecord.open(folder), (), 500, None, START_NS + 11 * 10**9)
     async with started(running, size=(120, 40)) as (app, pilot):
-        await press(app, pilot, "t")
+        await press(app, pilot, "u")
         assert isinstance(app.screen, StrategyScreen)
         base = RunBase(ask.given("seq", 2048), 12.0, Setup(ask.model), "mine")
         app.screen.receive(replace(running, page=base), None)
         await settle(app, pilot)
+        assert isinstance(app.screen, WhatIfDialog) and "measured: 12.00 s" in screen_text(app)
+        await press(app, pilot, "escape")
         assert app.screen.ask.seq == 2048 and "from run mine" in screen_text(app) and "of now" in screen_text(app)
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, StrategyScreen)

@@ -39,29 +39,34 @@ ACTIONS: tuple[Action, ...] = (
         "space",
         "pause",
         "Hold the picture, or go on; in a replay, play or pause.",
-        footer=3,
+        footer=9,
         label_in_replay="play",
     ),
-    Action("export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=7),
-    Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=9),
+    Action("export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=12),
+    Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=16),
     Action("profile", "p", "p", "profile", "Profile the next three steps on every rank.", "control", group="Training"),
     Action("dump", "d", "d", "stacks", "Show where every rank's threads stand.", "control", group="Training"),
     Action("breakdown", "1", "1", "step", "Go to the step breakdown.", group="Panels"),
     Action("memory", "2,m", "2 m", "memory", "Go to memory.", group="Panels"),
     Action("ranks", "3,r", "3 r", "ranks", "Go to the ranks.", group="Panels"),
     Action("meters", "4,g", "4 g", "meters", "Go to the GPU and host meters.", group="Panels"),
-    Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=4, group="Panels"),
-    Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=5, group="Panels"),
+    Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=3, group="Panels"),
+    Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=11, group="Panels"),
     Action("loss", "7,l", "7 l", "loss", "Go to the loss curve.", group="Panels"),
-    Action("budget", "8,b", "8 b", "budget", "Where all of the wall time went.", footer=11, group="Screens"),
-    Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=12, group="Screens"),
+    Action("budget", "8,b", "8 b", "budget", "Where all of the wall time went.", footer=13, group="Screens"),
+    Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=14, group="Screens"),
     Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
-    Action("estimator", "v", "v", "estimate", "How much GPU memory this or another setup needs.", group="Screens"),
-    Action("strategy", "t", "t", "strategy", "How this or another job could be split over GPUs.", group="Screens"),
-    Action("catalog", "x", "x", "catalog", "GPUs with memory, speed and rent, to sort and compare.", group="Screens"),
-    Action("links", "i", "i", "links", "How the GPUs of this machine or a server are wired.", group="Screens"),
-    Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=6, group="Panels"),
-    Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=10, group="Panels"),
+    Action("what_if", "u", "u", "what if", "What each optimisation would win on this run.", footer=4, group="Screens"),
+    Action("estimator", "v", "v", "estimate", "GPU memory of this or another setup.", footer=5, group="Screens"),
+    Action("strategy", "t", "t", "plan", "How this or another job is best split over GPUs.", footer=6, group="Screens"),
+    Action(
+        "catalog", "x", "x", "catalog", "GPUs: memory, speed, rent, to sort and compare.", footer=7, group="Screens"
+    ),
+    Action(
+        "links", "i", "i", "links", "How the GPUs of this machine or a server are wired.", footer=8, group="Screens"
+    ),
+    Action("zoom", "z", "z", "zoom", "Give the focused panel the whole screen, or back.", footer=10, group="Panels"),
+    Action("hide", "h", "h", "hide", "Hide the focused panel; its number brings it back.", footer=15, group="Panels"),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
     Action("previous_panel", "shift+tab", "shift+tab", "previous", "Focus the panel before.", group="Panels"),
     Action("back", "escape", "esc", "back", "Close what is open: screen, dialog, zoom, search, pause.", group="Panels"),
@@ -106,6 +111,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark", "space", "space", "mark", "Mark up to four to compare them.", group="Plan", screen="strategy"),
     Action("launch", "l", "l", "launch", "The command and files of this split.", group="Plan", screen="strategy"),
     Action("pareto", "p", "p", "pareto", "Step time against memory as a plot.", group="Plan", screen="strategy"),
+    Action("what_if_this", "u", "u", "what if", "What each change would win.", group="Plan", screen="strategy"),
+    Action("workload", "w", "w", "workload", "Preset settings, servers and PPO.", group="Plan", screen="strategy"),
     Action("find_model", "slash", "/", "model", "Search a model by name.", group="Plan", screen="strategy"),
     Action("free", "a", "a", "auto", "Search the whole split again.", group="Plan", screen="strategy"),
     Action("topology", "i", "i", "links", "How the GPUs of a node hang together.", group="Plan", screen="strategy"),
@@ -136,6 +143,7 @@ OF_THE_APP = frozenset(
         "budget",
         "numerics",
         "all_ranks",
+        "what_if",
         "estimator",
         "strategy",
         "catalog",
@@ -146,8 +154,8 @@ OF_THE_APP = frozenset(
 """Actions that concern the run or the whole app; the others belong to a screen."""
 SHARED = (OF_THE_APP - {"search"}) | {"pause", "back", "up", "down", "page_up", "page_down", "home", "end"}
 """Actions that work on the screens above the main one too."""
-_ESTIMATOR_KEYS = ("less", "take", "next_pane", "trace", "mark_base", "find_model", "examples", "undo", "notes")
-_STRATEGY_KEYS = ("mark", "launch", "pareto")
+_ESTIMATOR_KEYS = ("take", "next_pane", "trace", "mark_base", "find_model", "examples", "undo", "notes")
+_STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto")
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
     *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
@@ -165,11 +173,12 @@ def on_screen(name: str) -> list[Action]:
     return [action for action in ACTIONS if action.screen == name or action.id in shared]
 
 
-def in_footer(name: str) -> list[Action]:
-    """The actions of a screen's footer, the most important first."""
+def in_footer(name: str, mode: str = "live") -> list[Action]:
+    """The actions of a screen's footer, the most important first; in a replay, those that move it come early."""
     here = on_screen(name)
     if name == "main":
-        return sorted((action for action in here if action.footer), key=lambda action: action.footer)
+        moves = ("pause", "seek_back") if mode != "live" else ()
+        return sorted((a for a in here if a.footer), key=lambda a: 2.5 if a.id in moves else a.footer)
     return sorted((action for action in here if action.id in PAGE_FOOTER), key=lambda a: PAGE_FOOTER.index(a.id))
 
 

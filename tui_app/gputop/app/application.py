@@ -223,10 +223,16 @@ class GputopApp(LeavingApp[AppResult]):
         self._open(lambda *_: EstimatorScreen(first_setup()))
 
     def action_strategy(self) -> None:
+        self._plan()
+
+    def action_what_if(self) -> None:
+        self._plan(what_if=True)
+
+    def _plan(self, what_if: bool = False) -> None:
         from gputop.app.strategy import first_ask
         from gputop.screens.strategy import StrategyScreen
 
-        self._open(lambda *_: StrategyScreen(first_ask()))
+        self._open(lambda *_: StrategyScreen(first_ask(), what_if=what_if))
 
     def action_catalog(self) -> None:
         from gputop.screens.catalog import CatalogScreen

@@ -11,6 +11,7 @@ from gputop.feed.snapshot import Snapshot
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
+    from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.measured import MeasuredRun
     from gputop_analysis.planner.search import Plan
     from gputop_analysis.vram.setup import ModelShape, Setup
@@ -73,6 +74,15 @@ class Ask:
     gpus: int = 16
     objective: str = "throughput"
     pins: tuple[tuple[str, int], ...] = ()
+    lora: bool = False
+
+    @property
+    def job(self) -> Job:
+        """As the planner has it."""
+        from gputop_analysis.planner.job import Job
+
+        share = 0.01 if self.lora else 1.0
+        return Job(self.model, self.seq, self.global_batch, self.dtype, self.optimizer, trainable_share=share)
 
     def value(self, name: str) -> Any:
         """Of a line of the form."""
@@ -118,6 +128,15 @@ class RunBase:
     setup: Setup
     name: str
     calibration: Calibration | None = None
+    peak_gib: float = 0.0
+    """Measured, with the context; 0 where it was not."""
+
+    @property
+    def source(self) -> str:
+        """Where the planner's figures start from."""
+        if not self.step_s:
+            return f"run {self.name}, not measured on a GPU"
+        return f"run {self.name}, {1e3 * self.step_s:,.0f} ms a step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +168,14 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
     from gputop.cli.plan_options import rent_of
     from gputop_analysis.catalog import gpu
     from gputop_analysis.planner.choices import choice, ranked
-    from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
     name = gpu(ask.gpu).name
     rent = rent_of(name)
-    job = Job(ask.model, ask.seq, ask.global_batch, ask.dtype, ask.optimizer)
     pinned: dict[str, Any] = {key: (value,) for key, value in ask.pins}
     limits = Limits(**pinned)
-    found: Plan = best(job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration)
+    found: Plan = best(ask.job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration)
     return Planned(
         ask,
         tuple(ranked(found, SHOWN, rent)),
@@ -189,13 +206,19 @@ class RunBaseLoader:
 def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
     """The question that a run answers itself; what it measured corrects the plan where it runs on a GPU of the catalog,
     and is None where there is none."""
+    import numpy as np
+
+    from gputop_analysis.planner import memory
     from gputop_analysis.planner.measured import from_run, job_of_setup
 
     job = job_of_setup(setup)
     chip = run.gpu if run else "H100"
-    ask = Ask(job.model, job.seq, job.global_batch, job.dtype, gpu=chip, gpus=setup.parallel.world)
+    ask = Ask(job.model, job.seq, job.global_batch, job.dtype, job.optimizer, chip, setup.parallel.world)
+    ask = replace(ask, lora=setup.lora is not None)
     try:
         calibration = from_run(run) if run else None
     except (ValueError, LookupError):
         calibration = None
-    return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration)
+    held = run.allocated_bytes if run else 0.0
+    peak = float(memory.reserved_bytes(np.array(held))) / 2**30 if held else 0.0
+    return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration, peak)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from textual.app import ComposeResult
@@ -12,7 +13,10 @@ from textual.screen import Screen
 
 from gputop.app.messages import PageClosed, ScreenAsked
 from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, solve
+from gputop.feed.plots import Trouble
+from gputop.feed.presets import Preset, apply
 from gputop.feed.snapshot import Snapshot
+from gputop.feed.whatif import WhatIf, of_choice, of_run
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
@@ -21,6 +25,30 @@ from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
+
+
+SHORT = {
+    "pretrain": "4096 tokens, 4M a step",
+    "finetune": "instructions, 128 x 4096",
+    "lora": "adapters, 16 x 2048",
+    "rlhf": "PPO: iterations",
+    "long-context": "131,072 tokens",
+    "moe": "experts, 4M a step",
+    "inference-batch": "servers: throughput",
+    "inference-streaming": "servers: to readers",
+    "cheapest": "fewest GPU hours",
+}
+"""What is said of a workload in the list."""
+
+
+class PresetFound(Message):
+    """A workload was chosen and worked out, or it cannot be."""
+
+    def __init__(self, name: str, preset: Preset | None, problem: str = ""):
+        super().__init__()
+        self.name = name
+        self.preset = preset
+        self.problem = problem
 
 
 class Solved(Message):
@@ -49,9 +77,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     """
     AUTO_FOCUS = "#form"
 
-    def __init__(self, ask: Ask, source: str = "", keep: bool = False):
-        """``keep``: the live run is the base line, but this question stays."""
+    def __init__(self, ask: Ask, source: str = "", keep: bool = False, what_if: bool = False):
+        """``keep``: the live run is the base line, but this question stays; ``what_if``: tell of the run at once."""
         super().__init__()
+        self._tell_what_if = what_if
+        self._told_trouble = False
         self.ask = ask
         self.page = _Reads()
         self._source = source
@@ -83,10 +113,15 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         found = snapshot.page
         if isinstance(found, RunBase) and self._base is None:
             self._base = self.table.base = found
-            self._source = f"from run {found.name}"
+            self._source = "from " + found.source
             self._answered = None
             self._show(self.ask if self._touched else found.ask)
             self.table.redraw()  # the same plan is drawn with another column
+            if self._tell_what_if and not self._touched:
+                self._tell(of_run, found)
+        elif isinstance(found, Trouble) and self._tell_what_if and not self._told_trouble:
+            self._told_trouble = True
+            self.notify(found.text, title="what if of this run", severity="warning")
 
     def copy_text(self) -> str:
         """The command that gives the same plan."""
@@ -94,6 +129,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         words = ["gputop plan --model", ask.model.name, "--gpu", f'"{ask.gpu}"', "--gpus", str(ask.gpus)]
         words += ["--seq", str(ask.seq), "--global-batch", str(ask.global_batch), "--dtype", ask.dtype]
         words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
+        words += ["--lora"] if ask.lora else []
         for name, value in ask.pins:
             word = ("none", "selective", "full")[value] if name == "recompute" else str(value)
             words += ["--" + name.replace("_", "-"), word]
@@ -261,6 +297,55 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if planned is not None and planned.choices:
             base_s = self._base.step_s if self._base else 0.0
             self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
+
+    def action_what_if_this(self) -> None:
+        """Of the run as it is while the form has the focus and nothing was changed, else of the split at the cursor."""
+        if self._base is not None and not self._on_table and self.ask == self._base.ask:
+            self._tell(of_run, self._base)
+        elif self.table.chosen is not None:
+            self._tell(of_choice, self.ask, self.table.chosen, self._base)
+        else:
+            self.notify("nothing fits that could be changed; the left column asks otherwise", severity="warning")
+
+    def _tell(self, ask: Callable[..., WhatIf], *about: object) -> None:
+        from gputop.screens.whatif import WhatIfDialog
+
+        self.app.push_screen(WhatIfDialog(partial(ask, *about)))
+
+    def action_workload(self) -> None:
+        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop_analysis.workloads.presets import WORKLOADS
+
+        choices = [Choice(str(i + 1), one.name, SHORT[one.name], one.name) for i, one in enumerate(WORKLOADS)]
+
+        def take(name: str | None) -> None:
+            if name is not None:
+                self.run_worker(partial(self._preset, self.ask, name), thread=True, group="preset", exit_on_error=False)
+
+        self.app.push_screen(ChoiceDialog("Workload", f"{self.ask.gpus} x {self.ask.gpu}", choices), take)
+
+    def _preset(self, ask: Ask, name: str) -> None:
+        """In a worker thread."""
+        try:
+            self.post_message(PresetFound(name, apply(ask, name)))
+        except (ValueError, LookupError) as error:
+            self.post_message(PresetFound(name, None, str(error.args[0])))
+
+    def on_preset_found(self, message: PresetFound) -> None:
+        from textual.content import Content
+
+        from gputop.screens.dialog import TextDialog
+
+        found = message.preset
+        if found is None:
+            self.notify(message.problem, title=message.name, severity="warning")
+            return
+        if found.ask != self.ask:
+            self._change(found.ask)
+        if found.text:
+            self.app.push_screen(TextDialog(message.name, Content(found.text), found.text))
+        else:
+            self.notify(found.said, title=message.name)
 
     def action_topology(self) -> None:
         from gputop.screens.topology import TopologyScreen

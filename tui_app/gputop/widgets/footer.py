@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.app.actions import applies, in_footer
+from gputop.app.actions import Action, applies, in_footer
 from gputop.feed.snapshot import Position
 from gputop.render import numbers
 from gputop.render.rows import Row, row_width
 from gputop.widgets.canvas import Canvas
 
+GAPS = (3, 2)
+"""Columns between two keys: the wider where all of them fit so."""
+
 
 def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
+    items = [_item(action, mode) for action in in_footer(screen, mode) if applies(action, mode, control)]
+    wide = 1 + sum(row_width(item) + GAPS[0] for item in items) - GAPS[0] <= width
+    gap: Row = [(" " * GAPS[not wide], "")]
     row: Row = [(" ", "")]
-    for action in (a for a in in_footer(screen) if applies(a, mode, control)):
-        label = action.label_in_replay if mode != "live" and action.label_in_replay else action.label
-        item: Row = [
-            (action.shown.split(" ")[-1] if action.group in ("Panels", "Screens") else action.shown, "bold accent"),
-            (f" {label}", "muted"),
-            ("   ", ""),
-        ]
-        if row_width(row) + row_width(item[:2]) <= width:
-            row += item
+    for item in items:
+        if row_width(row) + row_width(item) <= width:
+            row += [*item, *gap]
     return row
+
+
+def _item(action: Action, mode: str) -> Row:
+    label = action.label_in_replay if mode != "live" and action.label_in_replay else action.label
+    key = action.shown.split(" ")[-1] if action.group in ("Panels", "Screens") else action.shown
+    return [(key, "bold accent"), (f" {label}", "muted")]
 
 
 def position_bar(position: Position, width: int) -> Row:

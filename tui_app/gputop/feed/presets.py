@@ -1,0 +1,93 @@
+"""Workload presets on the strategy screen: another question, or an answer that is no table of splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from gputop.feed.planning import Ask
+    from gputop_analysis.workloads.presets import Workload
+
+SHOWN = 12
+"""Lines of an answer in words."""
+
+
+class Preset(NamedTuple):
+    """What a preset gives: the question that it asks from now on, and for servers and PPO a table in words."""
+
+    ask: Ask
+    said: str
+    text: str = ""
+
+
+def apply(ask: Ask, name: str) -> Preset:
+    """A preset on the present model and GPUs. Searches for as long as ``gputop plan --workload`` does.
+
+    Raises:
+        ValueError: the model is not for it, or nothing fits; the message says why.
+        LookupError: no such preset or GPU.
+    """
+    from gputop_analysis.workloads import presets
+
+    one = presets.workload(name)
+    settings = dict(one.settings)
+    if name == "moe" and not ask.model.experts:
+        raise ValueError(f"{ask.model.name} has no experts: / finds a model like mixtral-8x7b or deepseek-v3")
+    if name.startswith("inference"):
+        return Preset(ask, one.what, _servers(ask, one))
+    if name == "cheapest":
+        return _cheapest(ask)
+    seq = settings.get("seq", settings.get("prompt", 0) + settings.get("output", 0))
+    if ask.model.max_position and name != "long-context":
+        seq = min(seq, ask.model.max_position)
+    batch = settings["global_batch"]
+    if name != "long-context":
+        batch = max(1, batch // ask.gpus) * ask.gpus  # a share for each data-parallel rank
+    new = replace(ask, seq=seq, global_batch=batch, lora=bool(settings.get("lora")), pins=())
+    if name == "rlhf":
+        return Preset(ask, one.what, _iterations(new, one))
+    return Preset(new, f"{one.what}: {one.source}")
+
+
+def _servers(ask: Ask, one: Workload) -> str:
+    from gputop.cli.plan_options import rent_of
+    from gputop.cli.workload_text import servers_text
+    from gputop_analysis.planner.hardware import cluster
+    from gputop_analysis.workloads.inference import Serving, servers
+
+    limits = [one.settings.get(key, float("inf")) / 1e3 for key in ("first_token_ms", "token_ms")]
+    asked = Serving(ask.model, one.settings["prompt"], one.settings["output"], ask.dtype, *limits)
+    hardware = cluster(ask.gpu, ask.gpus)
+    found = servers(asked, hardware, rent_of(hardware.device.name))
+    return servers_text(asked, ask.gpu, ask.gpus, found, SHOWN)
+
+
+def _iterations(ask: Ask, one: Workload) -> str:
+    from gputop.cli.workload_text import iterations_text
+    from gputop_analysis.planner.questions import Wanted, best
+    from gputop_analysis.planner.space import Limits
+    from gputop_analysis.workloads.rlhf import iterations
+
+    job = ask.job.but(roles=one.settings["roles"])
+    plan = best(job, Wanted(ask.gpu), ask.gpus, Limits(pp=(one.settings["pp"],)))
+    return iterations_text(plan, iterations(plan, one.settings["prompt"], one.settings["output"]), SHOWN)
+
+
+def _cheapest(ask: Ask) -> Preset:
+    from gputop_analysis.planner.hardware import cluster
+    from gputop_analysis.planner.questions import Wanted, best, counts_up_to
+
+    found: dict[int, float] = {}
+    last: ValueError | None = None
+    for gpus in counts_up_to(ask.gpus, cluster(ask.gpu, ask.gpus).gpus_per_node):
+        try:
+            plan = best(ask.job, Wanted(ask.gpu), gpus)
+        except ValueError as error:
+            last = error
+            continue
+        found[gpus] = gpus * float(plan.seconds[plan.pick])
+    if not found:
+        raise last or ValueError(f"nothing fits on {ask.gpus} x {ask.gpu}")
+    gpus = min(found, key=lambda count: found[count])
+    return Preset(replace(ask, gpus=gpus, pins=()), f"{gpus} of up to {ask.gpus} GPUs: the fewest GPU hours a token")
