@@ -22,6 +22,8 @@ WORLD = 4
 WIDE = ModelShape("wide", "llama", 512, 6, 4, 4, 128, 512, 1000, max_position=512)
 """Of matrices that are large enough for ZeRO-3 to share them."""
 WIDE_PARAMETERS = 6 * (7 * 512 * 512 + 2 * 512) + 2 * 1000 * 512 + 512
+EXPERTS = ModelShape("moe", "qwen3_moe", 128, 6, 4, 4, 32, 256, 1000, max_position=512, experts=8, top_k=2, moe_ffn=64)
+EXPERTS_PARAMETERS = 6 * (4 * 128 * 128 + 8 * 3 * 128 * 64 + 8 * 128 + 2 * 128 + 2 * 32) + 2 * 1000 * 128 + 128
 TRACE = """
 import json, sys
 from gputop_agent.trace import models
@@ -50,13 +52,16 @@ def logs(tmp_path_factory):
     stage = {"dp": 1, "pp": 3, "accumulation": 4}
     jobs |= {f"stage{i}": {"setup": _setup("none", **stage, pipeline_stage=i), "full": False} for i in (0, 2)}
     jobs["cp"] = {"setup": _setup("fsdp2", dp=1, cp=WORLD, seq=64 * WORLD), "full": False}
-    jobs["ep"] = {"setup": _setup("none", ep=2), "full": False}
+    jobs["ep"] = {"setup": _setup("fsdp2", model=EXPERTS, ep=2), "full": False}
+    jobs["no_experts"] = {"setup": _setup("none", ep=2), "full": False}
+    chunked = {"dp": 1, "pp": 3, "vpp": 2, "accumulation": 6}
+    jobs |= {f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False} for i in (0, 2)}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
     read = {name: eventlog.load(folder / name) for name in jobs if (folder / name).exists()}
     deep = {name: deepen.deepen(log, log.meta["depth"]) for name, log in read.items()}
-    return deep, (folder / "ep.error").read_text()
+    return deep, (folder / "no_experts.error").read_text()
 
 
 def held(log, category):
@@ -171,5 +176,47 @@ def test_four_layers_stand_for_all(logs, name):
     assert deep == pytest.approx(full, rel=0.01)
 
 
+def test_experts_are_spread_and_the_rest_of_their_weights_is_sharded(logs):
+    """Two ranks hold each half of the experts, and shard it; all four shard the rest."""
+    log = logs[0]["ep"]
+    assert held(log, "weights") == pytest.approx(2 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
+    assert held(log, "optimizer") == pytest.approx(4 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
+    gathered = log.bytes[(log.category == log.strings.index("communication")) & (log.layer >= 0)]
+    half_of_the_experts = 2 * 4 * 3 * 128 * 64
+    assert half_of_the_experts in gathered.tolist()
+
+
+def test_rows_go_to_experts_and_come_back(logs):
+    log = logs[0]["ep"]
+    rows = 2 * 64 * 2 * 128 * 2  # micro-batch x seq x top-k x hidden, bf16
+    of_experts = [i for i in range(1, len(log.bytes)) if log.strings[log.module[i]].endswith("mlp.experts")]
+    assert (log.bytes[of_experts] == rows).any()
+
+
+@pytest.mark.parametrize(("stages", "of", "micro_batches"), [(2, 2, 4), (4, 2, 4), (4, 3, 16), (8, 2, 24)])
+def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
+    from gputop_agent.trace.interleaved import enough, schedule, warm_up
+
+    for stage in range(stages):
+        most = {}
+        for count in (micro_batches, enough(stages, stage, of, micro_batches)):
+            held: set[tuple[int, int]] = set()
+            most[count] = 0
+            for forward, chunk, micro in schedule(stages, stage, of, count):
+                (held.add if forward else held.remove)((chunk, micro))  # a backward comes after its forward
+                most[count] = max(most[count], len(held))
+            assert not held
+        first = warm_up(stages, stage, of, micro_batches)
+        assert set(most.values()) == {min(first + 1, micro_batches * of)}
+
+
+def test_chunks_hold_more_micro_batches_than_whole_stages(logs):
+    """Of 3 stages with 2 chunks of one layer each the first holds 2 (3 - 1) + 3 + 1 = 8 layers' activations."""
+    kept = {name: _most(logs[0][name], "activations", "forward") for name in ("chunked0", "chunked2", "stage0")}
+    assert kept["chunked0"] == pytest.approx(kept["stage0"] * 8 / 6, rel=0.1)
+    assert kept["chunked2"] < kept["chunked0"]
+    assert replay.peak(logs[0]["chunked2"]).breakdown.get("logits_loss")
+
+
 def test_what_is_not_traced_is_refused_in_words(logs):
-    assert "EP is not traced" in logs[1]
+    assert "experts of LlamaForCausalLM are not traced" in logs[1]

@@ -1,5 +1,6 @@
 """Training scripts of many kinds, traced without a GPU: each makes two whole steps and holds what it must hold."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -39,8 +40,11 @@ JOBS = {
     "trainer": ("hf_trainer", {"arguments": ["--bf16", "--checkpointing"]}),
     "lora": ("hf_lora", {}),
     "lightning": ("lightning_module", {}),
+    "stray": ("stray", {"arguments": ["ELSEWHERE"]}),
+    "by_hand": ("by_hand", {}),
+    "usage": ("plain_argparse", {"arguments": ["--width", "many"]}),
 }
-NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning"}
+NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning", "by_hand": "transformers"}
 
 
 def skip_without(library):
@@ -55,10 +59,15 @@ def traced(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     configs = folder / "configs.json"
     configs.write_text(json.dumps({"example/tiny-llama": TINY}))
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    given = {"ELSEWHERE": str(elsewhere)}
     jobs = {
         name: {"script": str(SCRIPTS / f"{script}.py"), "configs": str(configs), **job}
         for name, (script, job) in JOBS.items()
     }
+    for job in jobs.values():
+        job["arguments"] = [given.get(one, one) for one in job.get("arguments", [])]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "probes")}
     command = [sys.executable, str(HERE / "script_forks.py"), str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
@@ -67,6 +76,7 @@ def traced(tmp_path_factory):
         log = folder / f"{name}.json.gz"
         outcome = json.loads((folder / f"{name}.outcome.json").read_text())
         found[name] = outcome, eventlog.load(log) if log.exists() else None
+    found["elsewhere"] = elsewhere
     return found
 
 
@@ -80,7 +90,7 @@ def made(log, category, step):
     return int(log.bytes[ids][log.category[ids] == index].sum())
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name != "failing"])
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("failing", "usage", "by_hand")])
 def test_makes_two_whole_steps_and_adds_up(traced, name):
     skip_without(NEEDS.get(name, "torch"))
     outcome, log = traced[name]
@@ -160,6 +170,26 @@ def test_the_module_way_says_what_it_traced(traced):
     assert any("Only the class Classifier" in note for note in traced["module"][0]["notes"])
 
 
+def test_what_a_script_writes_elsewhere_is_not_written(traced):
+    has_landlock = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint(1)) > 0
+    left = {one.name for one in traced["elsewhere"].iterdir()}
+    assert left <= (set() if has_landlock else {"touched"})
+
+
+def test_a_script_that_ends_itself_says_why(traced):
+    outcome, log = traced["usage"]
+    assert log is None
+    assert "exit code 2" in outcome["error"] and "invalid int value: 'many'" in outcome["error"]
+
+
+def test_updates_by_hand_are_an_answer_and_texts_are_cut_without_a_tokenizer(traced):
+    skip_without("transformers")
+    outcome, log = traced["by_hand"]
+    assert replay.peak(log).allocated > 2 * 4 * 256 * 64, "the weight and its gradient"
+    for words in ("steps no optimizer", "four characters"):
+        assert any(words in note for note in outcome["notes"])
+
+
 def test_a_script_that_fails_early_gives_its_own_traceback(traced):
     outcome, log = traced["failing"]
     assert log is None
@@ -202,6 +232,8 @@ def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_f
         "import os, urllib.request\n"
         "assert os.listdir('.') == [], os.listdir('.')\n"
         "open('left.txt', 'w').write('x')\n"
+        "import subprocess, sys\n"
+        "print('left', subprocess.Popen(['sleep', '600']).pid, file=sys.stderr)\n"
         "urllib.request.urlopen('http://192.0.2.1/', timeout=2)\n"
         "model = Auto.from_pretrained('example/7b')\n"
     )
@@ -211,6 +243,9 @@ def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_f
     assert [one["way"] for one in answer["tried"]] == ["ran", "module", "source"]
     assert "network is off" in answer["traceback"]
     assert "run its code" in said
+    left = int(next(line for line in said.splitlines() if line.startswith("left ")).split()[1])
+    with pytest.raises(ProcessLookupError):
+        os.kill(left, 0)
     assert not (tmp_path / "left.txt").exists()
 
 

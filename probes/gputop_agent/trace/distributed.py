@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import build, distributed_groups, zero
+from . import build, distributed_groups, expert_parallel, zero
 from .place import layer_of, repeated_layers
 from .tracker import Tracker
 
@@ -42,8 +42,7 @@ def refuse(setup: Setup) -> None:
     """
     parallel = setup.get("parallel") or {}
     sharding, world = sharding_of(setup)
-    if int(parallel.get("ep") or 1) > 1:
-        raise ValueError("EP is not traced; the formula tier knows it")
+    expert_parallel.refuse(setup)
     if int(parallel.get("cp") or 1) > 1 and (setup.get("attention") == "eager" or setup.get("images")):
         raise ValueError("CP is traced with fused attention over text; the formula tier knows the rest")
     if world > 1 and sharding != "none" and sharding not in _WRAPPERS:
@@ -178,10 +177,21 @@ def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
             mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
         else:
             mesh = init_device_mesh("cpu", (world,))
-    return attach_sharded(tracker, model, head, lambda: _fully_shard(model, setup, mesh))
+        of_experts = _mesh_of_experts(setup, world)
+    return attach_sharded(tracker, model, head, lambda: _fully_shard(model, setup, mesh, of_experts))
 
 
-def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
+def _mesh_of_experts(setup: Setup, world: int) -> Any:
+    """The ranks that hold the same experts; None without expert parallelism."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    ways = expert_parallel.degree(setup)
+    if ways == 1:
+        return None
+    return init_device_mesh("cpu", (max(world // ways, 1), ways), mesh_dim_names=("alike", "ep"))["alike"]
+
+
+def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> nn.Module:
     """Each repeated layer is a unit and the rest the root, as accelerate and torchtune do it.
 
     Under the recipe ``plain`` the embedding is a unit too, and head and last norm are one that stays gathered between
@@ -199,6 +209,8 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any) -> nn.Module:
     }
     if mixes(setup):
         options["mp_policy"] = MixedPrecisionPolicy(build.compute_dtype(setup), torch.float32)
+    for experts in expert_parallel.experts_of(model):
+        fully_shard(experts, **dict(options, mesh=of_experts))
     for layer in _layers(model):
         fully_shard(layer, **options)
     if setup.get("recipe") == "plain":

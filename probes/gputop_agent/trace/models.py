@@ -15,8 +15,10 @@ from . import (
     build,
     checkpointing,
     distributed,
+    expert_parallel,
     factory,
     heads,
+    interleaved,
     losses,
     optimizers,
     parts,
@@ -27,6 +29,7 @@ from . import (
     zero,
 )
 from .hf import FLASH, as_for_real_tensors, register_flash
+from .interleaved import InterleavedLoop
 from .kernels import as_on_cuda
 from .knowing import Knowing
 from .steps import Loop
@@ -50,6 +53,7 @@ class Job:
         """A mode between the fake tensors and the tracker."""
         self.depth = self.layers = 0
         self.model: Any = None
+        self.loop: Optional[Loop] = None
         self.make_batch: Callable[[], Any] = lambda: ((), {})
 
     def of_transformers(self, source: Optional[str]) -> None:
@@ -59,7 +63,7 @@ class Job:
         if pipeline.stages(setup) > 1:
             build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
         self.depth = self.layers = build.depth_of(config)
-        if not self.full and self.depth > SHALLOW and build.uniform(config):
+        if not self.full and self.depth > SHALLOW and build.uniform(config) and interleaved.chunks(setup) == 1:
             build.set_depth(config, SHALLOW)
             self.layers = SHALLOW
         heads.experts_in_one_product(config)
@@ -80,7 +84,10 @@ class Job:
         if pipeline.stages(self.setup) == 1:
             return found
         hidden = int(build.text_config(config).hidden_size)
-        return pipeline.inputs(found, hidden, build.compute_dtype(self.setup), self.setup)
+        chunk = getattr(self.loop, "chunk", 0)
+        begins = pipeline.number(self.setup) == chunk == 0
+        last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
+        return pipeline.inputs(found, hidden, build.compute_dtype(self.setup), self.setup, begins, last)
 
     def of_factory(self, name: str) -> None:
         """Any ``nn.Module``, by ``module:callable``."""
@@ -93,10 +100,13 @@ class Job:
         """Freeze, adapt, checkpoint; all on the meta device."""
         with build.quiet():
             optimizers.load(optimizers.of_recipe(self.setup))
+            if expert_parallel.degree(self.setup) > 1:
+                expert_parallel.spread(self.model, self.setup, self.notes)
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:
-                self.model = pipeline.cut(self.model, self.setup, self.notes)
+                kind = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                self.model = kind.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
             checkpointing.apply(self.model, self.setup, self.notes)
@@ -111,7 +121,7 @@ class Job:
             shared = {**setup, "repeated": self._repeated}
             self.model = distributed.place(self.model, shared, tracker, _head(self.model), self.notes)
             trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-            loop = Loop(tracker, self.model, self._optimizer(trained), self.make_batch)
+            loop = self.loop = self._loop(trained)
             loop.autocast = None if distributed.casts(setup) else autocast_dtype(setup)
             loop.on_host = bool(setup.get("offload_activations"))
             own = setup.get("optimizer_in_backward") or zero.stage_of(setup)
@@ -121,6 +131,10 @@ class Job:
             loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)
+
+    def _loop(self, trained: List[Any]) -> Loop:
+        given = self.tracker, self.model, self._optimizer(trained), self.make_batch
+        return InterleavedLoop(self.setup, *given) if interleaved.chunks(self.setup) > 1 else Loop(*given)
 
     @property
     def _repeated(self) -> float:
@@ -140,7 +154,8 @@ class Job:
             return precision.InBackward(self.tracker, trained, make)
         if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):
             return precision.MasterWeights(self.tracker, trained, make, setup.get("grad_dtype") == "fp32")
-        return make(trained)
+        groups = expert_parallel.by_mesh(trained)
+        return make(trained) if len(groups) < 2 else optimizers.Several([make(group) for group in groups])
 
     def _write_meta(self, trained: List[Any]) -> None:
         self.tracker.meta = {

@@ -42,14 +42,9 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Any:
     """The part of a causal language model that a stage holds; its layers are counted already.
 
     Raises:
-        ValueError: it is not known where the model begins or ends, or the schedule is not traced.
+        ValueError: it is not known where the model begins or ends.
     """
-    if int(setup["parallel"].get("vpp") or 1) > 1:
-        raise ValueError("interleaved pipeline stages are not traced: use the formula tier")
-    base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
-    norm = next((name for name in _LAST_NORMS if isinstance(getattr(base, name, None), nn.Module)), "")
-    if base is None or not norm or not model.get_output_embeddings():
-        raise ValueError("pipeline stages of %s are not traced: use the formula tier" % type(model).__name__)
+    base, norm = ends(model)
     notes.append("stage %d of %d, %d micro-batches in flight" % (number(setup), stages(setup), in_flight(setup)))
     if number(setup):
         base.set_input_embeddings(nn.Identity())
@@ -57,6 +52,19 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Any:
         return model
     setattr(base, norm, nn.Identity())
     return _Stage(base)
+
+
+def ends(model: Any) -> Any:
+    """(the model without its head, name of its last norm).
+
+    Raises:
+        ValueError: they are not known.
+    """
+    base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
+    norm = next((name for name in _LAST_NORMS if isinstance(getattr(base, name, None), nn.Module)), "")
+    if base is None or not norm or not model.get_output_embeddings():
+        raise ValueError("pipeline stages of %s are not traced: use the formula tier" % type(model).__name__)
+    return base, norm
 
 
 class _Stage(nn.Module):
@@ -70,13 +78,15 @@ class _Stage(nn.Module):
         return self.base(**inputs).last_hidden_state
 
 
-def inputs(found: Dict[str, Any], hidden: int, dtype: torch.dtype, setup: Setup) -> Dict[str, Any]:
-    """What a stage is called with, from what the whole model would be."""
+def inputs(
+    found: Dict[str, Any], hidden: int, dtype: torch.dtype, setup: Setup, begins: bool, ends_here: bool
+) -> Dict[str, Any]:
+    """What a part of the layers is called with, from what the whole model would be."""
     parallel = setup["parallel"]
     rows, seq = found["input_ids"].shape
-    if not is_last(setup):
+    if not ends_here:
         found.pop("labels", None)
-    if number(setup):
+    if not begins:
         del found["input_ids"]
         tokens = seq // int(parallel.get("tp") or 1) if parallel.get("sequence_parallel") else seq
         found["inputs_embeds"] = torch.empty(rows, tokens, hidden, dtype=dtype, requires_grad=True)

@@ -9,17 +9,19 @@ Exit code 0 when there is a log, 3 when there is none and the source names a mod
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
 from . import fallback_source
+from .script_run import LIMIT_S
 
-LIMIT_S = 240
-"""For one way; a script that has made a whole step by then is answered from that."""
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
 _WAYS = (("ran", "run its code to the second optimizer step"), ("module", "build a model class of it"))
 
@@ -30,7 +32,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     own, rest = _split(given)
     options = parser().parse_args(own)
     if options.way:
-        return _one_way(options, rest)
+        _one_way(options, rest)
     source = fallback_source.read(options.script)
     if options.no_execute:
         return _answer({"how": "source", "tried": [], **source}, 0)
@@ -77,29 +79,43 @@ def _split(given: List[str]) -> Any:
 def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
     """One way in a process of its own; what it says of itself, or how it ended."""
     with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
-        outcome = os.path.join(folder, "outcome.json")
-        command = [sys.executable, _HERE, options.script, "--way", way, "--out", os.path.abspath(options.out)]
+        outcome, log = os.path.join(folder, "outcome.json"), os.path.join(folder, "log.json.gz")
+        command = [sys.executable, _HERE, options.script, "--way", way, "--out", log]
         command += ["--outcome", outcome, "--world", str(options.world)]
         if options.configs:
             command += ["--configs", os.path.abspath(options.configs)]
-        try:
-            ended = subprocess.run(command + ["--"] + rest, stdout=sys.stderr, timeout=LIMIT_S + 60).returncode
-        except subprocess.TimeoutExpired:
+        ended = _wait(command + ["--"] + rest)
+        if ended is None:
             return {"error": "made no whole step in %d s" % LIMIT_S}
         if os.path.exists(outcome):
+            if os.path.exists(log):
+                shutil.move(log, options.out)
             with open(outcome, encoding="utf-8") as text:
                 return dict(json.load(text))
+    if ended < 0:
+        return {"error": "its process was ended by %s" % signal.Signals(-ended).name}
     return {"error": "its process ended with code %d and no word" % ended}
 
 
-def _one_way(options: Any, rest: List[str]) -> int:
+def _wait(command: List[str]) -> Optional[int]:
+    """Run a command to its end, and end whatever it leaves behind; None if it takes too long."""
+    process = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+    try:
+        return process.wait(LIMIT_S + 60)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _one_way(options: Any, rest: List[str]) -> NoReturn:
     from . import script_run
 
-    home = os.path.abspath(options.script)
-    with tempfile.TemporaryDirectory(prefix="gputop-script-") as folder:
-        run = script_run.Run(home, rest, options, folder)
-        run.way(options.way)
-    return 0
+    folder = os.path.join(os.path.dirname(options.outcome), "script")
+    os.mkdir(folder)
+    script_run.Run(os.path.abspath(options.script), rest, options, folder).way(options.way)
 
 
 def _answer(result: Dict[str, Any], code: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import torch
 
 from . import hf
 from .script_fake import Fakes
+from .script_tokenizer import stand_in
 
 Note = Callable[[str], Any]
 _OF_THE_HUB = (
@@ -44,6 +46,8 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
         "transformers.modeling_utils": lambda module: _from_configuration(module, fakes, note),
         "transformers.utils.import_utils": _real_masks,
         "transformers.masking_utils": _real_masks,
+        "transformers.tokenization_utils_base": lambda module: stand_in(module.PreTrainedTokenizerBase, note),
+        "transformers.models.auto.tokenization_auto": lambda module: stand_in(module.AutoTokenizer, note),
         "transformers.configuration_utils": lambda module: _known_configurations(module, configs),
         "lightning.pytorch.trainer.trainer": _plain_trainer,
         "pytorch_lightning.trainer.trainer": _plain_trainer,
@@ -108,6 +112,7 @@ def _load_no_weights(fakes: Fakes, note: Note) -> None:
         return None if isinstance(values, Absent) else load_optimizer(optimizer, values)
 
     torch.load = loaded
+    torch.save = lambda *_arguments, **_options: None  # what fake tensors hold is not worth a file
     torch.nn.Module.load_state_dict = state  # type: ignore[method-assign,assignment]
     torch.optim.Optimizer.load_state_dict = optimizer_state  # type: ignore[method-assign,assignment]
 
@@ -197,11 +202,12 @@ def _as_config(given: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _plain_trainer(module: Any) -> None:
-    """Lightning's trainer without its check that runs validation first."""
-    original = module.Trainer.__init__
+    """Lightning's trainer without its check that runs validation first, and with a logger that writes nothing."""
+    original, kind = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
-        options.update(num_sanity_val_steps=0, enable_checkpointing=False, logger=False, enable_progress_bar=False)
+        options.update(num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False)
+        options["logger"] = importlib.import_module(kind + ".loggers.logger").DummyLogger()
         options["callbacks"] = [
             callback for callback in _listed(options.get("callbacks")) if "Checkpoint" not in type(callback).__name__
         ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import sys
+import threading
 import time
 import traceback
 import warnings
 from typing import Any, Dict, List, NoReturn
 
 from . import script_sandbox
+
+LIMIT_S = 240
+"""For one way; a script that has made a whole step by then is answered from that."""
 
 
 class Run:
@@ -28,7 +31,7 @@ class Run:
 
     def way(self, name: str) -> NoReturn:
         """Go one way (``ran`` or ``module``) and leave the process."""
-        script_sandbox.enter(self.folder, self.path)
+        script_sandbox.enter(self.folder, self.path, os.path.dirname(self.options.outcome))
         if self.world:
             script_sandbox.ranks(self.world)
         warnings.simplefilter("ignore")
@@ -36,16 +39,18 @@ class Run:
         from .kernels import as_on_cuda
 
         stdout, sys.stdout = sys.stdout, self._output
+        said = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
         try:
             with as_on_cuda(), self.devices, self.fakes, self.tracker:
                 self.tracker.mark("init", 0)
                 self._run_script() if name == "ran" else self._run_module()
-            if self.steps.done:
+            if self.steps.enough():
                 self.finish(name)
             error = "ended before its first optimizer step"
         except SystemExit as end:
             error = "ended by itself with exit code %s before its first optimizer step" % (end.code,)
-            if self.steps.done:
+            error += ": " + said.last if said.last else ""
+            if self.steps.enough():
                 self.finish(name)
         except BaseException as problem:  # the script's own error is the answer, whatever it is
             error = "failed before its first optimizer step: %s" % _one_line(problem)
@@ -75,13 +80,26 @@ class Run:
         self.fakes.moved = self.tracker.track
         self.devices = script_device.Devices(self.fakes)
         self.steps = script_steps.Steps(self.tracker, self.fakes, lambda: self.finish("ran"))
-        self.steps.deadline = time.monotonic() + 240
+        self.steps.deadline = time.monotonic() + LIMIT_S
+        self._give_up_after(LIMIT_S + 5, threading.current_thread().ident or 0)
         script_cuda.pretend(max(1, min(self.world, 8)))
         script_fake.show_devices()
         script_torch.replace(self.fakes, self.steps.note)
         script_libraries.replace(self.fakes, self.steps.note, script_libraries.read_configs(self.options.configs))
         script_distributed.replace(self.tracker, self.steps.note, self.world)
         self.steps.watch()
+
+    def _give_up_after(self, seconds: float, thread: int) -> None:
+        """Say where the script was if it has made no step by then."""
+
+        def give_up() -> None:
+            if not self.steps.enough():
+                where = _place(sys._current_frames().get(thread), self.path)
+                self._leave({"error": "made no whole step in %d s%s" % (LIMIT_S, where)})
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
 
     def _run_script(self) -> None:
         sys.argv = [self.path, *self.arguments]
@@ -121,9 +139,29 @@ class Run:
         with open(self.options.outcome, "w", encoding="utf-8") as text:
             json.dump(outcome, text)
         sys.stderr.flush()
-        os.chdir("/")
-        shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(0)
+
+
+class _Remembering:
+    """A stream that knows the last line written to it, which tells why a script ended itself."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.last = ""
+
+    def write(self, text: str) -> int:
+        self.last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), self.last)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _place(frame: Any, path: str) -> str:
+    """The innermost line of the script that is at work."""
+    while frame is not None and frame.f_code.co_filename != path:
+        frame = frame.f_back
+    return "" if frame is None else ": it was at line %d of %s" % (frame.f_lineno, os.path.basename(path))
 
 
 def _one_line(problem: BaseException) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
+import contextlib
 import ctypes
-import io
 import os
+import signal
 import socket
 import sys
 from typing import Any
 
+from . import script_files
+
+_DEATH_SIGNAL = 1
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -26,18 +29,29 @@ _QUIET = {
     "TQDM_DISABLE": "1",
     "CUDA_LAUNCH_BLOCKING": "0",
 }
+_CACHES = ("TMPDIR", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 
-def enter(folder: str, script: str) -> None:
-    """Make ``folder`` the working directory and shut the network; to be called before threads are started."""
+def enter(folder: str, script: str, outcomes: str) -> None:
+    """Make ``folder`` the working directory and shut the network; to be called before threads are started.
+
+    Nothing is written outside it and ``outcomes``, where the trace leaves its answer.
+    """
     home = os.getcwd()
+    _end_with_parent()
     os.environ.update(_QUIET)
-    os.environ["TMPDIR"] = folder
+    os.environ.update(dict.fromkeys(_CACHES, folder))
     _leave_network()
     _refuse_connections()
     os.chdir(folder)
-    _read_from(home)
+    script_files.keep_writes_in(folder, outcomes)
+    script_files.redirect(home, outcomes)
     sys.path[0:0] = [os.path.dirname(os.path.abspath(script))]
+
+
+def _end_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def ranks(world: int) -> None:
@@ -81,18 +95,3 @@ def _refuse_connections() -> None:
     socket.socket.connect_ex = connect  # type: ignore[method-assign,assignment]
     socket.getaddrinfo = lookup
     socket.create_connection = lookup
-
-
-def _read_from(home: str) -> None:
-    """A relative path that is read and not there is looked for where the command was given."""
-    original = builtins.open
-
-    def open_(file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
-        if isinstance(file, (str, os.PathLike)) and isinstance(mode, str) and not set(mode) & set("wax+"):
-            name = os.fspath(file)
-            if isinstance(name, str) and not os.path.isabs(name) and not os.path.exists(name):
-                file = os.path.join(home, name) if os.path.exists(os.path.join(home, name)) else file
-        return original(file, mode, *arguments, **options)
-
-    builtins.open = open_  # type: ignore[assignment]
-    io.open = open_  # type: ignore[assignment]

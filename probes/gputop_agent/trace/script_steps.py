@@ -28,6 +28,7 @@ class Steps:
         self.finished = finished
         self.done = 0
         """Whole steps so far; a step ends when each optimizer in use has stepped."""
+        self.backwards = 0
         self.notes: List[str] = []
         self.models: List[nn.Module] = []
         self.deadline = float("inf")
@@ -45,6 +46,12 @@ class Steps:
         self._watch_backward()
         self._watch_optimizers()
         self._watch_clipping()
+
+    def enough(self) -> bool:
+        """Whether what was seen is an answer: a whole step, or the passes of a script that updates by hand."""
+        if not self.done and self.backwards > 1:
+            self.note("The script steps no optimizer of torch: all that it ran was traced.")
+        return self.done > 0 or self.backwards > 1
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:
@@ -108,6 +115,7 @@ class Steps:
                 return backward(*arguments, **options)
             self.tracker.mark("backward", self.done)
             self._in_backward += 1
+            self.backwards += 1
             try:
                 return backward(*arguments, **options)
             finally:

@@ -28,6 +28,7 @@ def replace(fakes: Fakes, notes: Any) -> None:
     _eager(notes)
     _foreach_defaults()
     _scaler_always_steps()
+    _one_replica(notes)
 
 
 def _see_through_functions() -> None:
@@ -131,6 +132,7 @@ def _printing_and_copying() -> None:
         return result
 
     torch.Tensor.__format__ = formatted  # type: ignore[method-assign]
+    torch.Tensor.record_stream = lambda tensor, stream: None  # type: ignore[method-assign,assignment]
     FakeTensor.__deepcopy__ = copied  # type: ignore[attr-defined]
     FakeTensor.__repr__ = lambda tensor, **_: "tensor(..., size=%s)" % (tuple(tensor.shape),)  # type: ignore[method-assign,assignment]
 
@@ -202,3 +204,13 @@ def _scaler_always_steps() -> None:
 
     for scaler in {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
         scaler._maybe_opt_step = step  # type: ignore[union-attr]
+
+
+def _one_replica(notes: Any) -> None:
+    """``nn.DataParallel`` on its first GPU alone, which is the one that holds the most."""
+
+    def forward(parallel: Any, *arguments: Any, **options: Any) -> Any:
+        notes("nn.DataParallel was traced on one GPU with the whole batch.")
+        return parallel.module(*arguments, **options)
+
+    nn.DataParallel.forward = forward  # type: ignore[method-assign]

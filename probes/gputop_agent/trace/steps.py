@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
+from .expert_parallel import by_mesh
 from .precision import OnHost
 from .tracker import Tracker
 
@@ -64,15 +65,19 @@ class Loop:
                 context.enter_context(torch.autocast("cpu", dtype=self.autocast))
             if self.on_host:
                 context.enter_context(OnHost(self.tracker))
-            made = self.model(*args, **inputs)
+            made = self._call(args, inputs)
             return made if self.passes_on else loss_of(made)
+
+    def _call(self, args: Any, inputs: Dict[str, Any]) -> Any:
+        return self.model(*args, **inputs)
 
     def _update(self, step: int) -> None:
         if self.optimizer is None:
             return
         if self.clip:
             self.tracker.mark("clip", step)
-            torch.nn.utils.clip_grad_norm_(self.trained, 1.0, foreach=True)
+            for group in by_mesh(self.trained):
+                torch.nn.utils.clip_grad_norm_(group, 1.0, foreach=True)
         self.tracker.mark("optimizer", step)
         self.optimizer.step()
         for parameter, state in self.optimizer.state.items():

@@ -14,6 +14,8 @@ from typing import Any, Dict, List
 import torch
 from torch import nn
 
+from . import expert_parallel
+
 Setup = Dict[str, Any]
 _COLUMNS = ("colwise", "local_colwise")
 _ROWS = ("rowwise", "local_rowwise")
@@ -51,10 +53,13 @@ def split(model: Any, setup: Setup, notes: List[str]) -> None:
 
 
 def _plan(model: Any) -> Dict[str, str]:
+    """Kinds of cuts by path; experts that are spread over ranks whole are not cut."""
     found = dict(getattr(model, "_tp_plan", None) or {})
     prefix = getattr(model, "base_model_prefix", "")
     base = getattr(getattr(model, "config", None), "base_model_tp_plan", None) or {}
-    return {**found, **{"%s.%s" % (prefix, path): kind for path, kind in base.items()}}
+    plan = {**found, **{"%s.%s" % (prefix, path): kind for path, kind in base.items()}}
+    spread = bool(expert_parallel.experts_of(model))
+    return {path: kind for path, kind in plan.items() if not (spread and ".experts" in path)}
 
 
 def _refuse(model: Any, setup: Setup, plan: Dict[str, str], ways: int, sequence: bool) -> None:
