@@ -131,3 +131,22 @@ def test_the_quick_loop_gives_out_the_same_blocks(steps, capacity_mib):
     assert played.taken[1 : len(blocks)].tolist() == [block.size for block in blocks[1:]]
     assert played.reserved * 512 == allocator.stats.peak_reserved
     assert (played.retries, played.oom) == (allocator.stats.retries, oom)
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS)
+def test_the_quick_loop_maps_the_same_pages(steps):
+    sizes, streams, events, live, blocks = [1], [0], [], [], [None]
+    allocator = Allocator(parse("expandable_segments:True"))
+    for size, stream, frees, which in steps:
+        sizes.append(-(-size // 512))
+        streams.append(stream)
+        events.append(len(blocks))
+        live.append(len(blocks))
+        blocks.append(allocator.malloc(size, stream))
+        if frees:
+            events.append(-live.pop(which % len(live)))
+            allocator.free(blocks[-events[-1]])
+    played = quick.play(sizes, streams, events, expandable=True)
+    assert played.taken[1:].tolist() == [block.size for block in blocks[1:]]
+    assert played.reserved * 512 == allocator.stats.peak_reserved

@@ -23,6 +23,9 @@ from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
+EXPANDABLE = DEFAULT._replace(expandable_segments=True)
+
+
 class Replayed(NamedTuple):
     """A log after the allocator; bytes."""
 
@@ -64,13 +67,14 @@ class Replay:
             capacity: in bytes; None: no limit.
             remember: capacities, the least first, that will be asked about next.
         """
-        if self.conf != DEFAULT:
+        expandable = self.conf == EXPANDABLE and capacity is None
+        if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
         log = self.log
         if self._quick is None:
-            self._quick = Playback(np.maximum(-(-log.bytes // UNIT), 1), log.stream, log.events.tolist())
+            self._quick = Playback(np.maximum(-(-log.bytes // UNIT), 1), log.stream, log.events.tolist(), expandable)
         least = int(_running(log.events, log.bytes).max(initial=0)) if remember else 0
-        stops = [room // UNIT for room in remember if room >= least]
+        stops = [room // UNIT for room in remember if room >= least and not expandable]
         found = self._quick.play(None if capacity is None else capacity // UNIT, stops)
         at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
         played = Replayed(
