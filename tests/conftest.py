@@ -26,6 +26,8 @@ AGAINST_THE_CLOCK = ("agent", "e2e", "recorder")
 ONE_WORKER = ("agent", "vram")
 SHARING = ("test_diff.py", "test_real_trace.py", "test_run.py")
 """Their files share trainings and traces that take up to a minute to make: a file is not spread over workers."""
+LONG = ("agent", "vram", "e2e", "planner", "launch", "recorder")
+"""They begin, so that no worker is left with a long file when the others have nothing to do."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -35,3 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.path.parent.name in AGAINST_THE_CLOCK or item.path.name == "test_terminal.py":
             item.add_marker(pytest.mark.flaky(reruns=2))
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """Long files first; faults that must be alone last, when nobody has to stop for them."""
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec else None
+    if getattr(case, "alone", False):
+        return len(LONG) + 1
+    return LONG.index(item.path.parent.name) if item.path.parent.name in LONG else len(LONG)

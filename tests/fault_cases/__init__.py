@@ -36,7 +36,8 @@ class Case:
     severity: tuple[str, ...] = ("critical", "high", "medium")
     """What the finding's severity may be; with ``info`` for those that are never more."""
     alone: bool = False
-    """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or is measured in microseconds."""
+    """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or costs less time than the start of
+    a neighbour takes from it."""
     baseline: bool = False
     """The script is run without the fault first, and the run with it is compared with that one."""
     suite: bool = True

@@ -17,7 +17,14 @@ CASES = (
         absorbed=("IN01",),
     ),
     Case("IN07", "a disk of 4 MB/s", INPUT, {"FAULT": "storage"}, absorbed=("IN01",), needs="cgroup"),
-    Case("IN10", "a hundred tensors a batch", INPUT, {"FAULT": "many_tensors", "STEPS": 100}, absorbed=("IN01",)),
+    Case(
+        "IN10",
+        "a hundred tensors a batch",
+        INPUT,
+        {"FAULT": "many_tensors", "STEPS": 100},
+        absorbed=("IN01",),
+        alone=True,
+    ),
     Case("IN12", "no DistributedSampler", RANKS, {"FAULT": "same_data"}, rank=None, site="input_ranks.py"),
     Case("IN13", "nearly all files open", INPUT, {"FAULT": "open_files"}, title="of 200 files"),
     Case("IN14", "one long text in eight", TOKENS, {"FAULT": "padding"}, title="7[0-9] %"),
@@ -30,7 +37,13 @@ CASES = (
     ),
     Case("HO12", "a new buffer of 48 MB each step", RESOURCES, {"FAULT": "page_faults", "STEPS": 100}),
     Case(
-        "HO14", "12 threads on the cores", RESOURCES, {"FAULT": "threads"}, title="12 torch threads", absorbed=("IN04",)
+        "HO14",
+        "12 threads on the cores",
+        RESOURCES,
+        {"FAULT": "threads"},
+        title="12 torch threads",
+        absorbed=("IN04",),
+        alone=True,
     ),
 )
 

@@ -12,10 +12,12 @@ CASES = (
     Case("NU06", "the scheduler before the optimizer", ONE, {"FAULT": "scheduler_first"}, severity=("info",)),
     Case("NU07", "data that drifts away", ONE, {"FAULT": "diverge", "STEPS": 1300}, title="the loss rises"),
     Case("NU08", "a head that no loss needs", ONE, {"FAULT": "unused"}, title="pooler.weight"),
-    Case("NU09", "weights changed on one rank", RANKS, {"FAULT": "drift"}, rank=None, title="since update 50"),
-    Case("NU10", "bad labels on one of three ranks", RANKS, {"FAULT": "bad_shard", "WORLD": 3}, rank=1),
+    Case(
+        "NU09", "weights changed on one rank", RANKS, {"FAULT": "drift"}, rank=None, title="since update 50", alone=True
+    ),
+    Case("NU10", "bad labels on one of three ranks", RANKS, {"FAULT": "bad_shard", "WORLD": 3}, rank=1, alone=True),
     Case("NU11", "no zero_grad", ONE, {"FAULT": "no_zero_grad"}),
-    Case("NU12", "bf16 weights and a learning rate of 1e-6", ONE, {"FAULT": "bf16"}),
+    Case("NU12", "bf16 weights and a learning rate of 1e-6", ONE, {"FAULT": "bf16"}, alone=True),
     Case(
         "RE01",
         "a variable that the baseline was run without",
@@ -35,7 +37,7 @@ CASES = (
         baseline=True,
     ),
     Case("RE02", "a seed, and cudnn.benchmark on", ONE, {"FAULT": "benchmark"}, severity=("info",)),
-    Case("RE03", "one seed for all ranks", RANKS, {"FAULT": "same_random"}, rank=None, severity=("info",)),
+    Case("RE03", "one seed for all ranks", RANKS, {"FAULT": "same_random"}, rank=None, severity=("info",), alone=True),
 )
 
 CLEAN = (

@@ -9,6 +9,7 @@ import statistics
 import time
 import warnings
 
+import eager  # noqa: F401
 import torch
 from torch import nn
 

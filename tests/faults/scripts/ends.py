@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import eager  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

@@ -10,6 +10,7 @@ import os
 import resource
 import time
 
+import eager  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

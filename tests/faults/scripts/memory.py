@@ -6,6 +6,7 @@ Memory costs no time here, so the last line only says how many steps there were.
 import json
 import os
 
+import eager  # noqa: F401
 import torch
 from torch import nn
 

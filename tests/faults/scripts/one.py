@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 
+import eager  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset

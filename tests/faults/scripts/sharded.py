@@ -13,7 +13,7 @@ from forked import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-WORLD, SECONDS, CHECK_EVERY = 2, 12.0, 20
+WORLD, SECONDS, CHECK_EVERY = 2, 8.0, 20
 PAUSE_S = 0.02 if os.environ.get("FAULT") == "slow" else 0.0
 
 
