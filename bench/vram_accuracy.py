@@ -38,8 +38,8 @@ CACHE = Path(tempfile.gettempdir(), "gputop-vram-traces")
 
 
 def cases(folder: Path, limit: int | None) -> Iterator[Case]:
-    """Those of every CSV file of the folder that has the columns; at most ``limit`` of each."""
-    for path in sorted(folder.rglob("*.csv")):
+    """Those of every CSV file of the folder, or of the one file, that has the columns; at most ``limit`` of each."""
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.csv")):
         with path.open(encoding="utf-8", errors="replace", newline="") as lines:
             found = rows(lines)
             if found is None:
@@ -157,8 +157,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/vram_accuracy.md")
     parser.add_argument("--write-intervals", action="store_true", help="write the packaged table of intervals")
     options = parser.parse_args()
-    if not options.folder.is_dir():
-        parser.error(f"no folder {options.folder}")
+    if not options.folder.exists():
+        parser.error(f"no folder or file {options.folder}")
     tier = None if options.tier == "best" else options.tier
     if options.write_intervals and tier is None:
         parser.error("--write-intervals needs a --tier: with best each tier would speak for some of its rows only")
@@ -171,9 +171,10 @@ def main() -> None:
     if options.write:
         vram_page.write(options.tier, judged, score.runs(answers), options.limit)
     if options.json:
-        print(json.dumps({"bench": "vram_accuracy", "tier": options.tier, **judged}))
+        short = vram_page.missed(options.tier, judged, score.runs(answers))
+        print(json.dumps({"bench": "vram_accuracy", "tier": options.tier, **judged, "missed_targets": short}))
     else:
-        vram_page.show(judged, score.runs(answers) if options.groups else [])
+        vram_page.show(options.tier, judged, score.runs(answers), options.groups)
 
 
 def write_intervals(answers: list[Answer]) -> None:
