@@ -26,6 +26,16 @@ PARTS: dict[str, str] = {
     "shutdown": "from the last step to the end of the command, or to now",
 }
 """What the parts count. They add up to the session's time exactly."""
+NAMES = {
+    "init": "until the first step",
+    "first_step": "first step",
+    "restart": "restarting",
+    "lost_work": "lost work",
+    "hang": "hanging",
+    "shutdown": "after the last step",
+}
+TELLING = 0.05
+"""Of the session, from which a part is named beside the goodput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,15 @@ class Goodput:
         """Productive time / session time, 0 to 1."""
         return self.parts_ns["productive"] / self.session_ns if self.session_ns else 0.0
 
+    def told(self) -> str:
+        """``goodput of the session 71.2 % (restarting 20.4 %, lost work 5.0 %; 1 restart)``."""
+        shares = {NAMES[name]: ns / self.session_ns for name, ns in self.parts_ns.items() if name in NAMES}
+        large = sorted((name for name, share in shares.items() if share >= TELLING), key=lambda name: -shares[name])
+        said = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
+        again = f"{self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
+        beside = "; ".join(filter(None, (said, again)))
+        return f"goodput of the session {100 * self.goodput:.1f} %" + (f" ({beside})" if beside else "")
+
     @property
     def restarts(self) -> int:
         """Attempts after the first."""
@@ -50,7 +69,7 @@ class Goodput:
 
 
 def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
-    """The session so far; None before any rank has stepped."""
+    """The session so far; None before any rank has stepped, and where a clock was set back in it."""
     ranks = record.ranks()
     if not ranks:
         return None
@@ -78,6 +97,8 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
     tail = (attempts[-1][2], last)
     parts["hang"] += _length(_within(hangs, tail))
     parts["shutdown"] = last - attempts[-1][2] - _length(_within(hangs, tail))
+    if min(parts.values()) < 0 or last <= started:
+        return None
     return Goodput(last - started, parts, len(attempts), rank)
 
 

@@ -182,6 +182,11 @@ class RunSummary:
     hosts: tuple[HostSummary, ...]
     context: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def duration_s(self) -> float:
+        """From the command's start to its end or to now; 0 where the host's clock was set back meanwhile."""
+        return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

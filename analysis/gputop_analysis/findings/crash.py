@@ -96,7 +96,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         + (f" after {_at_least(view)}{step:,} steps" if step else " before its first step")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
-        _exit_advice(number, bool(killed), by_user),
+        _exit_advice(code, bool(killed), by_user, f"rank {rank} ({lost})" if lost else ""),
         rank=rank,
         proof=Proof(
             "exit code of the command",
@@ -140,7 +140,8 @@ def _signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def _exit_advice(number: int | None, out_of_memory: bool, by_user: bool) -> str:
+def _exit_advice(code: int, out_of_memory: bool, by_user: bool, lost: str) -> str:
+    number = code - 128 if 128 < code < 192 else None
     if by_user:
         return "nothing to mend: the run was stopped"
     if number == signal.SIGKILL:
@@ -154,4 +155,9 @@ def _exit_advice(number: int | None, out_of_memory: bool, by_user: bool) -> str:
         return "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or the script's own"
     if number == signal.SIGTERM:
         return "somebody asked it to end: the scheduler at its time limit, or a launcher after another rank had failed"
-    return "the script chose this code: its last lines of output say why (`gputop open` shows them)"
+    where = "the last lines of output say why (`gputop open` shows them)"
+    if lost:
+        return f"look at why {lost} went: what other ranks and the launcher say comes after it; {where}"
+    if code == 1:
+        return f"Python ends so after an error that nothing caught, unless the script chose it: {where}"
+    return f"the script chose this code: {where}"

@@ -7,7 +7,7 @@ from html import escape
 
 from gputop_analysis.html.elements import chip, tile
 from gputop_analysis.report.build import Report
-from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable
+from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable, size
 from gputop_analysis.text import duration, ms
 
 
@@ -40,7 +40,7 @@ def _first(report: Report) -> str:
 def tiles(report: Report) -> str:
     """Steps, speed and time, as large figures."""
     s = report.summary
-    seconds = ((s.ended_ns or s.now_ns) - s.started_ns) / 1e9
+    seconds = s.duration_s
     shown = [
         tile("step time, median", ms(s.step_time_p50_ms), "ms") if math.isfinite(s.step_time_p50_ms) else "",
         tile("step time, 95th percentile", ms(s.step_time_p95_ms), "ms") if math.isfinite(s.step_time_p95_ms) else "",
@@ -48,7 +48,7 @@ def tiles(report: Report) -> str:
         tile("speed", f"{s.steps_per_s:,.3g}", "steps/s") if s.steps_per_s else "",
         tile("throughput", f"{s.samples_per_s:,.0f}", "samples/s") if s.samples_per_s else "",
         tile("throughput", f"{s.tokens_per_s:,.0f}", "tokens/s") if s.tokens_per_s else "",
-        tile("ranks", f"{s.world_size}", "") if s.world_size else "",
+        tile("ranks", size(s).removesuffix(" ranks").removesuffix(" rank"), "") if s.world_size else "",
         tile("duration", duration(seconds), ""),
     ]
     return f'<div class="tiles">{"".join(shown)}</div>'

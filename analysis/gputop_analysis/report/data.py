@@ -62,7 +62,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "command": list(s.command),
         "state": s.state,
         "exit_code": s.exit_code,
-        "duration_s": ((s.ended_ns or s.now_ns) - s.started_ns) / 1e9,
+        "duration_s": s.duration_s,
         "world_size": s.world_size,
         "steps": s.steps,
         "total_steps": s.total_steps,

@@ -10,7 +10,7 @@ from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
-from gputop_analysis.report.words import balance, confidence, done, figure, ranks_to_show, recoverable, speed
+from gputop_analysis.report.words import balance, confidence, done, figure, ranks_to_show, recoverable, size, speed
 from gputop_analysis.text import duration, gib, ms
 
 RANKS_SHOWN = 32
@@ -64,8 +64,7 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- command: {code(' '.join(s.command))}"
     if report.record.manifest.recording:
         yield f"- recording: {plain(report.record.manifest.recording)}"
-    ranks = "1 rank" if s.world_size == 1 else f"{s.world_size} ranks"
-    yield f"- steps: {done(s)}, {ranks}, {duration(((s.ended_ns or s.now_ns) - s.started_ns) / 1e9)}"
+    yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
 
@@ -115,7 +114,7 @@ def _budget(report: Report) -> Iterator[str]:
     yield from _table(("line", "ms a step", "share"), rows)
     said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
     if report.goodput is not None:
-        said.append(f"goodput of the session {100 * report.goodput.goodput:.1f} %")
+        said.append(report.goodput.told())
     yield ""
     yield ", ".join([*said, f"useful compute: {plain(found.compute_anchor)}"])
 

@@ -21,6 +21,7 @@ from gputop_analysis.report.words import (
     figure,
     ranks_to_show,
     recoverable,
+    size,
     speed,
 )
 from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
@@ -75,8 +76,7 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'command':<9} {command if len(command) <= width - 10 else command[: width - 13] + '...'}"
     if report.record.manifest.recording:
         yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
-    ranks = "1 rank" if s.world_size == 1 else f"{s.world_size} ranks"
-    yield f"{'steps':<9} {done(s)}, {ranks}, {duration(((s.ended_ns or s.now_ns) - s.started_ns) / 1e9)}"
+    yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
 
@@ -106,7 +106,7 @@ def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}".rstrip()
     said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
     if report.goodput is not None:
-        said.append(f"goodput of the session {100 * report.goodput.goodput:.1f} %")
+        said.append(report.goodput.told())
     yield from textwrap.wrap(", ".join(said), width)
 
 

@@ -36,9 +36,15 @@ def done(s: RunSummary) -> str:
     return f"{s.steps:,} of {s.total_steps:,}" if s.total_steps else f"{s.steps:,}"
 
 
+def size(s: RunSummary) -> str:
+    """``8 ranks``, or ``6 of 8 ranks`` where the others wrote no step."""
+    seen = f"{len(s.ranks)} of " if 0 < len(s.ranks) < s.world_size else ""
+    return "1 rank" if s.world_size == 1 else f"{seen}{s.world_size} ranks"
+
+
 def speed(s: RunSummary) -> str:
     """``10.9 steps/s, 350 samples/s``."""
-    rates = [f"{s.steps_per_s:,.4g} steps/s"]
+    rates = [f"{s.steps_per_s:,.0f} steps/s" if s.steps_per_s >= 1000 else f"{s.steps_per_s:.4g} steps/s"]
     rates += [f"{s.samples_per_s:,.0f} samples/s"] if s.samples_per_s else []
     rates += [f"{s.tokens_per_s:,.0f} tokens/s"] if s.tokens_per_s else []
     return ", ".join(rates)
