@@ -68,7 +68,9 @@ def counts_up_to(most: int, per_node: int) -> list[int]:
     return sorted({*whole, most})
 
 
-def fewest(job: Job, wanted: Wanted, most: int, limits: Limits | None = None) -> Plan:
+def fewest(
+    job: Job, wanted: Wanted, most: int, limits: Limits | None = None, calibration: Calibration | None = None
+) -> Plan:
     """The plan on the fewest GPUs on which the job fits.
 
     Raises:
@@ -77,13 +79,20 @@ def fewest(job: Job, wanted: Wanted, most: int, limits: Limits | None = None) ->
     last: ValueError | None = None
     for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
         try:
-            return best(job, wanted, gpus, limits)
+            return best(job, wanted, gpus, limits, calibration=calibration)
         except ValueError as error:
             last = error
     raise last or NothingFits(f"nothing fits on {most} GPUs")
 
 
-def within(job: Job, wanted: Wanted, usd_per_hour: float, most: int, limits: Limits | None = None) -> Plan:
+def within(
+    job: Job,
+    wanted: Wanted,
+    usd_per_hour: float,
+    most: int,
+    limits: Limits | None = None,
+    calibration: Calibration | None = None,
+) -> Plan:
     """The fastest plan whose GPUs cost no more.
 
     Raises:
@@ -100,7 +109,7 @@ def within(job: Job, wanted: Wanted, usd_per_hour: float, most: int, limits: Lim
     plans, last = [], None
     for gpus in counts_up_to(able, cluster(wanted.gpu, able).gpus_per_node):
         try:
-            plans.append(best(job, wanted, gpus, limits))
+            plans.append(best(job, wanted, gpus, limits, calibration=calibration))
         except ValueError as error:
             last = error
     if not plans:

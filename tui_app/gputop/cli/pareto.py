@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
+from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, tell_precision, wanted_of
 
 _USAGE = "gputop pareto --model NAME --gpu NAME --gpus N [--scaling] [--json]"
 
@@ -23,12 +23,15 @@ def execute(words: list[str]) -> int:
     options = parser.parse_args(words)
     wanted, gpus = wanted_of(options, fleet_of())
     job, limits = job_of(options, gpus), limits_of(options)
+    tell_precision(wanted.gpu, job.dtype)
+    from gputop.cli.plan import calibration_of
     from gputop_analysis.planner.questions import best
 
+    known = calibration_of(options, wanted.gpu)
     try:
         if options.scaling:
-            return _scaling(job, wanted, gpus, limits, options.json)
-        plan = best(job, wanted, gpus, limits)
+            return _scaling(job, wanted, gpus, limits, known, options.json)
+        plan = best(job, wanted, gpus, limits, calibration=known)
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     from gputop.cli.plan_text import table
@@ -43,7 +46,7 @@ def execute(words: list[str]) -> int:
     return 0
 
 
-def _scaling(job: Any, wanted: Any, most: int, limits: Any, as_json: bool) -> int:
+def _scaling(job: Any, wanted: Any, most: int, limits: Any, known: Any, as_json: bool) -> int:
     """One line a number of GPUs; efficiency is tokens/s a GPU over that of the smallest number that fits."""
     from gputop_analysis.planner.choices import choice
     from gputop_analysis.planner.hardware import cluster
@@ -52,7 +55,7 @@ def _scaling(job: Any, wanted: Any, most: int, limits: Any, as_json: bool) -> in
     rows: list[dict[str, Any]] = []
     for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
         try:
-            plan = best(job, wanted, gpus, limits)
+            plan = best(job, wanted, gpus, limits, calibration=known)
         except ValueError:
             continue
         one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)

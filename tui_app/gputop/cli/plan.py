@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, wanted_of
+from gputop.cli.plan_options import (
+    PINNED,
+    add_gpus,
+    add_job,
+    add_split,
+    fleet_of,
+    job_of,
+    limits_of,
+    tell_precision,
+    wanted_of,
+)
+from gputop.cli.plan_run import against_now, calibration_by, said_now
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 
 if TYPE_CHECKING:
@@ -18,6 +30,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.search import Plan
 
 _USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   (alone: the screen)"
+PINS = (*PINNED, "zero", "schedule", "recompute", "lora", "seq", "global_batch", "optimizer")
 SERVED = ("inference-batch", "inference-streaming")
 OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
 
@@ -27,14 +40,17 @@ def execute(words: list[str]) -> int:
     options = _parser().parse_args(words)
     if not words:
         return _open_screen()
+    _check(options)
     fleet = fleet_of()
     wanted, gpus = wanted_of(options, fleet)
     workload = chosen(options, gpus)
     if workload is not None and workload.name in SERVED:
         return served(options, wanted, gpus)
     job = job_of(options, gpus)
+    tell_precision(wanted.gpu, job.dtype)
     hourly = options.budget_hourly or fleet.usd_per_hour
-    objective = options.objective or ("cost" if fleet.priority == "cost" else "throughput")
+    by_default = "budget" if options.budget_hourly else "cost" if fleet.priority == "cost" else "throughput"
+    objective = options.objective or by_default
     if workload is not None and workload.name == "rlhf":
         job = job.but(roles=workload.settings["roles"])
         return rlhf(solved(job, wanted, gpus, options, objective, hourly), options, wanted)
@@ -49,12 +65,35 @@ def execute(words: list[str]) -> int:
     from gputop.cli.report import report_width, wants_colour
 
     print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
+    if options.run and (now := said_now(options.run, plan)):
+        print("\n".join(textwrap.wrap(now, report_width())))
     if options.what_if:
         from gputop.cli.whatif_text import table
         from gputop_analysis.planner.whatif import what_if
 
         print("\n".join(["", *table(what_if(plan, plan.pick), report_width())]))
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What would be ignored is refused.
+
+    Raises:
+        CliError: a number that is none, or an option that the workload has no use for.
+    """
+    for name in ("top", "tokens", "budget_hourly"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise CliError(f"--{name.replace('_', '-')} must be above 0")
+    if options.budget_hourly and options.objective not in (None, "budget"):
+        raise CliError(f"--budget-hourly goes with --objective budget, not {options.objective}")
+    unused = {"rlhf": ("what_if", "tokens", "calibrate", "objective"), "cheapest": ("budget_hourly",)}
+    names = (
+        (*unused["rlhf"], *PINS, "budget_hourly") if options.workload in SERVED else unused.get(options.workload, ())
+    )
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise CliError(f"--{name.replace('_', '-')} has no meaning for --workload {options.workload}")
 
 
 def _open_screen() -> int:
@@ -94,14 +133,14 @@ def solved(
     """
     from gputop_analysis.planner.questions import NothingFits, best, fewest, within, would_fit
 
-    limits, calibration = limits_of(options), calibration_of(options)
+    limits, calibration = limits_of(options), calibration_of(options, wanted.gpu)
     try:
         if objective == "fewest-gpus":
-            return fewest(job, wanted, gpus, limits)
+            return fewest(job, wanted, gpus, limits, calibration)
         if objective == "budget":
             if not hourly:
                 raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
-            return within(job, wanted, hourly, gpus, limits)
+            return within(job, wanted, hourly, gpus, limits, calibration)
         return best(job, wanted, gpus, limits, objective, calibration)
     except NothingFits as error:
         would = would_fit(job, wanted, gpus, limits)
@@ -110,14 +149,14 @@ def solved(
         raise CliError(str(error)) from None
 
 
-def calibration_of(options: argparse.Namespace) -> Calibration | None:
+def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:
     """What measured runs say of the model: of a file, or the run that was named; None without them.
 
     Raises:
         CliError: the file cannot be read, or has no usable row.
     """
     if not getattr(options, "calibrate", None):
-        return _of_run(options.run) if options.run else None
+        return calibration_by(options.run, gpu) if options.run else None
     from pathlib import Path
 
     from gputop_analysis.planner.measured import from_csv
@@ -128,19 +167,6 @@ def calibration_of(options: argparse.Namespace) -> Calibration | None:
         raise CliError(f"cannot read {options.calibrate}: {getattr(error, 'strerror', None) or error}") from None
     except ValueError as error:
         raise CliError(str(error)) from None
-
-
-def _of_run(name: str) -> Calibration | None:
-    """The correction by a recorded run on GPUs; None for one without, or too short to measure."""
-    from gputop.cli.records import open_record
-    from gputop_analysis.planner.measured import from_run, measured_run
-    from gputop_analysis.view import RunView
-
-    run = measured_run(RunView(open_record(name)))
-    try:
-        return from_run(run) if run else None
-    except (ValueError, LookupError):
-        return None
 
 
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
@@ -166,6 +192,7 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "configurations": len(plan.layouts),
         "fitting": len(plan.order),
         "calibration": plan.calibration.to_json(),
+        "against_run": against_now(options.run, plan) if options.run else None,
         "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
         "strategies": rows,
         "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],

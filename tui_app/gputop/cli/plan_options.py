@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
+from gputop.cli.plan_run import gpus_of
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
@@ -22,6 +25,7 @@ SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
 DEFAULT_SEQ = 4096
+_NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp|[ehnx]dr"
 
 
 def add_job(parser: Parser) -> None:
@@ -31,7 +35,7 @@ def add_job(parser: Parser) -> None:
     parser.add_argument("--seq", type=int, metavar="TOKENS", help=f"sequence length (default {DEFAULT_SEQ})")
     parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of an optimizer step")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "fp8", "fp32"), help="of the products (default bf16)")
-    parser.add_argument("--optimizer", default="adamw", metavar="NAME", help="as gputop estimate has them")
+    parser.add_argument("--optimizer", metavar="NAME", help="as gputop estimate has them (default adamw)")
     parser.add_argument("--lora", action="store_true", help="train adapters only")
 
 
@@ -79,9 +83,19 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     if not batch:
         batch = max(1, TOKENS_A_STEP // seq // gpus) * gpus
         print(f"gputop: no --global-batch: planning for {batch} sequences of {seq} tokens a step", file=sys.stderr)
+    _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
     share = 0.01 if options.lora or (base and base.lora) else 1.0
-    return Job(model, seq, batch, dtype, options.optimizer, trainable_share=share)
+    optimizer = options.optimizer or (base.optimizer if base else "adamw")
+    return Job(model, seq, batch, dtype, optimizer, trainable_share=share)
+
+
+def _check_optimizer(name: str | None) -> None:
+    from gputop_analysis.vram.setup import OPTIMIZERS
+
+    if name is not None and name not in OPTIMIZERS:
+        near = difflib.get_close_matches(name, OPTIMIZERS, 3, 0.4) or sorted(OPTIMIZERS)
+        raise CliError(f"no optimizer {name!r}; there is {', '.join(near)}")
 
 
 def _batch_of(base: Any) -> int:
@@ -133,10 +147,11 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         CliError: neither the options nor the file say, or a number is none.
     """
     have = next((g for g in fleet.have if not options.gpu or gpu_named(options.gpu).name == g.gpu), None)
-    name = options.gpu or (have.gpu if have else None)
+    ran = gpus_of(options.run) if options.run and not options.gpu else None
+    name = options.gpu or (ran[0] if ran else have.gpu if have else None)
     if name is None:
         raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
-    gpus = options.gpus or (have.count if have else 8)
+    gpus = options.gpus or (ran[1] if ran else have.count if have else 8)
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
@@ -144,8 +159,31 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         raise CliError(f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes")
     if options.price is not None and not options.price >= 0:
         raise CliError("--price is dollars an hour of one GPU")
-    per_node = gpus // nodes if nodes else have.per_node if have and not options.gpus else 0
+    check_network(options.network)
+    per_node = gpus // nodes if nodes else have.per_node if have and not options.gpus and not ran else 0
     return _wanted(gpu_named(name).name, per_node, options.network, options.price), gpus
+
+
+def check_network(text: str) -> None:
+    """Raises CliError for a description that says neither a kind of network nor a rate."""
+    from gputop_analysis.planner.hardware import network_gbps
+
+    if (
+        text
+        and not network_gbps(text)
+        and not re.search(r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp", text.lower())
+    ):
+        raise CliError(f'--network {text!r} says no network: as "8x NDR IB", "EFA 3200 Gbps" or "4x 100G RoCE"')
+
+
+def tell_precision(name: str, dtype: str) -> None:
+    """Says on stderr what products run in where the chip does not have the type."""
+    from gputop_analysis.planner.hardware import device
+
+    chip = device(name)
+    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.peak_flops.get(kind)), "fp32")
+    if dtype != "fp32" and not chip.peak_flops.get(dtype):
+        print(f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken", file=sys.stderr)
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:

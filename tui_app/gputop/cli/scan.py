@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, rent_of
+from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of, rent_of
 
 if TYPE_CHECKING:
+    from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.space import Limits
 
 _USAGE = "gputop scan --model NAME --gpus N [--over H100 A100 ...] [--sort time|cost] [--json]"
@@ -24,9 +26,15 @@ def execute(words: list[str]) -> int:
     """Print one line a GPU."""
     parser = Parser("scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE)
     add_job(parser)
-    add_gpus(parser)
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
+    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
+    parser.add_argument(
+        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
+    )
     add_split(parser)
-    parser.add_argument("--over", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones")
+    parser.add_argument(
+        "--over", "--gpu", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones"
+    )
     parser.add_argument("--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
@@ -34,9 +42,20 @@ def execute(words: list[str]) -> int:
     gpus = options.gpus or next((group.count for group in fleet.have), 8)
     if gpus < 1:
         raise CliError("--gpus must be at least 1")
+    if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):
+        raise CliError(f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of --nodes")
+    check_network(options.network)
     names = options.over or [*dict.fromkeys([g.gpu for g in fleet.have] + list(fleet.explore))] or list(COMMON)
+    from gputop_analysis.planner.questions import Wanted
+
     job, limits = job_of(options, gpus), limits_of(options)
-    rows = [_row(job, name, gpus, limits, options.network) for name in _known(names)]
+    from gputop.cli.plan import calibration_of
+
+    per_node = gpus // options.nodes if options.nodes else 0
+    rows = [
+        _row(job, Wanted(name, per_node, options.network, rent_of(name)), gpus, limits, calibration_of(options, name))
+        for name in _known(names)
+    ]
     by_cost = (options.sort or ("cost" if fleet.priority == "cost" else "time")) == "cost"
     rows.sort(
         key=lambda row: (
@@ -55,21 +74,20 @@ def _known(names: list[str]) -> list[str]:
     return list(dict.fromkeys(gpu_named(name).name for name in names))
 
 
-def _row(job: Job, name: str, gpus: int, limits: Limits, network: str) -> dict[str, Any]:
+def _row(job: Job, wanted: Wanted, gpus: int, limits: Limits, known: Calibration | None) -> dict[str, Any]:
     from gputop_analysis.planner.choices import choice
-    from gputop_analysis.planner.questions import Wanted, best
+    from gputop_analysis.planner.questions import best
 
-    wanted = Wanted(name, 0, network, rent_of(name))
     empty = dict.fromkeys(("strategy", "step_time_s", "tokens_per_s", "mfu", "headroom_gib", "usd_per_million_tokens"))
     row: dict[str, Any] = {
-        "gpu": name,
+        "gpu": wanted.gpu,
         "gpus": gpus,
         "usd_per_gpu_hour": wanted.usd_per_gpu_hour,
         **empty,
         "reason": None,
     }
     try:
-        plan = best(job, wanted, gpus, limits)
+        plan = best(job, wanted, gpus, limits, calibration=known)
     except (ValueError, LookupError) as error:
         return row | {"reason": str(error)}
     one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)

@@ -1,0 +1,92 @@
+"""``--run RUN`` of the planner's commands: the measured run that a plan starts from."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.calibrate import Calibration
+    from gputop_analysis.planner.measured import MeasuredRun
+    from gputop_analysis.planner.search import Plan
+
+
+@lru_cache
+def measured_of(name: str) -> MeasuredRun | None:
+    """What a recorded run measured; None for one without GPUs or a known model, or too short.
+
+    Raises:
+        CliError: no such run.
+    """
+    from gputop.cli.records import open_record
+    from gputop_analysis.planner.measured import measured_run
+    from gputop_analysis.view import RunView
+
+    return measured_run(RunView(open_record(name)))
+
+
+def gpus_of(name: str) -> tuple[str, int] | None:
+    """The GPU of the run and how many; None where that is not known."""
+    from gputop_analysis.planner.hardware import device
+
+    run = measured_of(name)
+    try:
+        return (device(run.gpu).name, run.setup.parallel.world) if run else None
+    except LookupError:
+        return None
+
+
+def calibration_by(name: str, gpu: str) -> Calibration | None:
+    """The correction by a run for plans on ``gpu``; says on stderr why there is none."""
+    from gputop_analysis.planner.measured import from_run
+
+    run, own = measured_of(name), gpus_of(name)
+    if run is None or own is None:
+        print(
+            f"gputop: run {name} was not measured on a GPU of the catalog: nothing is corrected by it", file=sys.stderr
+        )
+        return None
+    if own[0] != gpu:
+        print(
+            f"gputop: run {name} was on {own[0]}, which says nothing of {gpu}: predicted uncorrected", file=sys.stderr
+        )
+        return None
+    return from_run(run)
+
+
+def _uncorrected(why: str) -> None:
+    print(f"gputop: {why}: predicted without a correction", file=sys.stderr)
+
+
+def against_now(name: str, plan: Plan) -> dict[str, Any] | None:
+    """The pick against the run as it is; None where the run was not measured."""
+    run = measured_of(name)
+    if run is None or run.setup.parallel.world < 1:
+        return None
+    tokens = run.setup.micro_batch * run.setup.accumulation * run.setup.parallel.dp * run.setup.seq
+    now = tokens / run.step_s
+    low, high = plan.interval(plan.pick)
+    speedup = plan.job.tokens / float(plan.seconds[plan.pick]) / now
+    return {
+        "run": name,
+        "gpu": run.gpu,
+        "gpus": run.setup.parallel.world,
+        "measured_step_time_s": run.step_s,
+        "measured_tokens_per_s": now,
+        "pick_speedup": speedup,
+        "pick_speedup_interval": [speedup / high, speedup / low],
+    }
+
+
+def said_now(name: str, plan: Plan) -> str:
+    """The same as a line; empty where the run was not measured."""
+    found = against_now(name, plan)
+    if found is None:
+        return ""
+    low, high = found["pick_speedup_interval"]
+    return (
+        f"run {name} measured {1e3 * found['measured_step_time_s']:,.0f} ms a step, "
+        f"{found['measured_tokens_per_s']:,.0f} tokens/s on {found['gpus']} x {found['gpu']}: "
+        f"the pick is predicted x{found['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 % of cases)"
+    )
