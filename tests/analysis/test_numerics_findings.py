@@ -230,6 +230,32 @@ def test_two_ranks_or_a_jump_on_all_of_them_name_no_rank(tmp_path):
     assert "NU10" not in found(trained(tmp_path / "b", ranks=4, bad=bad))
 
 
+def folded(path, bad=lambda rank, step: False, steps=4000, ranks=3, seed=0):
+    """Steps of 2 ms, about ten to a record, cut at other steps on each rank."""
+    build, random = Builder(path / "r"), np.random.default_rng(seed)
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks)
+        losses = 2 + 0.1 * random.standard_normal(steps) + np.array([9.0 * bad(rank, step) for step in range(steps)])
+        step = 0
+        while step < steps:
+            n = min(int(random.integers(8, 13)), steps - step)
+            part = losses[step : step + n]
+            build.step(rank, n, forward=0.8, backward=1.2, loss=float(part[-1]), loss_max=float(part.max()))
+            step += n
+    return build
+
+
+def test_the_loss_of_one_rank_stands_out_of_groups_where_steps_are_folded(tmp_path):
+    outlier = found(folded(tmp_path, bad=lambda rank, step: rank == 2 and step % 97 == 0))["NU10"]
+    assert outlier.rank == 2 and "groups of 24 steps" in outlier.title
+    assert outlier.proof.value >= 35, "each jump is in some record's largest loss"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jumps_on_all_ranks_of_folded_steps_name_no_rank(tmp_path, seed):
+    assert "NU10" not in found(folded(tmp_path, bad=lambda rank, step: step % 97 == 0, seed=seed))
+
+
 def test_a_seed_with_benchmarking_on_is_told_as_info(tmp_path):
     def flags(**given):
         return {"flags": {"seed": 3, "cudnn_benchmark": False, "deterministic": False, **given}}

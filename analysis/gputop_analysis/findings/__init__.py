@@ -41,6 +41,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     numerics_gradients,
     numerics_ranks,
     numerics_schedule,
+    numerics_shards,
     ranks,
     ranks_rotating,
     reproducibility,

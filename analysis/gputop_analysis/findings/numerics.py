@@ -185,7 +185,7 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
         series, device = view.per_rank[rank], view.device(rank)
         rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
-        loss = _largest_loss(rows)
+        loss = largest_loss(rows)
         known = np.isfinite(loss)
         last = rows["step"][known].astype(np.int64)
         folded = rows["n_steps"][known].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
@@ -203,7 +203,8 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     return first, every, mean
 
 
-def _largest_loss(rows: Array) -> Array:
+def largest_loss(rows: Array) -> Array:
+    """The largest loss of each record's steps; older records have only the last step's."""
     if "loss_max" not in (rows.dtype.names or ()):
         return rows["loss"]
     return np.fmax(rows["loss"], rows["loss_max"])

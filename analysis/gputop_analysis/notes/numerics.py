@@ -13,8 +13,9 @@ NOTES = {
         CPU,
     ),
     "NU03": Note(
-        "steps.grad_norm as clip_grad_norm_ returns it",
-        "no clipping: the norm is not computed",
+        "steps.grad_norm as clip_grad_norm_ returns it; of several steps in a record the last, or the largest if it is "
+        "four times that",
+        "no clipping: the norm is not computed; jumps of less than four times inside a record of several steps",
         "the warm-up's first steps",
         CPU,
     ),
@@ -55,8 +56,8 @@ NOTES = {
         CPU,
     ),
     "NU10": Note(
-        "steps.loss of each rank at the same step",
-        "fewer than three ranks; losses not read",
+        "steps.loss of each rank at the same step; where several steps share a record, steps.loss_max in equal groups",
+        "fewer than three ranks; losses not read; fewer than 50 steps or groups that all ranks have",
         "shards of different domains",
         CPU,
     ),

@@ -1,0 +1,163 @@
+"""Ranks whose losses differ: one stands out from the others again and again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gputop_analysis.findings.numerics import largest_loss
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.told import spread
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import picked
+from gputop_analysis.stats import mad_sigma
+from gputop_analysis.view import Array, RunView
+
+LIVE_RECORDS, MAX_RECORDS = 300, 2000
+MIN_RANKS, MIN_COMMON_STEPS = 3, 50
+OUTLIER_SIGMAS, MIN_RELATIVE, REPEATED_SHARE, MIN_OUTLIERS = 8.0, 0.2, 0.05, 5
+
+
+class Losses(NamedTuple):
+    """Losses of the same steps on all ranks, or the largest ones of the same groups of steps."""
+
+    lasts: Array
+    """Each one's last step."""
+    losses: Array
+    """Steps or groups x ranks."""
+    around: Array
+    """The same, to be compared with: of a group, the largest loss in it and in its neighbours."""
+    ranks: list[int]
+    group: int
+    """Steps in a group; 1: these are steps."""
+
+    @property
+    def unit(self) -> str:
+        """``steps`` or ``groups of 40 steps``."""
+        return "steps" if self.group == 1 else f"groups of {self.group} steps"
+
+
+@finding(
+    id="NU10",
+    name="loss of one rank stands out",
+    family="numerics",
+    cause="nan",
+    trigger="one rank's loss lies 8 robust standard deviations and 20 % above the median of three ranks or more, in 5 "
+    "% of the steps (where a record stands for several: of groups of steps, by their largest loss) and at least five, "
+    "and no other rank's does",
+    fix="look at that rank's shard; run the steps again on another GPU",
+    explains=("NU02",),
+)
+def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
+    """A bad shard, or hardware that computes wrongly."""
+    seen = _of_same_steps(view) or _of_same_groups(view)
+    if seen is None:
+        return None
+    middle = np.median(seen.around, axis=1)
+    above = seen.losses - middle[:, None]
+    far = above > MIN_RELATIVE * np.abs(middle)[:, None]
+    if far.sum(0).max() < MIN_OUTLIERS:
+        return None
+    sigma = np.median([mad_sigma(column) for column in above.T])
+    out = far & (above > OUTLIER_SIGMAS * max(float(sigma), 1e-12))
+    counts = out.sum(0)
+    worst = int(counts.argmax())
+    enough, next_most = max(MIN_OUTLIERS, REPEATED_SHARE * len(middle)), int(np.delete(counts, worst).max())
+    if counts[worst] < enough or next_most >= MIN_OUTLIERS:
+        return None
+    rank, at = seen.ranks[worst], np.flatnonzero(out[:, worst])
+    named = ", ".join(str(seen.lasts[i]) for i in at[:5]) + (" ..." if len(at) > 5 else "")
+    return spec.make(
+        "medium",
+        f"the loss of rank {rank} stands out in {counts[worst]} of {len(middle)} {seen.unit}",
+        f"{'steps' if seen.group == 1 else 'groups that end about step'} {named}: "
+        f"{'loss' if seen.group == 1 else 'largest loss'} {np.median(seen.losses[at, worst]):.4g}, "
+        f"median of {len(seen.ranks)} ranks {np.median(middle[at]):.4g}",
+        "look at that rank's shard (corrupt or other samples, labels); if its data is as the others', run these steps "
+        "again on another GPU: wrong results without an error are possible",
+        rank=rank,
+        confidence=0.7,
+        proof=_proof(seen, int(counts[worst]), enough, float(sigma), next_most),
+    )
+
+
+def _proof(seen: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
+    column = "steps.loss" if seen.group == 1 else "steps.loss_max"
+    return Proof(
+        f"{seen.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above the ranks' median",
+        count,
+        float(enough),
+        seen.unit,
+        "standard deviation = median over ranks of 1.4826 x median absolute deviation of loss - median of the ranks",
+        (
+            Input("standard deviation", sigma, "", f"{column} of {len(seen.ranks)} ranks"),
+            Input(f"{seen.unit} that all ranks have", len(seen.lasts), "", "steps.step"),
+            Input("next rank", next_most, seen.unit, "the rank with the next most"),
+        ),
+    )
+
+
+def _of_same_steps(view: RunView) -> Losses | None:
+    """Steps whose own loss is known on every rank."""
+    ranks = spread(view.ranks)
+    if len(ranks) < MIN_RANKS:
+        return None
+    known: list[tuple[Array, Array]] = []
+    for rank in ranks:
+        rows = _newest(view, rank)
+        finite = np.isfinite(rows["loss"])
+        known.append((rows["step"][finite], rows["loss"][finite]))
+    common = known[0][0]
+    for steps, _ in known[1:]:
+        if not np.array_equal(common, steps):
+            common = np.intersect1d(common, steps)
+    if len(common) < MIN_COMMON_STEPS:
+        return None
+    columns = [losses[np.searchsorted(steps, common)] for steps, losses in known]
+    losses = np.stack(columns, axis=1).astype(np.float64)
+    return Losses(common, losses, losses, ranks, 1)
+
+
+def _of_same_groups(view: RunView) -> Losses | None:
+    """The largest loss of equal groups of steps, where each rank folds other steps into its records.
+
+    A record counts for the group of its last step, although some of its steps may lie in the group before: so the
+    others are looked at with their neighbours, and a jump on all ranks never makes one of them stand out.
+    """
+    ranks = spread(view.ranks)
+    tables = [_newest(view, rank) for rank in ranks]
+    if len(ranks) < MIN_RANKS or any(not len(rows) or "loss_max" not in (rows.dtype.names or ()) for rows in tables):
+        return None
+    tables = [picked(rows, np.isfinite(largest_loss(rows))) for rows in tables]
+    if min(len(rows) for rows in tables) < MIN_COMMON_STEPS:
+        return None
+    group = 2 * max(int(np.quantile(rows["n_steps"], 0.95)) for rows in tables)
+    first, last = max(int(rows["step"][0]) for rows in tables), min(int(rows["step"][-1]) for rows in tables)
+    count = (last - first) // group
+    if count < MIN_COMMON_STEPS:
+        return None
+    losses = np.stack([_largest_by_group(rows, first, group, count) for rows in tables], axis=1)
+    edge = np.full((1, len(ranks)), -np.inf)
+    around = np.maximum(losses, np.maximum(np.vstack([edge, losses[:-1]]), np.vstack([losses[1:], edge])))
+    lasts = first + group * np.arange(1, count + 1) - 1
+    whole = np.isfinite(losses).all(axis=1)
+    if whole.sum() < MIN_COMMON_STEPS:
+        return None
+    return Losses(lasts[whole], losses[whole], around[whole], ranks, group)
+
+
+def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:
+    """The largest loss of each group; minus infinity for one without a record."""
+    at = (rows["step"].astype(np.int64) - first) // group
+    inside = (at >= 0) & (at < count)
+    largest = np.full(count, -np.inf)
+    np.maximum.at(largest, at[inside], largest_loss(rows)[inside])
+    return largest
+
+
+def _newest(view: RunView, rank: int) -> Array:
+    """The newest records of the rank's last process that have a loss: the device's where it read it there."""
+    series, late = view.per_rank[rank], view.device(rank)
+    rows = late if len(late) and np.isfinite(late["loss"]).any() else series.rows[series.attempt_start :]
+    return rows[-(LIVE_RECORDS if view.live else MAX_RECORDS) :]
