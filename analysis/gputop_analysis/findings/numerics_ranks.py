@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
