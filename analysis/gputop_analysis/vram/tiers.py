@@ -189,6 +189,8 @@ def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
     unchanged = cache(lambda tier: solve(setup, tier).reserved)
 
     def changed_reserved(changed: Setup) -> int:
+        if changed == setup:
+            return reserved
         by_profile = _profile_reserved(changed) if covered else None
         tier = "formula" if by_profile is None else "profile"
         found = solve(changed, tier).reserved if by_profile is None else by_profile

@@ -112,8 +112,8 @@ class _Made:
         self.source = source
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.rows: list[Ints] = [np.zeros(1, dtype=np.int64)]
-        self.own: dict[int, tuple[str, str]] = {}
-        """Kind and category of what the optimizer made."""
+        self.own: list[tuple[Ints, list[str], str]] = []
+        """What the optimizer made: the storages, the kind of each, their category."""
         self.events: list[Ints] = []
         self.marks: list[tuple[int, str, int]] = []
         self.count = 0
@@ -123,7 +123,10 @@ class _Made:
 
     def forget(self, kept: npt.NDArray[np.int32]) -> None:
         """Before the same events are played again: what is not among ``kept`` is made anew."""
-        self.number[~np.isin(np.arange(len(self.number)), kept)] = 0
+        number = np.zeros_like(self.number)
+        kept = kept[kept > 0]
+        number[kept] = self.number[kept]
+        self.number = number
 
     def play(self, start: int, end: int, step: int) -> None:
         """Events ``start`` to ``end`` of the source, with its marks."""
@@ -143,7 +146,7 @@ class _Made:
     def make(self, wanted: list[tuple[int, str]], category: str) -> Ints:
         """New storages for (the gradient of a parameter, how large); returns their numbers."""
         numbers = self._storages(np.array([row for row, _ in wanted], dtype=np.int64))
-        self.own.update((int(number), (kind, category)) for number, (_, kind) in zip(numbers, wanted, strict=True))
+        self.own.append((numbers, [kind for _, kind in wanted], category))
         self._events(numbers)
         return numbers
 
@@ -154,9 +157,12 @@ class _Made:
     def course(self) -> Course:
         rows, source = np.concatenate(self.rows), self.source
         category, operator = source.category[rows], source.operator[rows]
-        for number, (_, name) in self.own.items():
-            category[number] = self.strings.index(name)
-            operator[number] = len(self.strings) - 1
+        kinds: dict[str, list[Ints]] = {}
+        for numbers, names, made in self.own:
+            category[numbers] = self.strings.index(made)
+            operator[numbers] = len(self.strings) - 1
+            for kind in set(names):
+                kinds.setdefault(kind, []).append(numbers[[name == kind for name in names]])
         log = replace(
             source,
             bytes=source.bytes[rows],
@@ -169,10 +175,7 @@ class _Made:
             marks=tuple(self.marks),
             strings=tuple(self.strings),
         )
-        kinds: dict[str, list[int]] = {}
-        for number, (kind, _) in self.own.items():
-            kinds.setdefault(kind, []).append(number)
-        return Course(log, {kind: np.array(numbers, dtype=np.int64) for kind, numbers in kinds.items()})
+        return Course(log, {kind: np.concatenate(numbers) for kind, numbers in kinds.items()})
 
     def _renumbered(self, start: int, end: int, step: int) -> Ints:
         inside = ((at, phase) for at, phase, _ in self.source.marks if start <= at < end and phase != "optimizer")

@@ -1,5 +1,8 @@
 """Event profiles in one packaged archive: an index, and a small JSON document for each.
 
+The archive begins with eight digits, the length of the index. The index and each document are compressed by zlib; the
+index tells where a document lies after it. A ZIP file would do, but its module takes longer to load than a profile.
+
 ``{"terms": [[numerator, denominator, [dimension, ...]], ...], "strings": [...], "storages": [...], "events": [...],
 "marks": [...], "layers": n}``: ``storages`` has the columns of an event log, with indices into ``terms`` for sizes; an
 event 0 allocates the next storage, ``k`` frees the one made ``k`` allocations ago. The rest is as in an event log.
@@ -8,10 +11,9 @@ event 0 allocates the next storage, ``k`` frees the one made ``k`` allocations a
 from __future__ import annotations
 
 import json
+import zlib
 from functools import cache
-from io import BytesIO
 from typing import Any, NamedTuple
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
 
@@ -19,10 +21,9 @@ from gputop_analysis import data
 from gputop_analysis.vram.eventlog import EventLog, parse
 from gputop_analysis.vram.profiles.recognise import Term
 
-ARCHIVE = "vram_profiles.zip"
-INDEX = "index.json"
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
-"""The time of every member, so that equal profiles make equal archives."""
+ARCHIVE = "vram_profiles.bin"
+_LENGTH = 8
+"""Digits of the length of the index."""
 
 
 class Profile(NamedTuple):
@@ -35,16 +36,22 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: members by the name of the variant; ``versions``: of what they were made with."""
+    """``profiles``: [start, end] in the archive by the name of the variant; ``versions``: of what they were made with."""
     archive = _archive()
-    return json.loads(archive.read(INDEX)) if archive is not None else {"profiles": {}, "versions": {}}
+    return (
+        json.loads(zlib.decompress(archive[_LENGTH : _start(archive)])) if archive else {"profiles": {}, "versions": {}}
+    )
 
 
 @cache
 def load(variant: str) -> Profile | None:
     """The profile of that name; None where there is none."""
-    archive, member = _archive(), index()["profiles"].get(variant)
-    return decode(json.loads(archive.read(member))) if archive is not None and member else None
+    place = index()["profiles"].get(variant)
+    if place is None:
+        return None
+    archive = _archive()
+    start, end = (_start(archive) + at for at in place)
+    return decode(json.loads(zlib.decompress(archive[start:end])))
 
 
 def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
@@ -83,21 +90,26 @@ def decode(document: dict[str, Any]) -> Profile:
 
 
 def pack(profiles: dict[str, dict[str, Any]], versions: dict[str, str]) -> bytes:
-    """The archive of encoded profiles; equal ones share a member."""
-    members: dict[str, str] = {}
-    names: dict[str, str] = {}
+    """The archive of encoded profiles; equal ones share a document."""
+    places: dict[str, tuple[int, int]] = {}
+    names: dict[str, tuple[int, int]] = {}
+    body = b""
     for variant, document in sorted(profiles.items()):
         text = json.dumps(document, separators=(",", ":"))
-        names[variant] = members.setdefault(text, f"{len(members)}.json")
-    buffer = BytesIO()
-    with ZipFile(buffer, "w") as archive:
-        about = json.dumps({"versions": versions, "profiles": names}, separators=(",", ":"))
-        for name, text in ((INDEX, about), *((name, text) for text, name in members.items())):
-            archive.writestr(ZipInfo(name, _LONG_AGO), text, ZIP_DEFLATED, 9)
-    return buffer.getvalue()
+        if text not in places:
+            packed = zlib.compress(text.encode(), 9)
+            places[text] = (len(body), len(body) + len(packed))
+            body += packed
+        names[variant] = places[text]
+    about = zlib.compress(json.dumps({"versions": versions, "profiles": names}, separators=(",", ":")).encode(), 9)
+    return f"{len(about):0{_LENGTH}}".encode() + about + body
+
+
+def _start(archive: bytes) -> int:
+    """Where the first document begins."""
+    return _LENGTH + int(archive[:_LENGTH])
 
 
 @cache
-def _archive() -> ZipFile | None:
-    packaged = data.read(ARCHIVE)
-    return ZipFile(BytesIO(packaged)) if packaged else None
+def _archive() -> bytes:
+    return data.read(ARCHIVE) or b""
