@@ -36,11 +36,12 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: [start, end] in the archive by the name of the variant; ``versions``: of what they were made with."""
+    """``profiles``: [start, end] by the name of the variant, from the first document on; ``versions``: of what they were
+    made with."""
     archive = _archive()
-    return (
-        json.loads(zlib.decompress(archive[_LENGTH : _start(archive)])) if archive else {"profiles": {}, "versions": {}}
-    )
+    if not archive:
+        return {"profiles": {}, "versions": {}}
+    return json.loads(zlib.decompress(archive[_LENGTH : _start(archive)]))
 
 
 @cache
