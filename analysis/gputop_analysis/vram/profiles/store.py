@@ -36,8 +36,8 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: [start, end] by the name of the variant, from the first document on; ``versions``: of what they were
-    made with."""
+    """``profiles``: [start, end] by the name of the variant, counted from the first document; ``versions``: of what they
+    were made with."""
     archive = _archive()
     if not archive:
         return {"profiles": {}, "versions": {}}
