@@ -36,8 +36,7 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: [start, end] by the name of the variant, counted from the first document; ``versions``: of what they
-    were made with."""
+    """``profiles``: [start, end] by name, from the first document on; ``versions``: of what they were made with."""
     archive = _archive()
     if not archive:
         return {"profiles": {}, "versions": {}}
