@@ -103,7 +103,9 @@ def _shape(cells: Mapping[str, str]) -> ModelShape:
 def _rows(file: Path) -> Iterator[dict[str, str]]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
+            head = lines.readline()
+            lines.seek(0)
+            reader = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
             if not reader.fieldnames:
                 raise CliError(
                     f"{file} is empty: its first line must name the columns, for example model,seq,micro_batch"
