@@ -45,7 +45,9 @@ REASONS = {
     "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time "
     "computed the loss in 16 bits; fused Triton kernels whose own memory no source "
     "states. On a full GPU the driver's view lies anywhere between what is needed and what is "
-    "there.",
+    "there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the "
+    "allocator's cache is likely in the driver's view of those runs, 2 to 4 GiB above the "
+    "estimate; what is allocated agrees.",
     "litgpt": "bitsandbytes 0.41 kept the inputs of 4-bit layers, which later versions do not; the "
     "peaks of its multi-GPU runs are as high as on one GPU, so they seem to be those of "
     "loading; some full runs need less than the optimizer that is named.",
