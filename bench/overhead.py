@@ -372,8 +372,9 @@ class Booking:
             self.lane.settle = self.original
 
     def timed(self, end_ns: int = 0) -> None:
-        self.steps += len(self.lane.sizes)
-        self.thin += sum(len(times) // 3 for is_thin, times, _ in self.lane.segments if is_thin)
+        self.steps += self.lane.whole_steps()
+        open_too = [(self.lane.L.thin, self.lane.marks, None)]
+        self.thin += sum(len(times) // 3 for is_thin, times, _ in self.lane.segments + open_too if is_thin)
         began, began_cpu = time.perf_counter(), time.thread_time()
         self.original(end_ns)
         self.cpu += time.thread_time() - began_cpu

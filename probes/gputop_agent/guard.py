@@ -39,6 +39,13 @@ def failed(where):
 
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
+    if L.thin:
+        from . import thin
+
+        try:
+            thin.bypass(False)
+        except Exception:
+            pass
     S.thread_ident = L.ident = SWITCHED_OFF
     L.until_ns = L.settle_ns = 0
     L.thin = L.sampling = False

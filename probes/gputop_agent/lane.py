@@ -51,7 +51,9 @@ def may_begin():
 
 def begin(now_ns, iterator_id):
     """The fetch that begins now is the first that is only noted."""
-    L.ident, L.iterator_id, L.probing, L.most = S.thread_ident, iterator_id, F.probing, 0
+    if iterator_id != L.iterator_id:
+        L.most = 0
+    L.ident, L.iterator_id, L.probing = S.thread_ident, iterator_id, F.probing
     L.until_ns = L.record_ns = F.began_ns + FOLD_NS
     at_once = S.world_size > 1 or S.step < EARLY_STEPS  # ranks are compared by the last step that each has told of
     L.settle_ns = now_ns + (FOLD_NS if at_once else BULK_NS)
@@ -72,7 +74,7 @@ def cut(now_ns):
         L.record_ns = now_ns + FOLD_NS
     L.until_ns = L.record_ns
     if L.sampling:
-        thin.turn(now_ns, ended)
+        thin.turn()
     return True
 
 
@@ -97,7 +99,13 @@ def phase(frame=None):
 
 def step():
     """Index of the step being timed."""
-    return S.step + max(0, len(sizes) - 1)
+    return S.step + whole_steps(1)
+
+
+def whole_steps(besides=0):
+    """How many steps have been noted, without so many of the present one's marks."""
+    ended = sum(len(times) // (thin.STRIDE if is_thin else 8) for is_thin, times, _ in segments)
+    return ended + max(0, len(marks) - besides) // (thin.STRIDE if L.thin else 8)
 
 
 def leave():
@@ -124,9 +132,11 @@ def settle(end_ns=0):
     now = thin.reading(monotonic_ns()) if any(is_thin for is_thin, _, _ in ended) else None
     noted = Noted(batch.count_noted(sizes), losses[:], cpu_marks[:], pauses[:])
     reset()
+    thin.T.sizes.extend(noted.sizes[-thin.KNOWN_SIZES :])
     S.last_ns, before = ended[0][1][0], thin.T.began
     _note_lr()
     L.settling = True
+    final = max((i for i, (_, span, _) in enumerate(ended) if len(span) > 1), default=0)
     try:
         for i, (is_thin, span, reading) in enumerate(ended):
             last = i + 1 == len(ended)
@@ -135,14 +145,14 @@ def settle(end_ns=0):
             paused_ns, cpu_ns = noted.book_pauses(i), reading[1] if reading else -1
             if is_thin:
                 after = next((one for _, _, one in ended[i:] if one), now)
-                thin.book(
-                    span, noted, (before, after), paused_ns, cpu_ns, updates if last else len(span) // thin.STRIDE
-                )
+                thin.book(span, noted, (before, after), paused_ns, i == final, updates if last else len(span))
             elif len(span) > 1:
-                _book_many(span, noted, cpu_ns)
+                _book_many(span, noted, cpu_ns, reading is not None or i == final)
             if reading:
                 thin.learn_cpu(before, reading)
                 before = reading
+        if now:
+            thin.learn_cpu(thin.T.began, now)
         if updates != whole and (was_thin, updates, len(times) % stride) != (True, whole + 1, 0):
             L.from_step = S.step + PAUSE_STEPS
             thin.put_off()
@@ -199,10 +209,11 @@ def reset():
     """Forget what was noted, also in a forked child."""
     if L.thin:
         thin.bypass(False)
+    L.most -= len(sizes)
     del marks[:], segments[:], sizes[:], losses[:], cpu_marks[:], pauses[:]
 
 
-def _book_many(times, noted, cpu_ns):
+def _book_many(times, noted, cpu_ns, may_end):
     """Book whole steps at once: what ``_replay`` and ``steps.close`` would book, summed up.
 
     ``cpu_ns`` is the thread's CPU time at their end where a record ends there, else -1.
@@ -223,7 +234,7 @@ def _book_many(times, noted, cpu_ns):
     count_steps(n, batches)
     S.last_ns = ends[-1]
     C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + n - 1
-    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values, cpu_ns)
+    steps.close_many(n, max(map(sub, ends, [F.end_ns, *ends])), values, cpu_ns, 1, may_end)
 
 
 def count_steps(n, batches):

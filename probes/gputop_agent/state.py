@@ -92,6 +92,7 @@ class Lane:
         "thin",
         "thin_from",
         "until_ns",
+        "vary",
         "version",
     )
 
@@ -119,6 +120,7 @@ class Lane:
         self.thin = False  # the present step is one
         self.sampling = False  # most steps of the present records are thin
         self.thin_from = 500  # not before this step
+        self.vary = False  # batches differ in size, so that each leaves its shape
         self.version = 0  # of a trained parameter when the present stretch of steps began
         self.delta = 0  # by so much an update raises it; 0: not known
 

@@ -98,11 +98,11 @@ def close(now_ns, upto=None):
     S.step = step + 1
 
 
-def close_many(n, wall_max_ns, losses, cpu_ns, every=1):
+def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
     """``n`` plain steps have ended, the last at ``S.last_ns``. All their time is booked.
 
     ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known. ``losses`` are those of
-    the first step and of each ``every``-th after it.
+    the first step and of each ``every``-th after it. ``may_end``: a record that is full ends here.
     """
     first = S.step
     with S.lock:
@@ -119,7 +119,7 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1):
         F.cpu_cut_ns = cpu_ns
         if F.probing:
             F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
-        if F.end_ns - F.began_ns >= FOLD_NS:
+        if may_end and F.end_ns - F.began_ns >= FOLD_NS:
             _emit()
         F.cpu_cut_ns = -1
     S.step = first + n

@@ -26,19 +26,19 @@ from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
 
 try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # not Linux
-    getrusage: Any = None
-    RUSAGE_THREAD = 0
+    import resource
+except ImportError:  # not Unix
+    resource: Any = None
 
 STRIDE = 3  # marks of a thin step
 SHORT_NS = steps.FOLD_NS // (steps.MAX_PROBED_STEPS + 1)  # of longer steps the CPU time is told too
-LOSS_EVERY = 4  # of a stretch of thin steps the first leaves its loss, and each fourth after it
+LOSS_EVERY = 8  # of a stretch of thin steps the first leaves its loss, and each eighth after it
 CALM_STEPS = 500  # plain steps before the first thin one
 CALM_TIMES = 4
-LOOK_STEPS, MAX_ENOUGH = 200, 64
+LOOK_STEPS, MAX_LOOKED, LOOKED_SHARE = 100, 1000, 8
 EXCESS_TIMES, EXCESS_NS = 2, 100_000  # a step sticks out that took so many times the usual and so much more
-KNOWN_STRETCHES = 9
+KNOWN_STRETCHES, KNOWN_SIZES = 9, 20
+_WHO = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
 _PARTS = (OTHER, FORWARD, BACKWARD, OPTIMIZER)  # what the time after a fetch is divided into
 
 
@@ -52,8 +52,11 @@ class Thin:
         self.began: Any = (0, 0, 0, 0)  # ``reading`` when the lane began
         self.last_event = 0  # the step at which something came out of turn last
         self.last_excess = 0  # the step at which a thin one stuck out last
-        self.excesses, self.enough = 0, 1  # since the last look, and so many make the next one
+        self.looked = 0  # steps that were taken apart because of it, and nothing came
         self.random = 1
+        self.sizes = deque(maxlen=KNOWN_SIZES)  # ``(samples, tokens)`` of the last batches that were counted
+        self.size = (0, 0)  # the usual one of them
+        self.short: Any = None  # the size of an epoch's last batch, while that is booked
 
     def usual(self):
         """Nanoseconds of ``_PARTS`` in a usual step: medians, so that one that was interrupted does not count."""
@@ -61,6 +64,7 @@ class Thin:
 
 
 T = Thin()
+hooked: Any = []  # modules whose hooks can be bypassed
 
 
 def begin(now_ns):
@@ -76,29 +80,26 @@ def begin(now_ns):
     )
     if L.sampling:
         L.probing = False
-        turn(now_ns, True)
-
-
-def turn(now_ns, record_begins):
-    """A stretch of thin steps begins, or the step in a record that is taken apart."""
-    if not record_begins and L.thin:
-        bypass(False)
-        L.until_ns = 0  # for one step
-        return
-    if not L.thin:
-        bypass(True)
-    if record_begins:
+        T.size = max(T.sizes, key=T.sizes.count)
+        L.vary = len(T.sizes) - T.sizes.count(T.size) > 1  # an epoch's last batch may be smaller
+        L.record_ns = L.settle_ns  # records are longer: each costs as much as many thin steps
         T.random = (T.random * 1103515245 + 12345) & 0x7FFFFFFF
         L.until_ns = now_ns + (L.record_ns - now_ns) * T.random // 0x90000000
+        bypass(True)
+
+
+def turn():
+    """The step begins that is taken apart, or it has ended and thin ones follow."""
+    if L.thin:
+        L.until_ns = 0  # for one step
+    bypass(not L.thin)
 
 
 def bypass(on):
     """Take the hooks out of the way of thin steps, or put them back."""
-    from .hooks import forward, optimizer
-
     L.thin = on
-    forward.bypass(on)
-    optimizer.bypass(on)
+    for hook in hooked:
+        hook.bypass(on)
 
 
 def in_order(noted):
@@ -127,25 +128,25 @@ def put_off():
     """Something happened that thin steps would not have told: wait for a longer stretch of plain ones."""
     L.thin_from = S.step + max(CALM_STEPS, CALM_TIMES * (S.step - T.last_event))
     T.last_event = S.step
-    T.excesses, T.enough = 0, 1
+    T.looked = 0
 
 
 def look():
     """A thin step stuck out: take steps apart for as long as it may take to come again.
 
-    Looks that find nothing get rarer, since a virtual machine that loses its core looks like a thread that computes.
+    Looks that find nothing have a limit, since a virtual machine that loses its core looks like a thread that computes.
     """
-    distance, T.last_excess = S.step - T.last_excess, S.step
-    T.excesses += 1
-    if T.excesses >= T.enough:
-        T.excesses, T.enough = 0, min(2 * T.enough, MAX_ENOUGH)
-        L.thin_from = max(L.thin_from, S.step + max(LOOK_STEPS, distance * 5 // 4))
+    wanted = max(LOOK_STEPS, (S.step - T.last_excess) * 5 // 4)
+    T.last_excess = S.step
+    if S.step + wanted > L.thin_from and T.looked + wanted <= MAX_LOOKED + S.step // LOOKED_SHARE:
+        T.looked += S.step + wanted - max(S.step, L.thin_from)
+        L.thin_from = S.step + wanted
 
 
 def reading(now_ns):
     """``(now, the thread's CPU time, how often it gave the core away, steps until now)``."""
-    gave_away = getrusage(RUSAGE_THREAD).ru_nvcsw if getrusage else 0
-    return now_ns, thread_time_ns(), gave_away, S.step + len(lane.sizes)
+    gave_away = resource.getrusage(_WHO).ru_nvcsw if _WHO is not None else 0
+    return now_ns, thread_time_ns(), gave_away, S.step + lane.whole_steps()
 
 
 def learn(n, wall_ns, *parts_ns):
@@ -154,17 +155,20 @@ def learn(n, wall_ns, *parts_ns):
     T.known.append([part // n for part in parts_ns])
 
 
-def book(times, noted, span, paused_ns, cpu_ns, updates):
+def book(times, noted, span, paused_ns, is_last, updates):
     """Book a stretch of whole thin steps.
 
-    ``span`` are the readings at the ends of the record that it lies in, ``paused_ns`` is the garbage collector's time
-    and ``cpu_ns`` as in ``lane._book_many``. Where there were fewer ``updates`` than steps, those that had none are
+    ``span`` are the readings at the ends of the record that it lies in, ``paused_ns`` is the garbage collector's time;
+    ``is_last``: no step follows it. Where there were fewer ``updates`` than steps, those that had none are
     micro-batches of the last one.
     """
     n = len(times) // STRIDE
     if not n:
         return
-    batches, losses = noted.take(n, (n + LOSS_EVERY - 1) // LOSS_EVERY)
+    batches, losses = noted.take(n if L.vary else 0, (n + LOSS_EVERY - 1) // LOSS_EVERY)
+    batches = batches or [T.size] * n
+    if is_last and T.short and not L.vary:
+        batches[-1] = T.short
     fetched, ends = times[1::STRIDE], times[STRIDE::STRIDE]
     totals[DATA] += sum(fetched) - sum(times[: STRIDE * n : STRIDE])
     _divide(list(map(sub, ends, fetched)), span, paused_ns)
@@ -175,7 +179,7 @@ def book(times, noted, span, paused_ns, cpu_ns, updates):
     if updates:
         C.last_fetch_step = events.known_optimizers[L.optimizer_id] = S.step + updates - 1
         longest = max(map(sub, ends, [steps.F.end_ns, *ends]))
-        steps.close_many(updates, longest, losses, cpu_ns, LOSS_EVERY)
+        steps.close_many(updates, longest, losses, -1, LOSS_EVERY, is_last)
     else:
         C.forwards = C.backwards = sentinel.unseen = n
 
@@ -197,6 +201,16 @@ def _divide(rests, span, paused_ns):
         totals[phase] += spent
 
 
+def epoch_ends():
+    """The fetch that was going on found no more batches: the last one may have been smaller, where the loader says."""
+    loader, (samples, tokens) = C.loader or {}, T.size
+    length, most = loader.get("dataset_length"), loader.get("batch_size")
+    T.short = None
+    if type(length) is int and type(most) is int and most == samples and length % most:
+        if loader.get("length") == -(-length // most):  # none is dropped, and the sampler leaves none out
+            T.short = length % most, tokens * (length % most) // most
+
+
 def learn_cpu(began, ended):
     """A record has ended; both are readings."""
     if ended[3] > began[3]:
@@ -216,7 +230,7 @@ def replay(times, noted, updated):
     lane._book(DATA, times[1])
     C.last_fetch_step = S.step
     C.forwards = 1
-    samples, tokens = noted.sizes[0]
+    samples, tokens = noted.sizes[0] if L.vary else T.size
     if len(times) == 2:
         C.samples, C.tokens, C.data_ns, C.unsure = samples, tokens, times[1] - times[0], True
         return None

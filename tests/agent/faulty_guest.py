@@ -181,9 +181,11 @@ def code_of(function, path):
 
 def look_early():
     """Let the rare looks and the fast lane fall into these few steps."""
-    from gputop_agent import checkup, growth, lane
+    from gputop_agent import checkup, growth, lane, thin
 
-    lane.PAUSE_STEPS = 12
+    lane.PAUSE_STEPS, lane.EARLY_STEPS, lane.FOLD_NS, lane.BULK_NS = 12, 0, 1_000_000, 4_000_000
+    lane.L.thin_from = thin.CALM_STEPS = 0
+    thin.SHORT_NS = 1_000_000_000
     checkup.K.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
 
 

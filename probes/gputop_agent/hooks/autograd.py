@@ -17,6 +17,8 @@ from . import optimizer
 _compiling: Any = None
 dispatch_modes: Any = None
 tensor_type: Any = None
+_wrappers: Any = []  # of ``torch.autograd.backward``: the one that does all, the one for thin steps
+_LOSS_MARKS = thin.STRIDE * thin.LOSS_EVERY
 
 
 def install(torch):
@@ -26,8 +28,36 @@ def install(torch):
     tensor_type = torch.Tensor
     dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
-    guard.patch(autograd, "backward", _timed_backward(autograd.backward))
+    original, full = autograd.backward, _timed_backward(autograd.backward)
+    _wrappers[:] = full, _noting_backward(original, full)
+    guard.patch(autograd, "backward", full)
     guard.patch(autograd, "grad", guard.around(autograd.grad, before_grad, after_grad, activation.before_training))
+
+
+def bypass(on):
+    """Put the wrapper for thin steps in the place of the other one, or that back, unless somebody else's lies there."""
+    autograd = S.torch.autograd
+    old, new = _wrappers if on else reversed(_wrappers)
+    if autograd.backward is old:
+        autograd.backward = new
+
+
+def _noting_backward(original, full):
+    """What a thin step needs of ``full``: that a backward begins. What is out of turn, or has its loss read, is its."""
+
+    def wrapper(*args, **kwargs):
+        turn = 0
+        try:
+            turn = len(marks) % _LOSS_MARKS
+            if turn % 3 == 2 and turn != 2:
+                L.note(0)
+            else:
+                turn = 0
+        except Exception:
+            guard.failed("backward")
+        return original(*args, **kwargs) if turn else full(*args, **kwargs)
+
+    return guard.dress(wrapper, original)
 
 
 def _timed_backward(original):
@@ -130,7 +160,7 @@ def _in_thin_step(args, kwargs):
     """Note that the step's backward begins; None, or the token of ``before_backward`` if it is none in turn."""
     noted = len(marks)
     if noted % thin.STRIDE == 2:
-        if noted & 3 != 2:  # three marks a step: the first loss is read and each fourth after it
+        if noted % _LOSS_MARKS != 2:
             L.note(0)
             return None
         value = _value(args)

@@ -6,7 +6,7 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps
+from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps, thin
 from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, sizes
@@ -83,7 +83,9 @@ def _timed_next(original):
                 try:
                     turn, shape = len(L.marks), None
                     turn = turn % 3 if L.thin else turn & 7
-                    if type(result) is L.batch_type and len(sizes) < L.most:
+                    if L.thin and not L.vary:
+                        shape = turn == 1 and result is not None
+                    elif type(result) is L.batch_type and len(sizes) < L.most:
                         try:
                             value: Any = result
                             for get, key in L.path:
@@ -91,14 +93,18 @@ def _timed_next(original):
                             shape = value.shape
                         except Exception:  # another structure under the same type
                             pass
-                    if shape and turn == 1:
+                    if shape is True:
+                        L.note(L.now())
+                    elif shape and turn == 1:
                         sizes.append(shape)
                         L.note(L.now())
                     elif turn == 1 and lane.note_batch(result):
                         L.note(L.now())
                     else:
                         if result is None:  # the end of an epoch is nothing out of turn
+                            thin.epoch_ends()
                             lane.settle()
+                            thin.T.short = None
                         else:
                             lane.leave()
                         after_fetch((0, L.booked, True), (self,), result)
