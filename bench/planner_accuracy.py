@@ -69,12 +69,33 @@ def score(path: Path, half: str = "") -> dict[str, Any]:
 @lru_cache
 def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
     """Rows of a file, what is said of those that can be predicted, and why others cannot; 0 rows of another kind."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        try:
+            rows = [_plain(row) for row in csv.DictReader(file)]
+        except csv.Error:
+            return 0, [], Counter()
     if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
         return 0, [], Counter()
     cases, skipped = _read(rows)
-    return len(rows), answers(cases), skipped
+    try:
+        return len(rows), answers(cases), skipped
+    except Exception:  # one row of a kind that was not thought of must not take the others with it
+        return len(rows), _one_by_one(cases, skipped), skipped
+
+
+def _plain(row: dict[str | None, Any]) -> dict[str, str]:
+    """Names without blanks and capitals, values as text; what stands beyond the last column is left out."""
+    return {key.strip().lower(): value.strip() if isinstance(value, str) else "" for key, value in row.items() if key}
+
+
+def _one_by_one(cases: list[Case], skipped: Counter[str]) -> list[Answer]:
+    found: list[Answer] = []
+    for case in cases:
+        try:
+            found += answers([case])
+        except Exception as error:
+            skipped[f"its prediction failed: {type(error).__name__}: {error}"] += 1
+    return found
 
 
 def _read(rows: list[dict[str, str]]) -> tuple[list[Case], Counter[str]]:
@@ -84,6 +105,8 @@ def _read(rows: list[dict[str, str]]) -> tuple[list[Case], Counter[str]]:
             cases.append(read(row))
         except Unreadable as reason:
             skipped[str(reason)] += 1
+        except Exception as error:
+            skipped[f"it cannot be read: {type(error).__name__}: {error}"] += 1
     return cases, skipped
 
 

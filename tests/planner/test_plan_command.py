@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tui_support import START_NS, write_run
 
 from gputop.cli import main
 from gputop.cli.plan_text import corrected as said_of
@@ -86,6 +87,27 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
     assert (code, out) == (2, "") and said in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", *ASKED, "--optimizer", "adamx"), "there is adamw"),
+        (("plan", *ASKED, "--tokens", "-5"), "--tokens must be above 0"),
+        (("plan", *ASKED, "--network", "foo"), "says no network"),
+        (("plan", *ASKED, "--objective", "memory", "--budget-hourly", "9"), "goes with --objective budget"),
+        (("plan", *ASKED[:6], "--workload", "inference-batch", "--tp", "2"), "--tp has no meaning"),
+        (("scan", "--model", "llama3-8b", "--gpus", "8", "--price", "3"), "unrecognized"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(capsys, words, said):
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "") and said in err
+
+
+def test_a_scan_takes_the_gpus_that_it_is_given(capsys):
+    found = json.loads(run(capsys, "scan", "--model", "llama3-8b", "--gpus", "8", "--gpu", "H200", "--json")[1])
+    assert [row["gpu"] for row in found] == ["H200-SXM-141GB"]
+
+
 def test_the_file_of_the_fleet_is_read(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUTOP_NO_CONFIG", "")  # put back afterwards: --no-config sets it
     (tmp_path / ".gputop.toml").write_text(
@@ -142,6 +164,37 @@ def test_measured_runs_correct_the_plan():
     with pytest.raises(ValueError, match="nothing to calibrate by"):
         from_csv("model,gpus\nllama3-8b,8\n")
     assert gpu("H100").name == "H100-SXM5-80GB"
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run on one H100 that tells its model."""
+    folder = write_run(tmp_path / "run", ranks=1, gpus=1, steps=120)
+    shape = {"hidden_size": 2048, "layers": 16, "heads": 32, "kv_heads": 8, "vocab_size": 128256, "ffn_size": 8192}
+    more = {"type": "hello_update", "rank": 0, "host": "box", "t_ns": START_NS + 2 * 10**9}
+    more |= {"model": {"class": "LlamaForCausalLM", "by_dtype": {"bfloat16": 10**9}, "config": shape}}
+    more |= {"batch": {"shapes": {"input_ids": [1, 512]}}}
+    with next((folder / "hosts").rglob("events.jsonl")).open("a") as file:
+        file.write(json.dumps(more) + "\n")
+    return str(folder)
+
+
+def test_a_measured_run_is_where_its_plan_starts(capsys, measured):
+    code, out, _ = run(capsys, "plan", "--run", measured, "--what-if", "--json")
+    plan = json.loads(out)
+    assert (code, plan["gpu"], plan["gpus"], plan["seq"]) == (0, "H100-SXM5-80GB", 1, 512)
+    now = plan["against_run"]
+    assert now["measured_step_time_s"] == pytest.approx(0.016, rel=0.05) and plan["calibration"]["runs"] == 1
+    low, high = now["pick_speedup_interval"]
+    assert low < now["pick_speedup"] < high
+    low, high = plan["pick"]["step_time_interval_s"]
+    assert (high - low) / plan["pick"]["step_time_s"] < 0.2
+    for one in plan["what_if_of_run"]:
+        told, changed = one["step_time_s"], one["step_time_change_pct"]
+        assert told is None or told == pytest.approx(now["measured_step_time_s"] * (1 + changed / 100))
+    code, out, _ = run(capsys, "plan", "--run", measured, "--what-if")
+    assert "of now" in out and "as measured" in out
+    assert "says nothing of A100" in run(capsys, "plan", "--run", measured, "--gpu", "A100", "--gpus", "1")[2]
 
 
 def test_from_python():

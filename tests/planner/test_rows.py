@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_analysis.planner.answers import answers
-from gputop_analysis.planner.rows import Unreadable, read
+from gputop_analysis.planner.rows import Unreadable, dtype_of, read
 from gputop_analysis.planner.scores import errors, regrets, spearman
 
 ROW = {
@@ -93,3 +93,31 @@ def test_rank_correlation_is_one_with_itself_and_turns_with_the_order(values):
     else:
         assert spearman(a, np.exp(a / 10)) == pytest.approx(1)
         assert spearman(a, -a) == pytest.approx(-1)
+
+
+ODD = {
+    "seq": ("", "NaN", "inf", "4k", "-1"),
+    "gpus": ("", "nan", "0"),
+    "gpu_model": ("", "FOO-100"),
+    "dtype": ("int8", "tf32"),
+    "tp": ("-1", "two", "1.5", "3"),
+    "step_time_s": ("nan", "-3", "0", ""),
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ODD.items() for value in values])
+def test_an_odd_cell_is_a_reason_and_no_failure(key, value):
+    row = {"model": "llama-3-8b", "seq": "4096", "gpus": "8", "global_batch": "64", "gpu_model": "H100-SXM"}
+    row |= {"step_time_s": "3.0", "tp": "1", "pp": "1", "dp": "8", "micro_batch": "1"}
+    assert read(row).step_s == 3.0
+    with pytest.raises(Unreadable) as reason:
+        read(row | {key: value})
+    assert str(reason.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [("BF16-mixed", "bf16"), ("float32", "fp32"), ("FP8 hybrid", "fp8"), ("", "bf16"), ("half", "fp16")],
+)
+def test_precisions_have_many_names(said, dtype):
+    assert dtype_of({"dtype": said}) == dtype

@@ -74,8 +74,8 @@ def _zero(row: Row) -> int:
 
 def _int(row: Row, key: str) -> int:
     try:
-        return int(float(row.get(key) or 0))
-    except ValueError:
+        return max(int(float((row.get(key) or "0").replace(",", ""))), 0)
+    except (ValueError, OverflowError):  # text, not a number, or infinite
         return 0
 
 

@@ -40,7 +40,7 @@ def shape_of(row: Row) -> ModelShape:
         vocab=_int(row, "vocab") or 50257,
     )
     shape = replace(shape, **_experts(row, known))
-    shape = _like_params(shape, float(row.get("params") or 0), row)
+    shape = _like_params(shape, _number(row.get("params")), row)
     if not shape.layers:
         raise LookupError("no number of layers")
     return shape
@@ -136,6 +136,15 @@ def _in_notes(notes: str, pattern: str) -> int:
 
 def _int(row: Row, key: str) -> int:
     try:
-        return int(float(row.get(key) or 0))
-    except ValueError:
+        return max(int(float((row.get(key) or "0").replace(",", ""))), 0)
+    except (ValueError, OverflowError):  # text, not a number, or infinite
         return 0
+
+
+def _number(text: str | None) -> float:
+    """0 where it is none."""
+    try:
+        value = float((text or "0").replace(",", ""))
+    except ValueError:
+        return 0.0
+    return value if 0 < value < float("inf") else 0.0

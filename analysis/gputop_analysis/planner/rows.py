@@ -14,6 +14,9 @@ from gputop_analysis.planner.row_model import habits_of, shape_of
 
 Row = Mapping[str, str]
 GIB = 2**30
+MOST = 1e15
+"""Larger than any count or time; an infinity in a file is not one."""
+DEGREES = ("tp", "pp", "cp", "dp", "ep", "vpp", "micro_batch")
 
 
 class Unreadable(ValueError):
@@ -49,6 +52,8 @@ def read(row: Row) -> Case:
     """Raises Unreadable with the reason."""
     if "INCONSISTENT" in row.get("notes", "").upper():
         raise Unreadable("its source contradicts itself")
+    if wrong := next((key for key in DEGREES if _is_wrong(row, key)), ""):
+        raise Unreadable(f"{wrong} is no count: {row[wrong]!r}")
     ran = (row.get("status") or "ok").strip().lower() in ("ok", "success", "completed", "")
     job, place = job_of(row), cluster_of(row)
     step = step_seconds(row, job, place.gpus)
@@ -94,17 +99,31 @@ def _recipe(row: Row) -> str:
     return "torchtitan" if any(name in framework for name in ("fsdp", "titan")) else "megatron"
 
 
+_DTYPES = (
+    (r"fp4|e2m1", "fp4"),
+    (r"fp8|float8|e4m3|e5m2", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|half", "fp16"),
+    (r"fp32|float32|single", "fp32"),
+)
+"""The first that is named is that of the products: ``fp8-hybrid with bf16`` is fp8."""
+
+
 def dtype_of(row: Row) -> str:
-    """Of the products: ``fp4``, ``fp8``, ``fp16`` or ``bf16``, the last where nothing is said."""
-    text = f"{row.get('dtype', '')} {row.get('precision', '')}".lower().replace("bfloat16", "bf16")
-    kinds = {"fp4": "fp4", "8": "fp8", "bf16": "bf16", "fp16": "fp16", "float16": "fp16"}
-    return next((kind for word, kind in kinds.items() if word in text), "bf16")
+    """Of the products; bf16 where nothing is said. Raises Unreadable for another kind of number."""
+    text = f"{row.get('dtype', '')} {row.get('precision', '')}".strip().lower()
+    found = next((kind for words, kind in _DTYPES if re.search(words, text)), "" if text else "bf16")
+    if not found:
+        raise Unreadable(f"precision {text!r} is not predicted: fp4, fp8, bf16, fp16 and fp32 are")
+    return found
 
 
 def cluster_of(row: Row) -> Cluster:
     gpus = int(number(row, "gpus"))
     if not gpus:
         raise Unreadable("no number of GPUs")
+    if not (row.get("gpu_model") or "").strip():
+        raise Unreadable("no GPU is named")
     link = f"{row.get('interconnect', '')} {row.get('notes', '')}" if row.get("interconnect") else ""
     try:
         return cluster(row.get("gpu_model", ""), gpus, int(number(row, "gpus_per_node")), _between_nodes(link))
@@ -121,11 +140,24 @@ def step_seconds(row: Row, job: Job, gpus: int) -> float:
 
 
 def number(row: Row, key: str) -> float:
-    """0 where the field is empty or no number."""
+    """0 where the field is empty, no number, or none that a count or a time can be."""
     try:
-        return float((row.get(key) or "").replace(",", ""))
+        value = float((row.get(key) or "").replace(",", ""))
     except ValueError:
         return 0.0
+    return value if 0 < value < MOST else 0.0
+
+
+def _is_wrong(row: Row, key: str) -> bool:
+    """Something stands there that is neither a blank, a zero (not used) nor a whole number."""
+    text = (row.get(key) or "").strip().lower()
+    if text in ("", "nan", "none", "null", "-", "n/a"):
+        return False
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return True
+    return not (0 <= value < 1e7 and value == int(value))
 
 
 def _between_nodes(text: str) -> str:

@@ -20,7 +20,7 @@ from gputop.cli.plan_options import (
     tell_precision,
     wanted_of,
 )
-from gputop.cli.plan_run import against_now, calibration_by, said_now
+from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, said_now
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def execute(words: list[str]) -> int:
         from gputop.cli.whatif_text import table
         from gputop_analysis.planner.whatif import what_if
 
-        print("\n".join(["", *table(what_if(plan, plan.pick), report_width())]))
+        mine = changes_of_run(options.run) if options.run else ()
+        title = f"run {options.run} as measured" if mine else "the first of them"
+        print("\n".join(["", *table(mine or what_if(plan, plan.pick), report_width(), title)]))
     return 0
 
 
@@ -169,6 +171,10 @@ def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:
         raise CliError(str(error)) from None
 
 
+def _of_run(options: argparse.Namespace) -> bool:
+    return bool(options.run and options.what_if)
+
+
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
     from gputop_analysis.planner.choices import choice, difference, ranked, why
@@ -198,4 +204,5 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
         **told(options),
         **({"what_if": [one.to_json() for one in what_if(plan, plan.pick)]} if options.what_if else {}),
+        **({"what_if_of_run": [one.to_json() for one in changes_of_run(options.run)]} if _of_run(options) else {}),
     }

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.measured import MeasuredRun
     from gputop_analysis.planner.search import Plan
+    from gputop_analysis.planner.whatif import Change
 
 
 @lru_cache
@@ -43,15 +44,9 @@ def calibration_by(name: str, gpu: str) -> Calibration | None:
 
     run, own = measured_of(name), gpus_of(name)
     if run is None or own is None:
-        print(
-            f"gputop: run {name} was not measured on a GPU of the catalog: nothing is corrected by it", file=sys.stderr
-        )
-        return None
+        return _uncorrected(f"run {name} was not measured on a GPU of the catalog")
     if own[0] != gpu:
-        print(
-            f"gputop: run {name} was on {own[0]}, which says nothing of {gpu}: predicted uncorrected", file=sys.stderr
-        )
-        return None
+        return _uncorrected(f"run {name} was on {own[0]}, which says nothing of {gpu}")
     return from_run(run)
 
 
@@ -90,3 +85,12 @@ def said_now(name: str, plan: Plan) -> str:
         f"{found['measured_tokens_per_s']:,.0f} tokens/s on {found['gpus']} x {found['gpu']}: "
         f"the pick is predicted x{found['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 % of cases)"
     )
+
+
+def changes_of_run(name: str) -> tuple[Change, ...]:
+    """What each change would do to the run as it is; none where it was not measured on a GPU of the catalog."""
+    from gputop.feed.planning import base_of
+    from gputop.feed.whatif import of_run
+
+    run = measured_of(name)
+    return of_run(base_of(run.setup, run, name)).changes if run and gpus_of(name) else ()

@@ -12,12 +12,12 @@ _NAMED = 2
 """Parts of the step that are named with a change."""
 
 
-def table(changes: tuple[Change, ...], width: int) -> list[str]:
+def table(changes: tuple[Change, ...], width: int, of: str) -> list[str]:
     """One line a change, by kind; those that cannot be made at the end, with the rule."""
     can, cannot = [one for one in changes if not one.rule], [one for one in changes if one.rule]
     room = max((len(one.name) for one in can), default=0)
     lines = [
-        "what if (each alone, computed for this configuration)",
+        f"what if (each alone, computed for {of})",
         f"{'':<15}{'':<{room}} {'step':>8} {'GiB':>7} {'':>7}",
     ]
     kind = ""
