@@ -64,6 +64,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 worker``, ``1,200 workers``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def plain_ascii(text: str) -> str:
     """``text`` with everything outside ASCII replaced by a question mark."""
     return text.encode("ascii", "replace").decode()

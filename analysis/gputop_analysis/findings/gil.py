@@ -79,7 +79,7 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         rank=lost.rank,
         site=worst.site,
         recoverable_ms_per_step=part * lost.ms.value,
-        interval_ms_per_step=(part * lost.ms.low, part * lost.ms.high),
+        interval_ms_per_step=(max(0.0, part * lost.ms.low), max(0.0, part * lost.ms.high)),
         proof=_proof(worst),
     )
 

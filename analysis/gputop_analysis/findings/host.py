@@ -24,6 +24,7 @@ from gputop_analysis.findings.shares import (
 from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.series import RankSeries
+from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
 
 
@@ -44,7 +45,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     pauses = list(view.events("gc", rank=gc.rank))
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
     seen = (
-        f"; {len(pauses)} pauses above 10 ms, the longest {longest.get('duration_ms', 0):.0f} ms at step "
+        f"; {counted(len(pauses), 'pause')} above 10 ms, the longest {longest.get('duration_ms', 0):.0f} ms at step "
         f"{longest.get('step', '?')} (generation {longest.get('generation', '?')})"
         if longest
         else ""

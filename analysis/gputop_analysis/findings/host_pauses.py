@@ -8,6 +8,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 RARER = 10
@@ -44,8 +45,9 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
         f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest {longest_ms:,.0f} ms",
-        f"{count} checkpoints, one every {every} steps or so: {saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms "
-        f"a step, {saved.percent}; the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
+        f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms of "
+        f"{saved.wall_ms:.1f} ms a step, {saved.percent}; "
+        f"the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
         + (f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}" if events else ""),
         f"save every {rarer:,} steps instead of every {every:,} ({why}), or with "
         "torch.distributed.checkpoint.async_save",
@@ -116,8 +118,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if spent.share.low > 0.50 else "medium",
         f"evaluation takes {spent.share.value * 100:.0f} % of the time",
-        f"{count} evaluations, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: {spent.percent}"
-        + (f"; most often at {site}" if site else ""),
+        f"{counted(count, 'evaluation')}, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: "
+        f"{spent.percent}" + (f"; most often at {site}" if site else ""),
         f"evaluate every {every * RARER} steps instead of every {every}, on fewer batches, or with a larger batch size",
         rank=only_on(spent, shares),
         site=site.site if site else None,

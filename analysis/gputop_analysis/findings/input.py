@@ -23,6 +23,7 @@ from gputop_analysis.findings.shares import (
     without_queueing,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView, once_per_view
 
 WORKER_HANDOVER_MS = 1.0
@@ -224,8 +225,8 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
-        f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {len(view.ranks)} ranks on this machine, "
-        f"{_threads(hello)} torch threads a rank, num_workers={_workers(hello)}"
+        f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {counted(len(view.ranks), 'rank')} on this machine, "
+        f"torch threads a rank: {_threads(hello)}, num_workers={_workers(hello)}"
         + ("" if scarce else "; other cores are idle meanwhile"),
         _fewer_threads(view, hello, cores) if scarce else _pin_threads(hello),
         rank=rank if all(other < 0.5 * wait.value for other in others) else None,

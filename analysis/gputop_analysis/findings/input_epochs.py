@@ -10,6 +10,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 TIMES = 10.0
@@ -46,7 +47,7 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     each = float(stalls_ms.mean())
     return spec.make(
         "high" if share > 0.25 else "medium",
-        f"each epoch begins with a pause of {each:,.0f} ms: {loader['num_workers']} workers start anew",
+        f"each epoch begins with a pause of {each:,.0f} ms: it starts {counted(loader['num_workers'], 'worker')}",
         f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to {starts[1].max():,.0f} ms without a batch; "
         f"a step usually waits {usual_ms:.1f} ms; one every {steps / len(stalls_ms):,.0f} steps or so, "
         f"{share * 100:.0f} % of the time; persistent_workers=False"

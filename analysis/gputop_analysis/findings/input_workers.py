@@ -66,7 +66,7 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         severity_of(wait),
-        f"{loader['num_workers']} workers are too few or too slow: {wait.ms.value:.1f} ms data wait a step",
+        f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms data wait a step",
         f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers use "
         f"{crew.cpu * 100:.0f} % of a core each; the one waited for was computing in {seen.states['R']} of "
         f"{seen.waiting} looks; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "

@@ -13,6 +13,7 @@ from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.numerics import collect
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
+from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
@@ -141,8 +142,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
-        f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; {len(spikes)} such steps in "
-        f"{len(losses):,}{_together(view, int(steps[worst]))}",
+        f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
+        f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
         "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
         if rewards
         else "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning "

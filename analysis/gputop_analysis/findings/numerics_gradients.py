@@ -10,6 +10,7 @@ from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
+from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
 
 RECORDS = 600
@@ -65,8 +66,8 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium" if severe else "info",
         f"{told_as} ({named})",
-        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before that; {len(spikes)} "
-        f"jumps in {len(norms):,} records",
+        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before that; "
+        f"{counted(len(spikes), 'jump')} in {len(norms):,} records",
         "look at the batch of that step; lower the learning rate or warm up longer; clip at about the usual norm: "
         f"clip_grad_norm_(parameters, {_round(level)})",
         rank=everybody(view),

@@ -24,6 +24,9 @@ CAUSES: tuple[Cause, ...] = (
 )
 """Causes by precedence: of two findings about the same time, the one whose cause comes first explains the other."""
 
+ESTIMATED = 0.95
+"""Confidence in a finding that comes with an interval."""
+
 Result = Finding | None | Iterable[Finding]
 Check = Callable[[RunView], Result]
 
@@ -47,7 +50,9 @@ class Spec:
     """Shown at the first evaluation, not the third: what it reports is a fact and no estimate."""
 
     def make(self, severity: str, title: str, evidence: str, fix: str, **details: object) -> Finding:
-        """A finding of this kind."""
+        """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so."""
+        if details.get("interval_ms_per_step") is not None:
+            details.setdefault("confidence", ESTIMATED)
         return Finding(self.id, self.name, severity, title, evidence, fix, **details)  # type: ignore[arg-type]
 
 
