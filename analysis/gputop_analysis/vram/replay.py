@@ -33,6 +33,8 @@ class Replayed(NamedTuple):
     """The block that each storage got; index 0 is a dummy."""
     events: npt.NDArray[np.int32]
     """Those that were played: all, or up to the one that ran out of memory."""
+    allocated: npt.NDArray[np.int64]
+    """After each event."""
     reserved: int
     """The most."""
     allocated_then: int
@@ -40,11 +42,6 @@ class Replayed(NamedTuple):
     retries: int = 0
     oom: int = 0
     """The storage for which there was no memory; 0: none."""
-
-    @property
-    def allocated(self) -> npt.NDArray[np.int64]:
-        """Allocated after each event."""
-        return _running(self.events, self.taken)
 
 
 class Replay:
@@ -77,14 +74,16 @@ class Replay:
         stops = [room // UNIT for room in remember if room >= least and not expandable]
         found = self._quick.play(None if capacity is None else capacity // UNIT, stops)
         at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
-        played = Replayed(
-            UNIT * found.taken.astype(np.int64), log.events[:end], UNIT * found.reserved, 0, found.retries, found.oom
-        )
-        return played._replace(allocated_then=int(played.allocated[at_most])) if found.at_most else played
+        taken, events = UNIT * found.taken.astype(np.int64), log.events[:end]
+        allocated = _running(events, taken)
+        then = int(allocated[at_most]) if found.at_most else 0
+        return Replayed(taken, events, allocated, UNIT * found.reserved, then, found.retries, found.oom)
 
     def runs_in(self, capacity: int) -> bool:
         """Whether segments that take so many bytes are enough."""
-        return not self.played(capacity).oom
+        if self._quick is None or self.conf != DEFAULT:
+            return not self.played(capacity).oom
+        return not self._quick.play(capacity // UNIT).oom
 
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
@@ -121,7 +120,8 @@ def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed
     taken = UNIT * np.array([block.size if block else 0 for block in blocks], dtype=np.int64)
     stats = allocator.stats
     reached = stats.peak_reserved, stats.allocated_at_peak_reserved
-    return Replayed(taken, log.events[:played], *reached, stats.retries, oom)
+    events = log.events[:played]
+    return Replayed(taken, events, _running(events, taken), *reached, stats.retries, oom)
 
 
 def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Peak:
