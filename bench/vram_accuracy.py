@@ -99,8 +99,6 @@ def _fits(found: Estimate, capacity: int) -> bool:
 
 def _traced(setup: Setup, capacity: int | None) -> Estimate:
     """With the trace of a setup, made once and kept in a temporary folder."""
-    if setup.kernels and setup.loss == "plain":
-        raise NotCoveredError("fused Triton kernels are not traced")
     return estimate(setup, "trace", capacity, log=_log(setup), advice=False)
 
 

@@ -197,11 +197,31 @@ def test_an_unknown_optimizer_is_named(traced: Trace) -> None:
 
 
 def test_what_has_no_signature_is_refused(traced: Trace) -> None:
-    with pytest.raises(ValueError, match="not traced: use the formula tier"):
-        traced(kernels=True)
+    with pytest.raises(ValueError, match="no fused kernels of public source fit GPT2LMHeadModel"):
+        traced(kernels=True, model={**SHAPE, "family": "gpt2", **FAMILIES["gpt2"]})
     with pytest.raises(ValueError, match="Megatron-LM's own modules are other ones and not traced"):
         traced(recipe="megatron")
     assert any("torch.compile" in note for note in traced(full=True, compile=True).meta["notes"])
+
+
+def test_fused_kernels_keep_the_inputs_of_products_and_little_else(traced: Trace) -> None:
+    """Of a layer: its input and the sum after attention; of q, k, v, o, gate, up and down what they are given and give
+    where attention or the gated product needs it; and one fp32 value a row of each norm and of attention."""
+    log = traced(full=True, kernels=True)
+    layer = 2 * TOKENS * (2 * HIDDEN + 2 * HIDDEN + (HIDDEN + 2 * HIDDEN // 2) + HIDDEN + 3 * FFN)
+    rows = 4 * TOKENS * (2 + HEADS) + 24  # and the seed and offset of attention's dropout
+    first = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
+    alive: set[int] = set()
+    for event in log.events[:first].tolist():
+        (alive.add if event > 0 else alive.discard)(abs(event))
+    kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] == 2]
+    assert int(log.bytes[kept].sum()) == layer + rows
+
+
+def test_a_fused_cross_entropy_holds_one_fp32_copy_of_the_logits(traced: Trace) -> None:
+    options = {"full": True, "optimizer": "none", "checkpointing": "full", "lora": {"rank": 4, "targets": ["q_proj"]}}
+    held = peak(traced(kernels=True, **options))
+    assert held.breakdown["logits_loss"] == pytest.approx((2 + 4) * TOKENS * VOCAB, rel=0.05)
 
 
 def test_offloaded_activations_are_not_held(traced: Trace) -> None:

@@ -11,6 +11,8 @@ _PADS_LABELS_SINCE = (4, 49)
 """Before pull request 35646 the logits were shifted and copied; since then the labels are padded instead."""
 _FLOATS_IN_LOSS_SINCE = (4, 46)
 """Before, the model itself turned its logits to fp32 and returned those."""
+Entropy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of logits (rows, vocabulary) and labels (rows)."""
 CHUNKS = 8
 """Of a chunked loss, as in torchtune's ``CEWithChunkedOutputLoss``."""
 
@@ -30,17 +32,38 @@ def behave_like(model: nn.Module, transformers: str) -> bool:
     asked = version(transformers)
     if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False
-    model.loss_function = _shifting_loss  # type: ignore[assignment]
+    model.loss_function = Shifting(nn.functional.cross_entropy)  # type: ignore[assignment]
     head = _head(model)
     if asked < _FLOATS_IN_LOSS_SINCE and head is not None:
         head.register_forward_hook(lambda _module, _inputs, output: output.float())
     return True
 
 
-def _shifting_loss(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
-    logits = logits.float()
-    shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
-    return nn.functional.cross_entropy(shifted, labels[..., 1:].contiguous().view(-1))
+class Shifting:
+    """The causal loss with a shifted copy of the logits."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self.entropy = entropy
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
+        logits = logits.float()
+        shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
+        return self.entropy(shifted, labels[..., 1:].contiguous().view(-1))
+
+
+class Padding(Shifting):
+    """The causal loss with padded labels instead."""
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
+        labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+        return self.entropy(logits.float().view(-1, vocab_size), labels.view(-1))
+
+
+def of_kernel(model: Any, entropy: Entropy) -> None:
+    """Let a causal model compute its loss by another cross-entropy over the whole logits."""
+    if hasattr(type(model), "loss_function"):
+        kind = type(model.loss_function) if isinstance(model.loss_function, Shifting) else Padding
+        model.loss_function = kind(entropy)
 
 
 def fuse(model: nn.Module, kind: str, named: Callable[[str], Any]) -> bool:

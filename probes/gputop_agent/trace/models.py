@@ -17,6 +17,7 @@ from . import (
     distributed,
     expert_parallel,
     factory,
+    fused,
     heads,
     interleaved,
     losses,
@@ -51,6 +52,8 @@ class Job:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.below: Any = nullcontext()
         """A mode between the fake tensors and the tracker."""
+        self.rotary: Any = nullcontext()
+        """While it is on, queries and keys are rotated as the setup's kernels do it."""
         self.depth = self.layers = 0
         self.model: Any = None
         self.loop: Optional[Loop] = None
@@ -70,6 +73,10 @@ class Job:
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append("the loss is computed as transformers %s does" % setup["transformers"])
+        if setup.get("kernels"):
+            fused.apply(self.model, self.tracker.operator, self.notes)
+            losses.of_kernel(self.model, fused.cross_entropy)
+            self.rotary = fused.rotary(self.model)
         kind = setup.get("loss") or "plain"
         if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
             self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
@@ -116,7 +123,7 @@ class Job:
     def run(self, steps: int) -> None:
         """The steps, on fake tensors."""
         setup, tracker = self.setup, self.tracker
-        with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.mode, self.below, tracker:
+        with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.rotary, self.mode, self.below, tracker:
             tracker.mark("init", 0)
             shared = {**setup, "repeated": self._repeated}
             self.model = distributed.place(self.model, shared, tracker, _head(self.model), self.notes)
@@ -193,8 +200,8 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
     Raises:
         ValueError: a kind of training that only the other tiers know.
     """
-    if setup.get("kernels"):
-        raise ValueError("fused norm, rotary and cross-entropy kernels are not traced: use the formula tier")
+    if setup.get("kernels") and tensor_parallel.degree(setup) > 1:
+        raise ValueError("fused kernels under tensor parallelism are not traced: use the formula tier")
     if setup.get("recipe") == "megatron":
         raise ValueError("Megatron-LM's own modules are other ones and not traced: use the formula tier")
     if setup.get("roles"):

@@ -7,7 +7,7 @@ products make the whole weight in the type of the computation for as long as the
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict
 
 import torch
 from torch import nn
@@ -160,10 +160,3 @@ def adapt(model: Any, lora: Dict[str, Any], dtype: torch.dtype) -> int:
 def _named(path: str, targets: Any) -> bool:
     """As peft matches: a target is the path or its end."""
     return any(path == target or path.endswith("." + target) for target in targets)
-
-
-def prepare_for_training(model: Any, cast: Optional[torch.dtype] = torch.float32) -> None:
-    """peft's ``prepare_model_for_kbit_training``: what is not quantised becomes fp32, embeddings and head included."""
-    for parameter in model.parameters():
-        if parameter.dtype in (torch.float16, torch.bfloat16):
-            parameter.data = parameter.data.to(cast)
