@@ -23,6 +23,7 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "estimate": ((120, 40), ("v",), DARK),
     "estimate-compared": ((200, 50), ("v", "down", "down", "b", "right", "right", "tab"), DARK),
     "strategy": ((120, 40), ("t",), DARK),
+    "what-if": ((120, 40), ("t", "tab", "u"), DARK),
     "catalog": ((120, 40), ("x",), DARK),
     "topology": ((120, 40), ("i", "down", "down", "down"), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
