@@ -182,8 +182,8 @@ def test_experts_are_spread_and_the_rest_of_their_weights_is_sharded(logs):
     assert held(log, "weights") == pytest.approx(2 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
     assert held(log, "optimizer") == pytest.approx(4 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
     gathered = log.bytes[(log.category == log.strings.index("communication")) & (log.layer >= 0)]
-    half_of_the_experts = 2 * 4 * 3 * 128 * 64
-    assert half_of_the_experts in gathered.tolist()
+    down_of_four_experts = 2 * 4 * 64 * 128
+    assert {down_of_four_experts, 2 * down_of_four_experts} <= set(gathered.tolist())
 
 
 def test_rows_go_to_experts_and_come_back(logs):
@@ -212,7 +212,7 @@ def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
 
 def test_chunks_hold_more_micro_batches_than_whole_stages(logs):
     """Of 3 stages with 2 chunks of one layer each the first holds 2 (3 - 1) + 3 + 1 = 8 layers' activations."""
-    kept = {name: _most(logs[0][name], "activations", "forward") for name in ("chunked0", "chunked2", "stage0")}
+    kept = {name: _most(logs[0][name], "activations", "backward") for name in ("chunked0", "chunked2", "stage0")}
     assert kept["chunked0"] == pytest.approx(kept["stage0"] * 8 / 6, rel=0.1)
     assert kept["chunked2"] < kept["chunked0"]
     assert replay.peak(logs[0]["chunked2"]).breakdown.get("logits_loss")
