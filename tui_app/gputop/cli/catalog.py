@@ -76,6 +76,8 @@ def table(rows: list[Listed]) -> list[str]:
         )
     if any(row.spec.doubtful for row in rows):
         lines.append("? a figure could not be confirmed: gputop catalog show NAME says which")
+    if unpriced := sum(row.usd_per_hour is None for row in rows):
+        lines.append(f"{unpriced} of {len(rows)} have no published rent: gputop catalog import FILE adds yours")
     return [
         *lines,
         "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop catalog prices NAME",

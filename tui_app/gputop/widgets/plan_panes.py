@@ -102,7 +102,8 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         inner, planned = width - 2, self.planned
         note: Row = []
         if planned is not None and planned.choices:
-            note = [(f"{planned.fitting:,} of {planned.searched:,} fit", "muted")]
+            unknown = "" if planned.usd_per_gpu_hour is not None else "no rent known, ranked by time · "
+            note = [(f"{unknown}{planned.fitting:,} of {planned.searched:,} fit", "muted")]
         head = title_row("", "Strategies", note, inner, self.has_focus)
         if planned is None:
             return [[(" ", ""), *row] for row in (head, *say("Planning.", inner))]
