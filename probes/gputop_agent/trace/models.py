@@ -203,7 +203,10 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
     if setup.get("kernels") and tensor_parallel.degree(setup) > 1:
         raise ValueError("fused kernels under tensor parallelism are not traced: use the formula tier")
     if setup.get("recipe") == "megatron":
-        raise ValueError("Megatron-LM's own modules are other ones and not traced: use the formula tier")
+        raise ValueError(
+            "Megatron-LM runs modules of its own, whose norms and cross-entropy are fused and whose weight gradients go "
+            "straight into fp32 buffers; those of transformers would come out too high: use the formula tier"
+        )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
     notes = []
