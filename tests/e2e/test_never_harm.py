@@ -23,12 +23,12 @@ EXPECTED_OUTPUT = f"trained {STEPS}\n"
 
 
 class Run:
-    """A headless run of a real training, started and not waited for."""
+    """A headless run of a real training, started and not waited for; ``body`` runs in each of its steps."""
 
-    def __init__(self, tmp_path: Path):
+    def __init__(self, tmp_path: Path, body: str = ""):
         self.run_dir = tmp_path / "run"
         script = tmp_path / "train.py"
-        script.write_text(training(STEPS))
+        script.write_text(training(STEPS, body))
         self.process = subprocess.Popen(
             [*GPUTOP, "run", "--run-dir", str(self.run_dir), sys.executable, str(script)],
             stdout=subprocess.PIPE,
@@ -79,20 +79,28 @@ def test_recorder_killed(tmp_path: Path) -> None:
     assert run.steps_seen(RunRecord.open(run.run_dir)) >= seen > 50
 
 
+WAIT_HALF_WAY = """
+    import os
+    while i == 200 and not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
 def test_recorder_killed_and_taken_up_again(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, WAIT_HALF_WAY)
     run.until(lambda record: run.steps_seen(record) > 50)
     os.kill(run.state().recorder_pid, signal.SIGKILL)
-    time.sleep(0.3)
-    attach = subprocess.run(
+    attach = subprocess.Popen(
         [*GPUTOP, "attach", "--headless", str(run.run_dir)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment(tmp_path),
-        timeout=30,
-        check=False,
     )
-    assert attach.returncode == 0, attach.stderr
+    run.until(lambda record: any(event["adopted"] for event in record.events("recorder_start")))
+    (tmp_path / "go").touch()
+    _, told = attach.communicate(timeout=60)
+    assert attach.returncode == 0, told
     output, _ = run.process.communicate(timeout=60)
     assert (run.process.returncode, output) == (0, EXPECTED_OUTPUT)
     record = run.until(lambda record: run.steps_seen(record) >= STEPS - 5, seconds=10)
