@@ -204,8 +204,8 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         raise ValueError("fused kernels under tensor parallelism are not traced: use the formula tier")
     if setup.get("recipe") == "megatron":
         raise ValueError(
-            "Megatron-LM runs modules of its own, whose norms and cross-entropy are fused and whose weight gradients go "
-            "straight into fp32 buffers; those of transformers would come out too high: use the formula tier"
+            "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients added straight into "
+            "fp32 buffers. Those of transformers would come out too high: use the formula tier"
         )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
