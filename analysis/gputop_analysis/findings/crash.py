@@ -38,12 +38,14 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     what = _what(str(first.get("message") or "")).removeprefix(f"{kind}: ")
     said = f"{kind}: {what[:120]}" if what else str(kind)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
+    of_many = view.world_size > 1
     return spec.make(
         "high" if exit_code == 0 else "critical",
-        f"rank {rank} fails first at step {first.get('step', '?')}: {said}"[:140],
+        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {said}"[:140],
         f"{said}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, step "
         f"{first.get('step', '?')}" + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
-        f"mend {first.get('site') or 'what the traceback says'}; later errors of other ranks follow from it",
+        f"mend {first.get('site') or 'what the traceback says'}"
+        + ("; later errors of other ranks follow from it" if of_many else ""),
         rank=rank,
         site=first.get("site"),
         host=first.get("host"),

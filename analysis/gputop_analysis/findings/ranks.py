@@ -13,6 +13,7 @@ import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
+from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -130,7 +131,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         rank=found.rank,
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
-        confidence=float(1 - found.culprit.p),
+        confidence=min(0.99, float(1 - found.culprit.p)),
         recoverable_ms_per_step=found.recoverable_ms.value,
         interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
         proof=_proof(found, site),
@@ -184,11 +185,12 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
+    gpu = "clocks and temperature of its GPU, " if view.ranks and on_device(view, view.ranks[0]) else ""
     return _straggler_with(
         view,
         spec,
-        "look at what differs on rank {rank} ({host}): clocks and temperature of its GPU, another process on it, "
-        "CPU affinity, or more work in its part of the model",
+        "look at what differs on rank {rank} ({host}): " + gpu + "another process beside it, CPU affinity, or more "
+        "work in its part of the model",
     )
 
 
