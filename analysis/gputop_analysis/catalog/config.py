@@ -104,6 +104,8 @@ def _mend(counts: dict[str, int], family: str, text: Config) -> None:
         counts["ffn"] = counts["ffn"] or int(text.get("expansion_ratio", 4)) * counts["hidden"]
     if family.startswith("llama4"):
         counts["moe_ffn"], counts["ffn"] = counts["ffn"], int(text.get("intermediate_size_mlp") or counts["ffn"])
+    if family == "vit" and (patch := _first(text, ("patch_size",))):  # it sees nothing but its patches
+        counts["max_position"] = (_first(text, ("image_size",)) // patch) ** 2
     if family not in _MLA_FAMILIES and not counts["mla_nope_dim"]:
         counts.update(mla_q_rank=0, mla_kv_rank=0, mla_rope_dim=0, mla_v_dim=0)
     if counts["experts"] and not counts["moe_ffn"]:
@@ -133,7 +135,7 @@ def _vision(config: Config, text: Config) -> dict[str, int]:
     """Fields of the vision tower; none for a model without one."""
     tower = next((config[name] for name in _VISION if isinstance(config.get(name), Mapping)), None)
     if tower is None:
-        return {}
+        return {"vision_patch": _first(config, ("patch_size",))} if config.get("model_type") == "vit" else {}
     hidden = _first(tower, ("embed_dim", "hidden_size", "width"))
     if config.get("model_type") in ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
         hidden = _first(tower, ("hidden_size", "embed_dim"))
