@@ -49,7 +49,8 @@ LINES: dict[str, LineDefinition] = {
     "communication": LineDefinition(
         "communication exposed",
         "waiting for collectives that nothing overlaps, as long as on the rank that waits least in each step",
-        "comm.wait_ns (moved out of backward), steps.comm_ns",
+        "comm.wait_ns of DDP (moved out of backward), steps.comm_ns of collectives called from Python; those that FSDP "
+        "or DeepSpeed run inside forward and backward stay there",
     ),
     "straggler_wait": LineDefinition(
         "straggler wait",
@@ -66,6 +67,11 @@ LINES: dict[str, LineDefinition] = {
     ),
 }
 """The lines in the order in which they are shown."""
+
+HIDDEN = (
+    "waiting for the collectives of a sharded model inside forward and backward is counted as compute, a trace "
+    "(`--trace`) tells it apart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ class Budget:
     """Hardware FLOPs utilisation: with recomputed FLOPs counted as well."""
     compute_anchor: str
     """What ``useful_compute`` rests on, in words."""
+    not_told_apart: str = ""
+    """What the lines hide, in words; empty where nothing is known to be hidden."""
 
     def share(self, line: str) -> float:
         """Of the wall time, 0 to 1."""
@@ -122,7 +130,15 @@ def budget(view: RunView) -> Budget:
         mfu=_mean([one.mfu for one in known]),
         hfu=_mean([one.hfu for one in known]),
         compute_anchor=known[0].source if known else "FLOPs or the device's peak are not known: measured compute",
+        not_told_apart=HIDDEN if _collectives_hidden(view) else "",
     )
+
+
+def _collectives_hidden(view: RunView) -> bool:
+    """Whether collectives run inside forward and backward, and no timer takes their time out of it."""
+    parallel = view.hello().get("parallel") or {}
+    inside = bool(parallel.get("fsdp") or parallel.get("deepspeed"))
+    return inside and view.world_size > 1 and not any(len(view.comm(rank)) for rank in view.ranks)
 
 
 def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:

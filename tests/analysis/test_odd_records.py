@@ -89,3 +89,17 @@ def test_ranks_that_wrote_nothing_and_one_that_went_first_are_said(tmp_path):
     assert "3 of 4 ranks" in as_text(report, width=100, colour=False)
     (ended,) = [one for one in report.findings if one.id == "HC09"]
     assert ended.rank == 2 and "why rank 2 (killed by signal 9) went" in ended.fix
+
+
+@pytest.mark.parametrize(("parallel", "timed"), [({"fsdp": {"version": 2}}, False), ({"ddp": {}}, True), ({}, False)])
+def test_collectives_that_no_timer_sees_are_said_to_be_in_the_compute(tmp_path, parallel, timed):
+    def sharded(build):
+        for rank in range(2):
+            build.hello(rank, world_size=2, parallel=parallel)
+            for _ in range(40):
+                build.step(rank, forward=5.0, backward=9.0, wait_ms=2.0 if timed else None)
+        build.end()
+
+    report = report_of(tmp_path, sharded)
+    for form in (as_text(report, width=400, colour=False), as_markdown(report), as_html(report)):
+        assert ("inside forward and backward is counted as compute" in form) is ("fsdp" in parallel)

@@ -29,6 +29,7 @@ def budget_section(report: Report) -> str:
     said = [f"{name} {100 * value:.1f} %" for name, value in (("MFU", found.mfu), ("HFU", found.hfu)) if value]
     note = f"Wall time of all ranks, added up. Useful compute: {found.compute_anchor}."
     note += f" {', '.join(said)}." if said else ""
+    note += f" Not told apart: {found.not_told_apart}." if found.not_told_apart else ""
     meaning = details(
         "What each line means", pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines)
     )

@@ -115,6 +115,7 @@ def _budget(report: Report) -> Iterator[str]:
     said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
     if report.goodput is not None:
         said.append(report.goodput.told())
+    said += [plain(found.not_told_apart)] if found.not_told_apart else []
     yield ""
     yield ", ".join([*said, f"useful compute: {plain(found.compute_anchor)}"])
 

@@ -107,6 +107,7 @@ def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
     said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
     if report.goodput is not None:
         said.append(report.goodput.told())
+    said += [found.not_told_apart] if found.not_told_apart else []
     yield from textwrap.wrap(", ".join(said), width)
 
 
