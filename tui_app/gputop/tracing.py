@@ -34,6 +34,9 @@ def trace(
 ) -> EventLog:
     """The memory events of two steps of a setup, all layers of the model in them.
 
+    Of a pipeline both ends are traced where no stage is named, and the one that needs more is the answer: the first
+    holds the most micro-batches, the last head and loss.
+
     Args:
         setup: the model and how it is trained.
         python: the interpreter whose torch and transformers run; None: this one.
@@ -46,6 +49,19 @@ def trace(
         ImportError: the interpreter has no torch or no transformers.
         ValueError: the model cannot be built or traced; the message says why.
     """
+    from gputop_analysis.vram.replay import peak
+
+    asked = [setup]
+    if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
+        asked.append(setup.but(pipeline_stage=setup.parallel.pp - 1))
+    logs = [_traced(one, python, config, factory, full, progress) for one in asked]
+    return max(logs, key=lambda log: peak(log).reserved) if len(logs) > 1 else logs[0]
+
+
+def _traced(
+    setup: Setup, python: str | None, config: str, factory: str, full: bool, progress: Progress | None
+) -> EventLog:
+    """The events of the one rank that the setup names."""
     from gputop_analysis.vram.deepen import deepen
 
     with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
