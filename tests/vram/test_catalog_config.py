@@ -111,5 +111,5 @@ def test_what_is_no_transformer_is_refused_in_words(config: dict):
 
 def test_a_vision_transformer_sees_its_patches():
     config = {"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
-    shape = catalog.shape_from_config({**config, "image_size": 224, "patch_size": 16})
+    shape = shape_from_config({**config, "image_size": 224, "patch_size": 16})
     assert (shape.max_position, shape.vision_patch, shape.gated_mlp) == (196, 16, False)

@@ -15,7 +15,7 @@ from gputop_analysis.vram.fits import Need, fits, smallest
 from gputop_analysis.vram.intervals import kind
 from gputop_analysis.vram.levers import changes, levers
 from gputop_analysis.vram.rules import check
-from gputop_analysis.vram.setup import Lora, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 from gputop_analysis.vram.tiers import NotCoveredError, estimate, max_micro_batch
 
 GIB = 1 << 30
@@ -238,3 +238,9 @@ def test_changes_that_save_nothing_are_no_levers():
 def test_gib_is_exact():
     peak = Peak("formula", 3, 3, {"weights": 1, "gradients": 2}, "")
     assert sum(map(gib, peak.breakdown.values())) == gib(replace(peak).allocated)
+
+
+def test_two_stacks_are_for_a_trace():
+    model = ModelShape("t5", family="t5", hidden=512, layers=6, heads=8, kv_heads=8, head_dim=64, ffn=2048, vocab=32128)
+    with pytest.raises(NotCoveredError, match="--tier trace"):
+        estimate(Setup(model))

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gputop_analysis import catalog
+from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram import conf, overhead
 from gputop_analysis.vram.answer import TIERS, Peak
 from gputop_analysis.vram.estimate import Estimate
@@ -72,7 +73,12 @@ def estimate(
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
-    return _advised(answer, need, gpu) if advice else answer
+    return _advised(answer, need, gpu) if advice and not two_stacks(setup) else answer
+
+
+def two_stacks(setup: Setup) -> bool:
+    """Whether the model has an encoder and a decoder, whose layers differ: a formula counts one stack."""
+    return traits(setup.model.family).encoder_decoder
 
 
 def solve(setup: Setup, tier: str | None = None) -> Peak:
@@ -133,6 +139,10 @@ def _solver(setup: Setup, tier: str | None, log: EventLog | None) -> Solver:
         return lambda room: profile if room is None else _profile(setup, room) or profile
     if tier == "profile":
         raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
+    if two_stacks(setup):
+        raise NotCoveredError(
+            f"{setup.model.name} has an encoder and a decoder, which only a trace covers: --tier trace, with torch"
+        )
     from gputop_analysis.vram import formula
 
     return lambda room: formula.peak(setup, room)
