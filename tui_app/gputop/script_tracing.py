@@ -81,7 +81,7 @@ def trace_script(
         command += ["--world", str(world)] if world else []
         command += [] if execute else ["--no-execute"]
         tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
-        said, last = _run([*command, "--", *arguments], _env(), tell)
+        said, last = _run([*command, "--", *arguments], {**_env(), "TMPDIR": folder}, tell)  # it goes when we do
         try:
             found = json.loads(said)
         except ValueError:
