@@ -295,7 +295,8 @@ def take_in_and_out(on: bool) -> None:
     hooks = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
     for table in (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks):
         _swap(table, list(table), on)
-    owners = [(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward")]
+    loader: Any = sys.modules["torch.utils.data.dataloader"]
+    owners: list[tuple[Any, str]] = [(loader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward")]
     for owner, name in owners:
         if not on:
             _patched[name] = getattr(owner, name)
