@@ -16,6 +16,8 @@ from gputop_analysis.view import Array, RunView
 
 LEAST = 1.05
 """The slowest rank of a step takes so many times as long as the median one."""
+NEARLY_ALWAYS = 0.9
+"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns."""
 
 
 @finding(
@@ -35,6 +37,8 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
     if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
         return None
+    if np.bincount(compute.argmax(axis=1)).max() > NEARLY_ALWAYS * len(compute):
+        return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
     follows = _correlation(compute, tokens)
