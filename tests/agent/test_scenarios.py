@@ -83,7 +83,11 @@ def disagreements(truth: dict[str, float], guest: Guest) -> list[str]:
 def test_records_of_fast_steps_are_folded(results):
     _, guest = results["very_fast"]
     pairs = itertools.pairwise(guest.steps)  # what an unsteady step follows is sent before it is full
-    full = [record for record, after in pairs if not (record["flags"] | after["flags"]) & wire.F_UNSTEADY]
+    full = [
+        record
+        for record, after in pairs  # what a step of 200 ms follows is sent too: a busy machine has some
+        if not (record["flags"] | after["flags"]) & wire.F_UNSTEADY and after["wall_max_ns"] < 200_000_000
+    ]
     assert max(r["n_steps"] for r in full) > 10
     assert min(r["wall_ns"] for r in full) >= 19_000_000
 

@@ -176,7 +176,7 @@ def test_meters_show_gpu_and_host(four):
 
 
 def test_footer_shows_whole_keys_only():
-    assert row_text(footer.draw("live", True, 30)).split() == ["q", "quit", "?", "help", "space", "pause"]
+    assert row_text(footer.draw("live", True, 30)).split() == ["q", "quit", "?", "help", "f", "findings"]
     assert "seek" in row_text(footer.draw("replay", False, 200))
     assert "seek" not in row_text(footer.draw("live", True, 200))
 
