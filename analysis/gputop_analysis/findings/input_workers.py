@@ -20,7 +20,7 @@ from gputop_analysis.findings.shares import Share, everybody, run_queue
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
-BUSY = 0.85
+BUSY = 0.8
 """Of a core: a worker above it is never idle, so it never has its batches ready in advance."""
 _COMPUTING = "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker computes (state R)"
 SOMETIMES_EMPTY = 0.25
@@ -48,8 +48,8 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str,
     name="worker-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; the loader's workers use over 85 % of a core each, or the one that is "
-    "waited for computes in over half of the looks; no batch lies ready in over a quarter of the looks",
+    trigger="data wait above 10 % of the step; the loader's workers use or want over 80 % of a core each, or the one "
+    "that is waited for computes in over half of the looks; no batch lies ready in over a quarter of the looks",
     fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
     explains=("IN01",),
 )
@@ -61,7 +61,8 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     wait, seen, loader = found
     crew = known[wait.rank]
     computing = surely(seen.states["R"], seen.waiting) if seen.waiting >= ENOUGH_LOOKS else 0.0
-    busy = crew.cpu > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
+    wanted = crew.cpu + crew.queued if crew.cpu > MOSTLY else crew.cpu
+    busy = wanted > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
     if seen.empty <= SOMETIMES_EMPTY * seen.looks or not busy:
         return None
     return spec.make(
@@ -78,8 +79,13 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=Proof(
             *(
-                ("CPU time of the loader's workers / their time", 100 * crew.cpu, 100 * BUSY, "% of a core")
-                if crew.cpu > BUSY
+                (
+                    "CPU time of the loader's workers, with their waits for a core",
+                    100 * wanted,
+                    100 * BUSY,
+                    "% of a core",
+                )
+                if wanted > BUSY
                 else (_COMPUTING, 100 * computing, 100 * MOSTLY, "%")
             ),
             f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step",
