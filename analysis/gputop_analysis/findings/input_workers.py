@@ -25,6 +25,8 @@ BUSY = 0.8
 _COMPUTING = "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker computes (state R)"
 SOMETIMES_EMPTY = 0.25
 """Of the looks. Where the queue is empty more seldom than this, the training is what holds the batches up."""
+HANDOVER_MS = 5.0
+"""A tensor's way through two sockets to a worker that computes, at most: larger tensors would not help."""
 IDLE = 0.60
 """Below it a worker waits for something half of the time."""
 MOSTLY = 0.5
@@ -177,9 +179,10 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
     if not enough or crew.cpu >= IDLE:
         return None
-    queue = run_queue(view, wait.rank)
-    if queue and queue.share.low > STARVED and _tensors(view, wait.rank) < MANY_TENSORS:
-        return None  # the worker that hands the batch over waits for a core (IN04)
+    queue, tensors = run_queue(view, wait.rank), _tensors(view, wait.rank)
+    starved = queue and queue.share.low > STARVED  # the worker that hands the batch over waits for a core (IN04)
+    if tensors < MANY_TENSORS and (starved or per_batch_ms(view, wait) < HANDOVER_MS * tensors):
+        return None
     part = seen.unpacking / seen.fetching
     won = max(0.0, part * wait.ms.value)
     return spec.make(

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 KIND = os.environ["KIND"]
 WORKERS = int(os.environ.get("WORKERS", "0"))
 STEPS = int(os.environ.get("STEPS", "150"))
-BATCH, WIDTH = 16, 128
+BATCH, WIDTH = 64, 128  # steps long enough that a batch is handed over meanwhile on a slow machine too
 torch.manual_seed(0)
 
 
