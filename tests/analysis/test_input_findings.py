@@ -319,7 +319,7 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
     storm: Any = found(build).get("HO12")
     assert (storm is not None) is expected
     if expected:
-        assert storm.recoverable_ms_per_step == pytest.approx(0.6 * 12.1, rel=0.1)
+        assert storm.recoverable_ms_per_step == pytest.approx(0.85 * 0.6 * 12.1, rel=0.1)
 
 
 @pytest.mark.parametrize(

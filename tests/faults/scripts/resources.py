@@ -46,15 +46,17 @@ def main():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs = torch.randn(256, 256)
-    plain_s = fill_s(model.kept.fill_(0.0))
+    plain = [fill_s(model.kept.fill_(0.0))]
     begin = time.perf_counter(), time.thread_time()
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if step % 10 == 0:  # the machine's speed drifts
+            plain.append(fill_s(model.kept, 1))
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     wall_s, cpu_s = time.perf_counter() - begin[0], time.thread_time() - begin[1]
-    lost_s = {"page_faults": model.lost_s - STEPS * plain_s, "quota": wall_s - cpu_s}.get(FAULT, 0.0)
+    lost_s = {"page_faults": model.lost_s - STEPS * sum(plain) / len(plain), "quota": wall_s - cpu_s}.get(FAULT, 0.0)
     print(json.dumps({"truth_ms_per_step": lost_s / STEPS * 1e3, "steps": STEPS, "step_ms": wall_s / STEPS * 1e3}))
 
 
