@@ -70,6 +70,11 @@ def stack(frame, limit=64):
     return found
 
 
+def is_optimizer_step(frame):
+    """Whether the frame is torch's wrapper around an optimizer's ``step``."""
+    return frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith("optimizer.py")
+
+
 def is_user(frame):
     """Whether the frame runs code that the user wrote: no package, no torch, no standard library."""
     return origin(frame.f_code.co_filename) == USER

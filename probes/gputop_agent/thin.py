@@ -272,15 +272,14 @@ def phase(noted, frame):
             return FORWARD
         if name == "_engine_run_backward":
             return BACKWARD
-        if name == "wrapper" and file.endswith("optimizer.py"):
+        if frames.is_optimizer_step(one):
             return OPTIMIZER
     return OTHER
 
 
 def _is_stepping():
     """Whether the calling thread is inside an optimizer's step."""
-    found = frames.stack(sys._getframe(1))
-    return any(one.f_code.co_name == "wrapper" and one.f_code.co_filename.endswith("optimizer.py") for one in found)
+    return any(map(frames.is_optimizer_step, frames.stack(sys._getframe(1))))
 
 
 def _median(values):

@@ -13,7 +13,7 @@ from gputop_analysis.view import Array, RunView
 
 FAULTS_PER_STEP = 5000.0
 LEAST_SHARE = 0.02
-WON_BACK = 0.85
+WON_BACK, WON_BACK_AT_LEAST = 0.85, 0.75
 """Of the time in the kernel: clearing a page brings it into the cache, which writing to memory that was kept has to do
 itself (0.78 to 1.0 was measured on a virtual machine with a buffer of 48 MB)."""
 PLAUSIBLE_US = 4.0
@@ -50,7 +50,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
         rank=rank if all(one.per_step > 2 * other for other in others) else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
-        interval_ms_per_step=(0.75 * cost.low, cost.high),
+        interval_ms_per_step=(WON_BACK_AT_LEAST * cost.low, cost.high),
         proof=Proof(
             "minor page faults per step",
             one.per_step,

@@ -18,7 +18,7 @@ _compiling: Any = None
 dispatch_modes: Any = None
 tensor_type: Any = None
 _wrappers: Any = []  # of ``torch.autograd.backward``: the one that does all, the one for thin steps
-_LOSS_MARKS = thin.STRIDE * thin.LOSS_EVERY
+_STRIDE, _LOSS_MARKS = thin.STRIDE, thin.STRIDE * thin.LOSS_EVERY
 
 
 def install(torch):
@@ -49,7 +49,7 @@ def _noting_backward(original, full):
         turn = 0
         try:
             turn = len(marks) % _LOSS_MARKS
-            if turn % 3 == 2 and turn != 2:
+            if turn % _STRIDE == 2 and turn != 2:
                 L.note(0)
             else:
                 turn = 0
@@ -159,7 +159,7 @@ def _timed_backward(original):
 def _in_thin_step(args, kwargs):
     """Note that the step's backward begins; None, or the token of ``before_backward`` if it is none in turn."""
     noted = len(marks)
-    if noted % thin.STRIDE == 2:
+    if noted % _STRIDE == 2:
         if noted % _LOSS_MARKS != 2:
             L.note(0)
             return None

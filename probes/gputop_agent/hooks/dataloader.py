@@ -12,6 +12,7 @@ from gputop_agent.cycle import C
 from gputop_agent.lane import L, sizes
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import DATA, EVAL, H2D, S
+from gputop_agent.thin import STRIDE
 
 from . import forward, optimizer
 
@@ -38,7 +39,8 @@ def _timed_next(original):
         token, booked, noted, now = None, -1, False, 0
         try:
             turn = len(L.marks)
-            if turn and id(self) == L.iterator_id and not (turn % 3 if L.thin else turn & 7):
+            place = turn % STRIDE if L.thin else turn & 7
+            if turn and id(self) == L.iterator_id and not place:
                 now = L.now()
                 noted = now < L.until_ns or lane.cut(now)
             if noted:
@@ -46,7 +48,7 @@ def _timed_next(original):
             elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
                 if not turn:
                     pass
-                elif (turn % 3 if L.thin else turn & 7) or id(self) != L.iterator_id:
+                elif place or id(self) != L.iterator_id:
                     lane.leave()
                 else:
                     lane.settle(now)
@@ -82,7 +84,7 @@ def _timed_next(original):
             if noted:
                 try:
                     turn, shape = len(L.marks), None
-                    turn = turn % 3 if L.thin else turn & 7
+                    turn = turn % STRIDE if L.thin else turn & 7
                     if L.thin and not L.vary:
                         shape = turn == 1 and result is not None
                     elif type(result) is L.batch_type and len(sizes) < L.most:

@@ -5,7 +5,7 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, frames, guard, lane, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, marks
@@ -13,7 +13,6 @@ from gputop_agent.sentinel import sentinel
 from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
 from gputop_agent.steps import F
 
-_WRAPPER_FILE = "optimizer.py"
 is_compiling: Any = None
 _registered = []  # (table, key in it, hook)
 
@@ -171,7 +170,7 @@ def heal():
     """Torch runs no post hook when a step raises: leave the optimizer if none of its frames is on the stack."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith(_WRAPPER_FILE):
+        if frames.is_optimizer_step(frame):
             return
         frame = frame.f_back
     C.in_optimizer = 0

@@ -25,7 +25,7 @@ SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
 DEFAULT_SEQ = 4096
-_NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp|[ehnx]dr"
+_NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 
 def add_job(parser: Parser) -> None:
@@ -168,11 +168,7 @@ def check_network(text: str) -> None:
     """Raises CliError for a description that says neither a kind of network nor a rate."""
     from gputop_analysis.planner.hardware import network_gbps
 
-    if (
-        text
-        and not network_gbps(text)
-        and not re.search(r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp", text.lower())
-    ):
+    if text and not network_gbps(text) and not re.search(_NETWORKS, text.lower()):
         raise CliError(f'--network {text!r} says no network: as "8x NDR IB", "EFA 3200 Gbps" or "4x 100G RoCE"')
 
 
