@@ -8,7 +8,7 @@ from typing import Any, Literal
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
 
-Health = Literal["waiting", "healthy", "attention", "critical", "ended", "failed"]
+Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

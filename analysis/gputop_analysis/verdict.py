@@ -12,8 +12,14 @@ _SPEAKING = ("hang", "crash", "nan", "straggler")
 """Causes whose titles need no name before them."""
 
 
-def verdict(summary: RunSummary, findings: list[Finding]) -> Verdict:
-    """Judge a run by its state and its first finding above ``info``."""
+def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) -> Verdict:
+    """Judge a run by its state and its first finding above ``info``.
+
+    Args:
+        summary: of the run.
+        findings: worst first.
+        settled: whether the findings have been looked for long enough to call a run without one healthy.
+    """
     serious = [one for one in findings if one.severity != "info"]
     if summary.state in ("ended", "lost"):
         return Verdict(_final_health(summary, serious), _final(summary, serious))
@@ -24,6 +30,8 @@ def verdict(summary: RunSummary, findings: list[Finding]) -> Verdict:
         return Verdict("waiting", "waiting for the first step")
     if summary.steps < ENOUGH_STEPS:
         return Verdict("waiting", f"{summary.steps} steps so far: a verdict needs {ENOUGH_STEPS} steady ones")
+    if not settled:
+        return Verdict("looking", f"looking: {breakdown(summary)}")
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
 
 

@@ -8,6 +8,8 @@ from gputop_agent import wire
 from gputop_analysis.findings import CATALOGUE, evaluate
 from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.model import Finding
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
 from gputop_probes.record.layout import PROCESS_RANK
 
 LOADER = {"num_workers": 0, "site": "train.py:41", "batch_size": 8}
@@ -434,6 +436,37 @@ def test_live_findings_neither_flicker_nor_linger(tmp_path):
         record.refresh()
         shown.append(bool(live.tick()))
     assert shown == [False, False, True, True, True, True, True, True, True, False, False, False]
+
+
+def test_a_run_is_called_healthy_only_after_three_looks_at_enough_steps(tmp_path):
+    build = healthy(tmp_path, steps=25)
+    record = build.open()
+    live = LiveFindings(record)
+    live.tick()
+    build.steps(95, forward=6.0, backward=12.0, optimizer=2.0, data=0.3, other=0.3)
+    settled = []
+    for _ in range(4):
+        record.refresh()
+        found = live.tick()
+        settled.append(live.settled)
+        said = verdict(summarise(record, now_ns=T0 + 10**10), found, live.settled)
+        assert said.health == ("healthy" if live.settled else "looking")
+    assert settled == [False, False, True, True]
+
+
+def test_a_run_with_a_candidate_is_not_called_healthy(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={**LOADER, "num_workers": 4})
+    build.steps(100, forward=5.0)
+    record = build.open()
+    live = LiveFindings(record, window_steps=50)
+    live.tick()
+    build.steps(60, forward=5.0, data=10.0)
+    looks = []
+    for _ in range(4):
+        record.refresh()
+        looks.append((bool(live.tick()), live.settled))
+    assert looks == [(False, False), (False, False), (True, True), (True, True)]
 
 
 def test_facts_are_shown_at_once(tmp_path):

@@ -43,10 +43,18 @@ def test_the_axis_holds_the_value_and_wastes_at_most_half(value):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(2.3456, "2.346"), (3e-4, "3.0e-4"), (0.0, "0"), (math.inf, "inf"), (1e7, "1.0e7")]
+    ("value", "text"),
+    [(2.3456, "2.346"), (3e-4, "3.0e-4"), (0.0, "0"), (math.inf, "inf"), (1e7, "1.0e7"), (-12345.678, "-12346")],
 )
 def test_scalars(value, text):
     assert numbers.scalar(value) == text
+
+
+@given(st.floats(1e-9, 1e12) | st.floats(-1e12, -1e-9))
+def test_a_label_keeps_its_cells_and_its_value(value):
+    text = numbers.scalar_in(value, 7)
+    assert len(text) <= 7
+    assert float(text) == pytest.approx(value, rel=0.06)
 
 
 def test_a_small_share_is_not_nothing():

@@ -92,6 +92,7 @@ SEVERITY: dict[str, Mark] = {
 
 HEALTH: dict[str, Mark] = {
     "waiting": Mark("○", "waiting", "info"),
+    "looking": Mark("○", "looking", "info"),
     "healthy": Mark("●", "healthy", "good"),
     "attention": Mark("▲", "attention", "high"),
     "critical": Mark("✖", "critical", "critical"),

@@ -273,4 +273,6 @@ def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
 
 def _pin_threads(hello: dict[str, Any]) -> str:
     now = _threads(hello)
+    if now == 1:
+        return "two processes share a core while others are free: give each its own cores with `taskset` or `numactl`"
     return f"threads share a core while others are free: try OMP_NUM_THREADS=1 (now {now}) or OMP_PROC_BIND=true"

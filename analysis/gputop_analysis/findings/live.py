@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy.ma  # noqa: F401  (np.median loads it at its first call: 10 ms that would be in the first tick)
+
 from gputop_analysis.findings import sorted_out
 from gputop_analysis.findings.precedence import ordered
 from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.findings.turns import EVERY, Turns
 from gputop_analysis.live_ranks import CHOSEN, live_ranks
 from gputop_analysis.model import Finding
@@ -23,6 +26,10 @@ class LiveFindings:
 
     A finding appears after three evaluations in a row that see it and goes after five that do not. Facts (a crash, a
     hang, a NaN) appear at once. Checks whose answer does not change take turns, see ``Turns``.
+
+    Attributes:
+        settled: whether enough was seen to call a run healthy: three evaluations with enough steady steps, after which
+            nothing above ``info`` was still waiting to appear.
     """
 
     def __init__(self, record: RunRecord, window_steps: int = WINDOW_STEPS):
@@ -31,6 +38,8 @@ class LiveFindings:
         self._turns = Turns()
         self._ranks: list[int] = []
         self._ticks = 0
+        self._judged = 0
+        self.settled = False
         self._shown: dict[Key, Finding] = {}
         self._seen: dict[Key, int] = {}
         self._missed: dict[Key, int] = {}
@@ -49,6 +58,8 @@ class LiveFindings:
             self._missed[key] = self._missed.get(key, 0) + 1
             if self._missed[key] >= GONE_AFTER:
                 del self._shown[key], self._missed[key]
+        waiting = any(one.severity != "info" for key, one in found.items() if key not in self._shown)
+        self.settled = self.settled or (self._judged >= APPEAR_AFTER and not waiting)
         return ordered(list(self._shown.values()))
 
     def _evaluate(self) -> list[Finding]:
@@ -56,4 +67,6 @@ class LiveFindings:
             self._ranks = live_ranks(self.record)
         self._ticks += 1
         view = RunView(self.record, self.window_steps, live=True, ranks=self._ranks)
+        series = (view.per_rank[rank] for rank in self._ranks if rank in view.per_rank)
+        self._judged += any(one.n_steps[one.steady].sum() >= ENOUGH_STEPS for one in series)
         return sorted_out(view, self._turns.look(view))[0]

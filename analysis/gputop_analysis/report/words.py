@@ -10,6 +10,7 @@ from gputop_analysis.text import ms
 
 HEALTH_STYLE = {
     "waiting": "info",
+    "looking": "info",
     "healthy": "good",
     "ended": "good",
     "attention": "medium",

@@ -46,6 +46,7 @@ def build(
     previous: RecentSteps | None,
     now_ns: int,
     ended: bool = False,
+    settled: bool = True,
 ) -> Snapshot:
     """The snapshot of ``record`` as it is.
 
@@ -56,12 +57,13 @@ def build(
         previous: the chart columns of the snapshot before, to keep their scale.
         now_ns: the moment that is shown.
         ended: sum up the whole run, where that can be done at once.
+        settled: whether the findings were looked for long enough to call the run healthy.
     """
     summary = summarise(record, None if ended and short(record) else window_steps, now_ns)
     states = [host.state for host in record.hosts.values()]
     return Snapshot(
         summary=summary,
-        verdict=verdict(summary, list(findings)),
+        verdict=verdict(summary, list(findings), settled),
         findings=by_worth(findings),
         recent=recent_steps(record, previous),
         history=history(record),

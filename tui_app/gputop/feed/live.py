@@ -85,7 +85,8 @@ class LiveFeed:
             return self._with_page(self._record, self._last, moved=False)
         ended = all(host.state.state == "ended" for host in self._record.hosts.values())
         findings = self._final(self._record) if ended else self._tick_findings(self._record)
-        snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended)
+        settled = ended or (self._findings is not None and self._findings.settled)
+        snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended, settled)
         self._recent = snapshot.recent
         snapshot = replace(snapshot, prediction=self._tick_prediction(self._record))
         return self._with_page(self._record, snapshot, moved=True)

@@ -115,7 +115,7 @@ def _label(scale: Scale, y: int, rows: int) -> str:
     if not (y in (0, rows - 1) or middle):
         return ""
     value = scale.at(1 - y / max(rows - 1, 1))
-    return numbers.scalar(0.0 if abs(value) < 1e-12 * abs(scale.high) else value)
+    return numbers.scalar_in(0.0 if abs(value) < 1e-12 * abs(scale.high) else value, AXIS - 1)
 
 
 def axis_row(steps: tuple[float, float], width: int, axis: str = "step") -> Row:

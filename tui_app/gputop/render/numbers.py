@@ -102,7 +102,13 @@ def gib(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}"
 
 
-def scalar(value: float | None) -> str:
+def scalar_in(value: float, cells: int) -> str:
+    """The same with as many digits as fit into ``cells``."""
+    texts = (scalar(value, digits) for digits in (4, 3, 2, 1))
+    return next((text for text in texts if len(text) <= cells), scalar(value, 1))
+
+
+def scalar(value: float | None, digits: int = 4) -> str:
     """A loss, a norm or a learning rate: four significant digits, exponent where it is small or large."""
     if value is None or math.isnan(value):
         return NONE
@@ -111,8 +117,8 @@ def scalar(value: float | None) -> str:
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
-        return f"{value:.4g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.{min(1, digits - 1)}e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
