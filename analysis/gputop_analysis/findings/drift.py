@@ -20,9 +20,11 @@ NAMED = 3
 
 @once_per_view
 def _diff(view: RunView) -> Diff | None:
+    if view.baseline is None or not view.ranks:
+        return None
     from gputop_analysis.diff import compare  # which looks at findings itself
 
-    return compare(view.baseline, view.record) if view.baseline is not None and view.ranks else None
+    return compare(view.baseline, view.record)
 
 
 @finding(

@@ -31,10 +31,12 @@ class Turns:
             if self._due(spec, place * EVERY // len(CATALOGUE)):
                 self._ask(spec, view)
         self._tick += 1
-        return [one for spec in CATALOGUE.values() for one in self._said[spec.id]]
+        return [one for spec in CATALOGUE.values() for one in self._said.get(spec.id, ())]
 
     def _due(self, spec: Spec, turn: int) -> bool:
         """Neighbours in the catalogue share what they compute of a view, so they have their turn together."""
+        if self._tick == 0:
+            return spec.immediate or turn < EVERY // 2
         return spec.immediate or self._alike.get(spec.id, 0) < SETTLED_AFTER or self._tick % EVERY == turn
 
     def _ask(self, spec: Spec, view: RunView) -> None:
