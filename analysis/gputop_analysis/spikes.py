@@ -124,7 +124,8 @@ def stand_outs(
 ) -> tuple[Array, Array, Array]:
     """Values far above those before them: the trigger of ``stats.mad_spikes``, at a tenth of its cost.
 
-    The window that a value is compared with ends up to ``STRIDE`` values before it.
+    The window that a value is compared with ends up to ``STRIDE`` values before it. A value must exceed the median of
+    the ``STRIDE`` values just before it by ``min_relative`` too: what has climbed all through the window did not jump.
 
     Args:
         values: NaN values are neither judged nor compared with; the first 30 cannot be judged.
@@ -140,8 +141,14 @@ def stand_outs(
     centre, sigma = _levels(series, linear > _least_to_stand_out(linear, min_relative))
     level = np.exp(centre) if logarithmic else centre
     above = series - centre
-    out = (above > k * sigma) & (linear > level + min_relative * np.abs(level))
+    out = np.flatnonzero((above > k * sigma) & (linear > level + min_relative * np.abs(level)))
+    out = out[[_jumps(linear, int(i), min_relative) for i in out]] if len(out) else out
     return known[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
+
+
+def _jumps(values: Array, index: int, min_relative: float) -> bool:
+    near = float(np.median(values[index - STRIDE : index]))
+    return bool(values[index] > near + min_relative * abs(near))
 
 
 def _least_to_stand_out(values: Array, min_relative: float) -> float:

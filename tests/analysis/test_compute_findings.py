@@ -7,6 +7,7 @@ from device_samples import gpu_run, gpu_samples
 
 from gputop_analysis.findings import evaluate
 from gputop_analysis.level import level_change
+from gputop_probes.record.layout import PROCESS_RANK
 
 FP32 = {"by_dtype": {"float32": 10_000_000}, "parameters": 10_000_000, "modules": {}}
 
@@ -74,7 +75,8 @@ def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, cpu_ms=No
     for step in range(400):
         late = step >= 200
         phases = {"forward": 5.0, "backward": 10.0, "other": 1.0}
-        phases[phase] *= by if late else 1.0
+        for slow in phases if phase == "all" else (phase,):
+            phases[slow] *= by if late else 1.0
         phases = {name: ms * random.gamma(400, 1 / 400) for name, ms in phases.items()}
         steps = 1 if late else fold
         cpu_ns = cpu_ms[late] * steps * 10**6 if cpu_ms else -1
@@ -104,8 +106,22 @@ def test_on_a_cpu_a_busy_neighbour_costs_cpu_time_too(tmp_path):
     assert "CE11" not in found(slowing(tmp_path / "unknown", "backward", 1.4))
     assert "CE11" in found(slowing(tmp_path / "gpu", "backward", 1.4, device="cuda"))
     assert "CE11" in found(slowing(tmp_path / "blocked", "backward", 1.4, cpu_ms=(15, 15)))
-    assert "CE11" not in found(slowing(tmp_path / "busy", "backward", 1.9, cpu_ms=(15, 24)))
+    assert "CE11" not in found(slowing(tmp_path / "busy", "all", 1.9, cpu_ms=(15, 29)))
+    assert "CE11" not in found(slowing(tmp_path / "mostly", "backward", 1.7, cpu_ms=(15, 22)))
     assert "CE11" in found(slowing(tmp_path / "busier", "backward", 3.5, cpu_ms=(15, 40)))
+
+
+def test_one_phase_that_grows_by_itself_is_no_neighbour(tmp_path):
+    one = found(slowing(tmp_path, "forward", 2.8, cpu_ms=(15, 24)))["CE11"]
+    assert one.recoverable_ms_per_step == pytest.approx(9, rel=0.1)
+
+
+def test_a_wait_for_a_core_that_came_with_it_is_taken_off(tmp_path):
+    build = slowing(tmp_path, "backward", 2.0, cpu_ms=(15, 15))
+    for tick in range(18):  # 400 steps of 16 and 26 ms; from 3.2 s on, 10 of the 26 are queueing
+        waited_ns = max(0, tick * 5 * 10**8 - 3_200_000_000) * 10 // 26
+        build.sample("process", t_ns=T0 + tick * 5 * 10**8, pid=9, kind=PROCESS_RANK, run_wait_ns_total=waited_ns)
+    assert "CE11" not in found(build)
 
 
 # ---- CE07, CE08

@@ -67,7 +67,9 @@ def every_window(values, k=8.0, min_relative=0.2):
         start = (i - WINDOW) // STRIDE * STRIDE
         before = values[:begin] if begin is not None else values[start : start + WINDOW]
         level = np.median(before)
-        if values[i] > level + k * mad_sigma(before) and values[i] > level + min_relative * abs(level):
+        near = np.median(values[i - STRIDE : i])
+        jumps = values[i] > near + min_relative * abs(near)
+        if jumps and values[i] > level + k * mad_sigma(before) and values[i] > level + min_relative * abs(level):
             found.append(i)
     return found
 

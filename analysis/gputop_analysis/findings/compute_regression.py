@@ -8,7 +8,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody, on_device, run_queue
+from gputop_analysis.findings.shares import everybody, on_device, run_queue, run_queue_share
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
@@ -18,7 +18,9 @@ from gputop_analysis.view import Array, RunView
 SLOWER, SLOWER_MS = 0.15, 0.5
 SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
 """On a CPU, a program on the sibling of a core makes the same work take up to twice the CPU time, without any queue:
-where most of the growth is CPU time, or that is not known, more is asked for."""
+where most of the growth is CPU time, or that is not known, more is asked for, or that one phase grows by itself."""
+OTHERS = 0.2
+"""Part of the step that the other phases must take to tell by what factor a neighbour makes all of it slower."""
 SAME_WORK = 0.05
 RECORDS = 1500
 """Evenly spread over the whole run, also on a live screen: what the run is compared with is its own beginning."""
@@ -39,11 +41,15 @@ class Regression:
     phase: str
     phase_ms: float
     """By how much that phase grew."""
+    phase_alone_ms: float
+    """By how much it grew beyond the factor by which the rest of the step did; 0 where there is hardly any rest."""
     unit: str
     """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number changed."""
     records: int
     cpu_ms: float | None
     """By how much the training thread's CPU time grew; None where it was not measured."""
+    since_ns: int
+    """When the step of the change began, or a little later."""
 
 
 @finding(
@@ -52,7 +58,7 @@ class Regression:
     family="compute",
     cause="compute",
     trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of its autocorrelation) "
-    "by 15 % or more; on a CPU by 120 % where most of it is CPU time, as a busy neighbour costs",
+    "by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by 120 %, or by 50 % in one phase alone",
     fix="find what changed at that step: data, code path, clocks, another program",
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
@@ -65,12 +71,13 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         others = ((r, one) for r in view.ranks[1:LOOK_AT] if (one := regression(view, r)))
         rank, found = next(((r, one) for r, one in others if one.phase not in WAITING), (rank, found))
     growth = found.after_ms / found.before_ms - 1
-    least = SLOWER if on_device(view, rank) else _least_on_cpu(found)
-    more_ms = found.after_ms - found.before_ms
-    queue = run_queue(view, rank)
-    queued_ms = queue.value * found.after_ms if queue else 0.0
-    if more_ms - queued_ms < max(least * found.before_ms, SLOWER_MS):
-        return None  # the wait for a core, which IN04 reports, may be all of it
+    queued_ms = _queueing_grew(view, rank, found)  # which IN04 reports
+    more_ms = found.after_ms - found.before_ms - queued_ms
+    least = SLOWER if on_device(view, rank) else _least_on_cpu(found, more_ms)
+    if least == SLOWER_BUSY and more_ms < least * found.before_ms:
+        least, more_ms = SLOWER_ON_CPU, min(more_ms, found.phase_alone_ms)
+    if more_ms < max(least * found.before_ms, SLOWER_MS):
+        return None
     site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
     error_ms = found.change.error * found.after_ms
     per = "" if found.unit == "step" else f" for the same number of {found.unit}"
@@ -92,10 +99,23 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _least_on_cpu(found: Regression) -> float:
+def _least_on_cpu(found: Regression, more_ms: float) -> float:
     if found.cpu_ms is None:
         return SLOWER_ON_CPU
-    return SLOWER_BUSY if found.cpu_ms > 0.5 * (found.after_ms - found.before_ms) else SLOWER
+    return SLOWER_BUSY if found.cpu_ms > 0.5 * more_ms else SLOWER
+
+
+def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
+    """Milliseconds a step that the wait for a core grew by; all of that wait where it is not known from when."""
+    queue = run_queue(view, rank)
+    if queue is None:
+        return 0.0
+    first_ns = int(view.per_rank[rank].steady_ends_ns[0])
+    before = run_queue_share(view, rank, first_ns, found.since_ns)
+    after = run_queue_share(view, rank, found.since_ns)
+    if before is None or after is None:
+        return queue.value * found.after_ms
+    return max(0.0, after * found.after_ms - before * found.before_ms)
 
 
 def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proof:
@@ -105,17 +125,18 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
         100 * (found.after_ms / found.before_ms - 1),
         100 * least,
         "% more",
-        "recoverable = step time after - step time before; the change lies at the CUSUM's extreme, its standard error "
-        "is "
+        "recoverable = step time after - before - growth of waiting for a core, or growth of the phase beyond the rest "
+        "of the step where only that is sure; the change lies at the CUSUM's extreme, its standard error is "
         "sqrt(variance x autocorrelation time x (1/n before + 1/n after)) of the log step time",
         (
             Input("step time before", found.before_ms, "ms", read),
             Input("step time after", found.after_ms, "ms", read),
             Input(
-                "waiting for a core", queued_ms, "ms", "process.run_wait_ns_total per step, taken off before judging"
+                "growth of waiting for a core", queued_ms, "ms", "process.run_wait_ns_total per step, after - before"
             ),
             Input("change in standard errors", found.change.score, "", "judged against 6"),
             Input(f"growth of {found.phase}", found.phase_ms, "ms", f"steps.{found.phase}_ns"),
+            Input("the same beyond the rest of the step", found.phase_alone_ms, "ms", "after - before x rest's factor"),
         ),
     )
 
@@ -141,7 +162,11 @@ def regression(view: RunView, rank: int) -> Regression | None:
     step = evenly.step(change.index)
     measured = bool((rows["cpu_ns"] >= 0).all())
     cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
-    return Regression(step, change, before_ms, after_ms, phase, grown[phase], unit, len(rows), cpu_ms)
+    alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
+    since_ns = evenly.began_ns(change.index)
+    return Regression(
+        step, change, before_ms, after_ms, phase, grown[phase], alone_ms, unit, len(rows), cpu_ms, since_ns
+    )
 
 
 def _spread(rows: Array) -> Array:
@@ -171,9 +196,16 @@ class _Evenly:
         """The same of a duration, in milliseconds."""
         return self.per_step(column) / 1e6
 
+    def began_ns(self, index: int) -> int:
+        """When the record with the first step of a stretch ended."""
+        return int(self._rows["t_end_ns"][self._record(index)])
+
+    def _record(self, index: int) -> int:
+        return int(np.searchsorted(self._ends, self._edges[index], side="right")) - 1
+
     def step(self, index: int) -> int:
         """Index of the first step of a stretch."""
-        record = int(np.searchsorted(self._ends, self._edges[index], side="right")) - 1
+        record = self._record(index)
         row = self._rows[record]
         return int(row["step"]) - (int(self._ends[record + 1]) - int(self._edges[index])) + 1
 
@@ -187,6 +219,16 @@ def _work(evenly: _Evenly, index: int) -> tuple[str, Array | float]:
             if abs(after / before - 1) > SAME_WORK:
                 return name, per_step / before
     return "step", 1.0
+
+
+def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:
+    """Growth of a phase beyond the factor by which the rest of the step grew: what no neighbour can have done."""
+    rest_ms = walls_ms - phase_ms
+    before, rest_before = float(np.median(phase_ms[:index])), float(np.median(rest_ms[:index]))
+    if rest_before < OTHERS * (before + rest_before):
+        return 0.0
+    factor = max(1.0, float(np.median(rest_ms[index:])) / rest_before)
+    return float(np.median(phase_ms[index:])) - factor * before
 
 
 def _growth(ms: Array, index: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Input, Proof
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
@@ -175,6 +176,17 @@ def run_queue(view: RunView, rank: int) -> Queue | None:
     if key not in view.known:
         view.known[key] = _run_queue(view, rank)
     return view.known[key]
+
+
+def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int | None = None) -> float | None:
+    """Share of a stretch of time that the training thread waited for a core; None for fewer than three samples."""
+    rows = view.rank_processes.get(rank)
+    if rows is None:
+        return None
+    inside = (rows["t_ns"] >= from_ns) & (rows["run_wait_ns_total"] >= 0)
+    rows = picked(rows, inside if until_ns is None else inside & (rows["t_ns"] < until_ns))
+    share = run_wait_share(rows) if len(rows) >= 3 else float("nan")
+    return share if share == share else None
 
 
 def without_queueing(view: RunView, rank: int, ms: float) -> float:
