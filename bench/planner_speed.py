@@ -1,4 +1,5 @@
-"""How fast the planner is: configurations a second, and a plan for 1024 GPUs. CPU time of one process, best of five.
+"""How fast the planner is: configurations a second, a plan for 1024 GPUs (CPU time of one process, best of five), and
+how long the strategy screen takes to answer a key (wall clock, ``strategy_keys.py``).
 
 python bench/planner_speed.py
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import json
 import time
+
+import strategy_keys
 
 from gputop_analysis.catalog import model
 from gputop_analysis.planner import search
@@ -23,7 +26,7 @@ def main() -> int:
     wide = Limits(cp=(1, 2, 4, 8, 16), zero=(0, 1, 2, 3), most_vpp=20)
     configurations, per_plan = _plan(large, 1024, wide)
     _, narrow_s = _plan(large, 1024, None)
-    _, arrow_s = _plan(large, 1024, Limits(tp=(8,), pp=(8,), vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(1,)))
+    _, one_s = _plan(large, 1024, Limits(tp=(8,), pp=(8,), vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(1,)))
     print(
         json.dumps(
             {
@@ -32,7 +35,8 @@ def main() -> int:
                 "configurations_per_s": round(configurations / per_plan),
                 "plan_1024_gpus_s": round(narrow_s, 3),
                 "plan_1024_gpus_wide_s": round(per_plan, 3),
-                "one_configuration_ms": round(1e3 * arrow_s, 2),
+                "one_configuration_ms": round(1e3 * one_s, 2),
+                **strategy_keys.measure(),
             }
         )
     )

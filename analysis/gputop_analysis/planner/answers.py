@@ -60,7 +60,7 @@ def _of_group(cases: list[Case]) -> list[Answer]:
         mine = np.arange(end - len(case.layouts), end)
         able = mine[fits[mine]]
         best = able[np.argmin(seconds[able])] if len(able) else mine[np.argmin(allocated[mine])]
-        one = Cost(**{f.name: getattr(parts, f.name)[best : best + 1] for f in fields(Cost)})
+        one = parts.take(slice(best, best + 1))
         found.append(
             Answer(case, one, layouts.row(int(best)), float(allocated[best]) / GIB, bool(fits[best]), tight[best])
         )

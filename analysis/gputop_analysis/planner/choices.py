@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.cost import Cost
-from gputop_analysis.planner.layout import RECOMPUTE
+from gputop_analysis.planner.layout import RECOMPUTE, Ints
 from gputop_analysis.planner.search import Plan, cost_per_million_tokens
 
 GIB = 2.0**30
@@ -89,36 +92,51 @@ class Choice:
 
 def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Choice:
     """The configuration at ``index`` of the plan's arrays."""
-    seconds = float(plan.seconds[index])
-    raw = {name: float(getattr(plan.parts, name)[index]) for name in PARTS}
-    scale = seconds / (sum(raw.values()) or 1.0)
-    allocated = float(plan.allocated_bytes[index])
-    reserved = float(memory.reserved_bytes(plan.allocated_bytes[index : index + 1])[0])
-    low, high = plan.interval(index)
-    rent = None
-    if usd_per_gpu_hour is not None:
-        rent = float(cost_per_million_tokens(plan, usd_per_gpu_hour)[index])
-    return Choice(
-        index=index,
-        layout=plan.layouts.row(index),
-        step_s=seconds,
-        interval_s=(seconds * low, seconds * high),
-        tokens_per_s=plan.job.tokens / seconds,
-        mfu=plan.mfu(index),
-        allocated_gib=allocated / GIB,
-        reserved_gib=reserved / GIB,
-        headroom_gib=(plan.cluster.device.usable_bytes - reserved) / GIB,
-        tight=bool(plan.tight[index]),
-        fits=bool(plan.fits[index]),
-        accumulation=int(plan.layouts.micro_batches(plan.job.global_batch)[index]),
-        usd_per_million_tokens=rent,
-        parts_s={name: value * scale for name, value in raw.items()},
-    )
+    return choices(plan, [index], usd_per_gpu_hour)[0]
+
+
+def choices(plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float | None = None) -> list[Choice]:
+    """The same of many; figures are taken out of the arrays together, as one by one they cost more than the search."""
+    at = np.asarray(indices, np.int64)
+    seconds, mfus = plan.seconds[at].tolist(), plan.mfus[at].tolist()
+    allocated = plan.allocated_bytes[at]
+    reserved = memory.reserved_bytes(allocated)
+    headroom_gib = (plan.cluster.device.usable_bytes - reserved) / GIB
+    known = usd_per_gpu_hour is not None
+    rents = cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist() if known else [None] * len(at)
+    parts = plan.parts.take(at)
+    scale = plan.seconds[at] / np.where(parts.seconds > 0, parts.seconds, 1.0)
+    columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
+    layouts = plan.layouts.take(at).rows()
+    micro = plan.layouts.micro_batches(plan.job.global_batch)[at].tolist()
+    flags = zip(plan.fits[at].tolist(), plan.tight[at].tolist(), strict=True)
+    found = []
+    for i, (index, layout, (fits, tight)) in enumerate(zip(at.tolist(), layouts, flags, strict=True)):
+        low, high = plan.interval_of(layout)
+        found.append(
+            Choice(
+                index=index,
+                layout=layout,
+                step_s=seconds[i],
+                interval_s=(seconds[i] * low, seconds[i] * high),
+                tokens_per_s=plan.job.tokens / seconds[i],
+                mfu=mfus[i],
+                allocated_gib=float(allocated[i]) / GIB,
+                reserved_gib=float(reserved[i]) / GIB,
+                headroom_gib=float(headroom_gib[i]),
+                tight=tight,
+                fits=fits,
+                accumulation=int(micro[i]),
+                usd_per_million_tokens=rents[i],
+                parts_s={name: columns[name][i] for name in PARTS},
+            )
+        )
+    return found
 
 
 def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:
     """The best that fit."""
-    return [choice(plan, int(index), usd_per_gpu_hour) for index in plan.order[:count]]
+    return choices(plan, plan.order[:count], usd_per_gpu_hour)
 
 
 def difference(first: Choice, second: Choice) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class Cost:
     def seconds(self) -> Floats:
         """Of the whole step."""
         return sum((getattr(self, f.name) for f in fields(self)), np.zeros_like(self.compute))
+
+    def take(self, index: Any) -> Cost:
+        """Of the configurations at ``index`` (integers or a mask)."""
+        return Cost(*(getattr(self, f.name)[index] for f in fields(self)))
 
     def row(self, i: int) -> dict[str, float]:
         """One configuration's parts as plain values."""

@@ -53,7 +53,13 @@ class Layouts:
 
     def row(self, i: int) -> dict[str, int | bool]:
         """One configuration as plain values."""
-        return {f.name: getattr(self, f.name)[i].item() for f in fields(self)}
+        return self.take([i]).rows()[0]
+
+    def rows(self) -> list[dict[str, int | bool]]:
+        """Each configuration as plain values."""
+        names = [f.name for f in fields(self)]
+        columns = [getattr(self, name).tolist() for name in names]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     @property
     def world(self) -> Ints:

@@ -23,16 +23,12 @@ FRAGMENTATION = 1.05
 def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
     """Peak of allocated bytes on the fullest rank (PyTorch's ``max_memory_allocated``)."""
     found = np.zeros(len(layouts))
-    for zero, recompute, sequence_parallel in {
-        (z, r, s)
-        for z, r, s in zip(
-            layouts.zero.tolist(), layouts.recompute.tolist(), layouts.sequence_parallel.tolist(), strict=True
-        )
-    }:
-        mine = (
-            (layouts.zero == zero) & (layouts.recompute == recompute) & (layouts.sequence_parallel == sequence_parallel)
-        )
-        setup = _setup(job, zero, RECOMPUTE[recompute], sequence_parallel)
+    apart = layouts.sequence_parallel | (layouts.tp == 1)  # nothing is split over one rank: one kind less to ask for
+    kinds = (layouts.zero * len(RECOMPUTE) + layouts.recompute) * 2 + apart
+    for kind in np.unique(kinds).tolist():
+        mine = np.flatnonzero(kinds == kind)
+        zero, recompute = divmod(kind // 2, len(RECOMPUTE))
+        setup = _setup(job, zero, RECOMPUTE[recompute], sequence_parallel=bool(kind % 2))
         found[mine] = _of_kind(job, setup, layouts.take(mine))
     return found
 
@@ -47,9 +43,8 @@ def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
         name: getattr(layouts, name).astype(float) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
     }
     counts["accumulation"] = layouts.micro_batches(job.global_batch)
-    first = peak_bytes(setup, pipeline_stage=np.zeros(len(layouts)), **counts)
-    last = peak_bytes(setup, pipeline_stage=counts["pp"] - 1, **counts)
-    return np.maximum(first, last)
+    ends = np.stack([0 * counts["pp"], counts["pp"] - 1])  # the first pipeline stage and the last
+    return peak_bytes(setup, pipeline_stage=ends, **counts).max(axis=0)
 
 
 def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:

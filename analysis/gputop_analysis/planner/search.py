@@ -63,19 +63,26 @@ class Plan:
 
     def interval(self, index: int) -> tuple[float, float]:
         """Factors on ``seconds`` that hold the truth in 80 % of cases."""
+        return self.interval_of(self.layouts.row(index))
+
+    def interval_of(self, layout: dict[str, int | bool]) -> tuple[float, float]:
+        """The same for a configuration by its values."""
         known = intervals.after_one_run if self.calibration.rows else intervals.uncalibrated
-        return self.calibration.interval or known(self.layouts.row(index), self.cluster.gpus_per_node)
+        return self.calibration.interval or known(layout, self.cluster.gpus_per_node)
 
     @property
     def nearest(self) -> Ints:
         """Indices of the three that come nearest to fitting, in bytes."""
         return np.argsort(self.allocated_bytes, kind="stable")[:3]
 
-    def mfu(self, index: int) -> float:
+    @property
+    def mfus(self) -> Floats:
         """Model FLOPs utilisation (Chowdhery et al. 2022, appendix B)."""
-        return model_flops(self.job) / (
-            float(self.seconds[index]) * self.cluster.gpus * self.cluster.device.flops(self.job.dtype)
-        )
+        return model_flops(self.job) / (self.seconds * self.cluster.gpus * self.cluster.device.flops(self.job.dtype))
+
+    def mfu(self, index: int) -> float:
+        """Of one configuration."""
+        return float(self.mfus[index])
 
 
 def plan(

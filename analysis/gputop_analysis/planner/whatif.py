@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import PARTS, SHARDING
-from gputop_analysis.planner.cost import OPTIMIZER_BYTES, Cost, cost
+from gputop_analysis.planner.cost import OPTIMIZER_BYTES, cost
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import RECOMPUTE, Layouts
@@ -88,32 +88,55 @@ def what_if(plan: Plan, index: int) -> tuple[Change, ...]:
 
 def changes(subject: Subject) -> tuple[Change, ...]:
     """The same for a configuration without a plan around it."""
+    now = _Try("", "", subject.job, subject.layout)
     tries = [one for each in _ALL for one in each(subject, subject.layout)]
-    before = _Figures(subject, _Try("", "", subject.job, subject.layout))
-    found = (_change(subject, one, before) for one in tries)
+    rules = [broken(one.job, Layouts.of(**one.layout), subject.cluster.gpus) for one in tries]
+    before, *able = _figures(subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)])
+    after = iter(able)
+    found = [
+        _barred(subject, one, before, rule[0].reason) if rule else _change(subject, one, before, next(after))
+        for one, rule in zip(tries, rules, strict=True)
+    ]
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
 
 
+@dataclass(frozen=True, slots=True)
 class _Figures:
-    """Step and memory of one try."""
+    """Step, its parts and memory of one try."""
 
-    def __init__(self, subject: Subject, one: _Try):
-        layouts, by = Layouts.of(**one.layout), subject.calibration
-        parts = by.with_input(cost(one.job, subject.cluster, layouts), one.job.global_batch / layouts.dp)
-        self.seconds = float(by.seconds(parts)[0])
-        scale = self.seconds / float(parts.seconds[0])
-        self.parts = {part.name: float(getattr(parts, part.name)[0]) * scale for part in fields(Cost)}
-        allocated = memory.allocated_bytes(one.job, layouts) * by.memory_factor
-        self.bytes = float(memory.reserved_bytes(allocated)[0])
+    seconds: float
+    parts: dict[str, float]
+    bytes: float
 
 
-def _change(subject: Subject, one: _Try, before: _Figures) -> Change:
-    layouts = Layouts.of(**one.layout)
-    before_s = subject.measured_s or before.seconds
-    before_gib = subject.measured_gib or before.bytes / GIB
-    if rules := broken(one.job, layouts, subject.cluster.gpus):
-        return Change(one.kind, one.name, 0.0, before_s, 0.0, before_gib, False, {}, rules[0].reason)
-    after = _Figures(subject, one)
+def _figures(subject: Subject, tries: list[_Try]) -> list[_Figures]:
+    """Of each; those that train the same are predicted together, as a prediction takes as long for ten as for one."""
+    found: dict[int, _Figures] = {}
+    for job in dict.fromkeys(one.job for one in tries):
+        mine = [i for i, one in enumerate(tries) if one.job == job]
+        layouts = Layouts.of(**{name: [tries[i].layout[name] for i in mine] for name in subject.layout})
+        found |= zip(mine, _of_job(subject, job, layouts), strict=True)
+    return [found[i] for i in range(len(tries))]
+
+
+def _of_job(subject: Subject, job: Job, layouts: Layouts) -> Iterator[_Figures]:
+    by = subject.calibration
+    parts = by.with_input(cost(job, subject.cluster, layouts), job.global_batch / layouts.dp)
+    seconds = by.seconds(parts)
+    held = memory.reserved_bytes(memory.allocated_bytes(job, layouts) * by.memory_factor)
+    scale = seconds / parts.seconds
+    columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
+    for i, (step_s, size) in enumerate(zip(seconds.tolist(), held.tolist(), strict=True)):
+        yield _Figures(step_s, {name: columns[name][i] for name in PARTS}, size)
+
+
+def _barred(subject: Subject, one: _Try, before: _Figures, rule: str) -> Change:
+    before_s, before_gib = _now(subject, before)
+    return Change(one.kind, one.name, 0.0, before_s, 0.0, before_gib, False, {}, rule)
+
+
+def _change(subject: Subject, one: _Try, before: _Figures, after: _Figures) -> Change:
+    before_s, before_gib = _now(subject, before)
     scale = before_s / before.seconds
     total_gib = after.bytes / GIB + before_gib - before.bytes / GIB
     moved = {part: (after.parts[part] - before.parts[part]) * scale for part in PARTS}
@@ -127,6 +150,11 @@ def _change(subject: Subject, one: _Try, before: _Figures) -> Change:
         fits=total_gib * GIB <= subject.cluster.device.usable_bytes,
         parts_s={part: delta for part, delta in moved.items() if abs(delta) > 1e-3 * before_s},
     )
+
+
+def _now(subject: Subject, before: _Figures) -> tuple[float, float]:
+    """Seconds and GiB as they are: measured where they were."""
+    return subject.measured_s or before.seconds, subject.measured_gib or before.bytes / GIB
 
 
 def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:

@@ -36,9 +36,9 @@ def execute(words: list[str]) -> int:
         raise CliError(str(error)) from None
     from gputop.cli.plan_text import table
     from gputop.cli.report import report_width
-    from gputop_analysis.planner.choices import choice
+    from gputop_analysis.planner.choices import choices
 
-    found = [choice(plan, int(index), wanted.usd_per_gpu_hour) for index in plan.pareto]
+    found = choices(plan, plan.pareto, wanted.usd_per_gpu_hour)
     if options.json:
         print(json.dumps([one.to_json() | {"name": one.name} for one in found], indent=2))
     else:

@@ -177,7 +177,7 @@ def _of_run(options: argparse.Namespace) -> bool:
 
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
-    from gputop_analysis.planner.choices import choice, difference, ranked, why
+    from gputop_analysis.planner.choices import choice, choices, difference, ranked, why
     from gputop_analysis.planner.whatif import what_if
 
     pick = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
@@ -201,7 +201,7 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "against_run": against_now(options.run, plan) if options.run else None,
         "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
         "strategies": rows,
-        "pareto": [choice(plan, int(i), wanted.usd_per_gpu_hour).to_json() for i in plan.pareto],
+        "pareto": [one.to_json() for one in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)],
         **told(options),
         **({"what_if": [one.to_json() for one in what_if(plan, plan.pick)]} if options.what_if else {}),
         **({"what_if_of_run": [one.to_json() for one in changes_of_run(options.run)]} if _of_run(options) else {}),

@@ -167,7 +167,7 @@ def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:
 def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
     from gputop.cli.plan_options import rent_of
     from gputop_analysis.catalog import gpu
-    from gputop_analysis.planner.choices import choice, ranked
+    from gputop_analysis.planner.choices import choice, choices, ranked
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
@@ -182,7 +182,7 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
         len(found.order),
         len(found.layouts),
         rent,
-        pareto=tuple(choice(found, int(index), rent) for index in found.pareto),
+        pareto=tuple(choices(found, found.pareto, rent)),
         pick=choice(found, found.pick, rent),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from textual.app import ComposeResult
@@ -24,6 +24,8 @@ from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
+REMEMBERED = 24
+"""Answers that are kept, so that a key back and forth does not plan again."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
 
 
@@ -52,11 +54,13 @@ class PresetFound(Message):
 
 
 class Solved(Message):
-    """A question has been answered."""
+    """A question has been answered: the one on the screen as it began, or (``ahead``) what a key would ask next."""
 
-    def __init__(self, planned: Planned):
+    def __init__(self, planned: Planned, base: RunBase | None, ahead: bool):
         super().__init__()
         self.planned = planned
+        self.base = base
+        self.ahead = ahead
 
 
 class StrategyScreen(Typed, Moving, Screen[None]):
@@ -87,7 +91,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self._source = source
         self._base: RunBase | None = None
         self._touched = keep
-        self._answered: Ask | None = None
+        self._known: dict[Ask, Planned] = {}
+        self._direction = 1
         self._busy = False
 
     def compose(self) -> ComposeResult:
@@ -114,7 +119,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if isinstance(found, RunBase) and self._base is None:
             self._base = self.table.base = found
             self._source = "from " + found.source
-            self._answered = None
+            self._known.clear()
             self._show(self.ask if self._touched else found.ask)
             self.table.redraw()  # the same plan is drawn with another column
             if self._tell_what_if and not self._touched:
@@ -156,23 +161,47 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self._plan()
 
     def _plan(self) -> None:
-        """Have the present question answered, as soon as the worker is free: the newest one wins."""
-        if self._busy or self.ask == self._answered:
+        """Show the answer to the present question where it is known; else have it worked out."""
+        known = self._known.get(self.ask)
+        if known is not None and known is not self.table.planned:
+            self._answer(known)
+        self._work_ahead()
+
+    def _work_ahead(self) -> None:
+        """Once the worker is free it answers the present question, then what the arrow keys would ask at this line: a
+        plan takes longer than a key should, so it is ready before."""
+        wanted = next((ask for ask in self._coming() if ask not in self._known), None)
+        if self._busy or wanted is None:
             return
         self._busy = True
-        self.run_worker(partial(self._work, self.ask), thread=True, group="plan", exit_on_error=False)
+        work = partial(self._work, wanted, self._base, wanted != self.ask)
+        self.run_worker(work, thread=True, group="plan", exit_on_error=False)
 
-    def _work(self, ask: Ask) -> None:
-        self.post_message(Solved(solve(ask, self._base.calibration if self._base else None)))
+    def _coming(self) -> Iterator[Ask]:
+        yield self.ask
+        if not self._on_table:
+            for direction in (self._direction, -self._direction):
+                yield self.ask.stepped(self.form.entry.name, direction)
+
+    def _work(self, ask: Ask, base: RunBase | None, ahead: bool) -> None:
+        self.post_message(Solved(solve(ask, base.calibration if base else None), base, ahead))
 
     def on_solved(self, message: Solved) -> None:
         self._busy = False
-        self._answered = message.planned.ask
+        planned = message.planned
+        if message.base is self._base:
+            self._known[planned.ask] = planned
+            if len(self._known) > REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            if planned.ask == self.ask or not message.ahead:
+                self._answer(planned)
+        self._work_ahead()
+
+    def _answer(self, planned: Planned) -> None:
         self.table.marked = ()
-        self.table.planned = message.planned
+        self.table.planned = planned
         self.table.cursor = 0
         self._parts()
-        self._plan()
 
     def _parts(self) -> None:
         table = self.table
@@ -191,6 +220,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         (self.table if self._on_table else self.form).move(step)
         self._title()
         self._parts()
+        self._work_ahead()
 
     def action_next_pane(self) -> None:
         self._commit()
@@ -212,6 +242,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     def _step(self, direction: int) -> None:
         if not self._on_table:
             self.form.typed = None
+            self._direction = direction
             self._change(self.ask.stepped(self.form.entry.name, direction))
 
     def action_take(self) -> None:
