@@ -37,6 +37,8 @@ class RunInfo(NamedTuple):
     steps: int
     """Of the slowest rank."""
     ranks: int
+    given_name: str = ""
+    """By ``gputop run --name``; several runs may have the same."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -73,11 +75,13 @@ def read_run(path: Path) -> RunInfo | None:
         exit_code=max(codes, default=None),
         steps=min(steps, default=0),
         ranks=len(steps),
+        given_name=str(head.get("name") or ""),
     )
 
 
 def find_run(name: str) -> Path:
-    """The directory of a run: a path, a run's name, a unique beginning or part of one, or ``last``.
+    """The directory of a run: a path, a run's name, a unique beginning or part of one, the name that it was given by
+    ``--name`` (of several the newest), or ``last``.
 
     Raises:
         RunNotFound: there is none, or more than one.
@@ -88,11 +92,13 @@ def find_run(name: str) -> Path:
     candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
     if name == "last":
         return _last(candidates)
-    for matches in ([run for run in candidates if run.name == name], _similar(candidates, name)):
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise RunNotFound(f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ...")
+    if path := next((run for run in candidates if run.name == name), None) or _newest_called(candidates, name):
+        return path
+    matches = _similar(candidates, name)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RunNotFound(f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ...")
     raise RunNotFound(f"no run {name!r}: `gputop runs` lists the ones there are")
 
 
@@ -146,6 +152,11 @@ def _last(candidates: list[Path]) -> Path:
     if not candidates:
         raise RunNotFound(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
     return max(candidates, key=lambda run: int(read_json(run / "run.json").get("created_ns", 0)))
+
+
+def _newest_called(candidates: list[Path], name: str) -> Path | None:
+    """Directories begin with the time, so that the first of those sorted is the newest."""
+    return next((run for run in candidates if name and read_json(run / "run.json").get("name") == name), None)
 
 
 def _similar(candidates: list[Path], name: str) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -117,6 +118,14 @@ def test_find_run(three_runs: Path, name: str, found: str) -> None:
     else:
         with pytest.raises(runs.RunNotFound, match=found):
             runs.find_run(name)
+
+
+def test_a_given_name_finds_the_newest_of_that_name(three_runs: Path) -> None:
+    for name in ("20260101-train-aa", "20260102-train-bb"):
+        head = three_runs / name / "run.json"
+        head.write_text(json.dumps(json.loads(head.read_text()) | {"name": "baseline"}))
+    assert runs.find_run("baseline") == three_runs / "20260102-train-bb"
+    assert runs.list_runs()[1].as_dict()["given_name"] == "baseline"
 
 
 def test_a_run_of_an_earlier_boot_is_lost(three_runs: Path) -> None:

@@ -29,7 +29,9 @@ def execute(words: list[str]) -> int:
     print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")
     for run in found:
         state = run.state if run.exit_code is None else f"exit {run.exit_code}"
-        print(f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  {' '.join(run.command)}")
+        called = f"[{run.given_name}] " if run.given_name else ""
+        command = called + " ".join(run.command)
+        print(f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  {command}")
     return 0
 
 
