@@ -13,6 +13,7 @@ from gputop.feed.build import build
 from gputop.feed.estimator import Estimator, RunSetup
 from gputop.feed.examples import EXAMPLES
 from gputop.feed.form import GPUS, Form, applies, command, differences
+from gputop.feed.plots import Trouble
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.models import ModelDialog, matching
@@ -223,6 +224,17 @@ async def test_one_key_opens_it_and_escape_goes_back(running):
         assert isinstance(app.screen, EstimatorScreen)
         await press(app, pilot, "escape")
         assert app.screen is app.main and app.feed.pages.wanted is None
+
+
+async def test_a_run_of_an_unknown_model_is_told_beside_the_example(running, setup):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "v")
+        screen_of(app).receive(replace(running, page=Trouble("not told")), None)
+        await settle(app, pilot)
+        assert "an example: the run's model is not known" in screen_text(app)
+        screen_of(app).receive(replace(running, page=RunSetup(setup, "mine")), None)
+        await settle(app, pilot)
+        assert "from run mine" in screen_text(app)
 
 
 async def test_it_starts_from_the_live_run(running, setup):

@@ -14,6 +14,7 @@ from gputop.app.messages import PageClosed
 from gputop.feed.estimator import Estimator, Result, RunSetup, RunSetupLoader, Tracer
 from gputop.feed.examples import EXAMPLES
 from gputop.feed.form import MODEL, Form
+from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
@@ -25,6 +26,7 @@ from gputop.widgets.footer import Footer
 from gputop_analysis.vram.options import OPTION
 from gputop_analysis.vram.setup import Setup
 
+UNKNOWN = "an example: the run's model is not known"
 _TYPED = ("count", "share", "text", "words")
 
 
@@ -95,10 +97,13 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
     def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
         """From the live run: what it trains, until something was changed here."""
         found = snapshot.page
-        if isinstance(found, RunSetup) and not self._source:
+        if isinstance(found, RunSetup) and self._source in ("", UNKNOWN):
             self._source = f"from run {found.name}"
             if not self.form.past:
                 self._show(Form(found.setup, self.form.gpu))
+            self._title()
+        elif isinstance(found, Trouble) and not self._source:
+            self._source = UNKNOWN
             self._title()
 
     def copy_text(self) -> str:
