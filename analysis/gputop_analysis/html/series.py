@@ -72,7 +72,8 @@ def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
     found = waits(view)
     if found is None or found.backward_compute_ms is None:
         return None
-    parts = np.array_split(np.arange(len(common)), min(RANK_PARTS, len(common)))
+    count = min(RANK_PARTS, len(common), len(found.backward_compute_ms))  # DDP's timers are read at a few steps only
+    parts = np.array_split(np.arange(len(common)), count)
     phases = [common.per_step_ms(f"{name}_ns") for name in ("data", "h2d", "forward", "optimizer", "other")]
     own = np.sum(phases, axis=0)
     mine = np.stack([own[part].mean(axis=0) for part in parts])
