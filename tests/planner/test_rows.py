@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputop_analysis.catalog.params import total
 from gputop_analysis.planner.answers import answers
+from gputop_analysis.planner.pipeline import balanced_ends
 from gputop_analysis.planner.rows import Unreadable, dtype_of, read
 from gputop_analysis.planner.scores import errors, regrets, spearman
 
@@ -46,6 +48,26 @@ def test_what_a_row_leaves_open_is_chosen_fast_and_fitting():
     assert len(left_open.layouts) > 10
     assert other.fits
     assert other.seconds <= one.seconds
+
+
+def test_what_a_framework_keeps_of_its_gradients():
+    """Each parameter: nanotron 2 (weight) + 4 + 2 (its fp32 and bf16 gradient) + 2 (DDP's bucket) + 12 over the ranks
+    with ZeRO-1; DeepSpeed's optimizer for bf16 2 + 4 + 2 + 12 over the ranks, and one bucket of 5e8 in fp32."""
+    one_layer = {**ROW, "dtype": "bf16", "zero": "1", "seq": "64", "micro_batch": "1", "vocab": "256", "params": ""}
+    kinds = (("nanotron", 10 + 12 / 8, 0), ("DeepSpeed 3D", 8 + 12 / 8, 2e9), ("Megatron-Core", 6 + 12 / 8, 0))
+    for framework, bytes_each, bucket in kinds:
+        case = read({**one_layer, "framework": framework})
+        (answer,) = answers([case])
+        expected = bytes_each * total(case.job.model) + bucket
+        assert answer.allocated_gib * 2**30 == pytest.approx(expected, rel=0.07), framework
+
+
+@given(st.integers(1, 128), st.sampled_from([1, 2, 4, 8, 16]), st.floats(0, 8))
+def test_balanced_stages_give_the_first_the_most(layers, pp, head):
+    first, last = (float(one) for one in balanced_ends(layers, np.array(pp), head))
+    assert layers / pp <= first <= layers
+    assert 0 <= last <= first
+    assert pp > 1 or first == last == layers
 
 
 def test_a_model_known_by_name_needs_no_dimensions():

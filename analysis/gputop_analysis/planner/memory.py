@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.catalog.params import layer_params
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import RECOMPUTE, Floats, Layouts
+from gputop_analysis.planner.pipeline import balanced_ends
 from gputop_analysis.vram.formula import peak_bytes
 from gputop_analysis.vram.setup import Lora, Setup
 
@@ -44,7 +46,15 @@ def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
     }
     counts["accumulation"] = layouts.micro_batches(job.global_batch)
     ends = np.stack([0 * counts["pp"], counts["pp"] - 1])  # the first pipeline stage and the last
+    if job.habits.balanced_stages:
+        counts["stage_layers"] = np.maximum(np.stack(balanced_ends(job.model.layers, counts["pp"], _head(job))), 1)
     return peak_bytes(setup, pipeline_stage=ends, **counts).max(axis=0)
+
+
+def _head(job: Job) -> float:
+    """Weights of the head over those of a layer."""
+    model = job.model
+    return model.vocab * model.hidden / max(sum(layer_params(model).values()), 1)
 
 
 def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:

@@ -44,3 +44,12 @@ def slowest_stage(layers: int, pp: Ints, head_in_layers: Floats, balanced: bool)
     last = np.maximum(layers - (pp - 1) * most, 0)
     with_head = (pp == 1) | (last + head_in_layers >= most)
     return np.where(with_head, last, most), with_head * 1.0
+
+
+def balanced_ends(layers: int, pp: Ints, head_in_layers: float) -> tuple[Floats, Floats]:
+    """Layers of the first and of the last stage where a framework fills one stage after the other up to its share of
+    all weights, with the block that goes beyond it (nanotron's ``build_model`` in ``src/nanotron/models/base.py``)."""
+    share = (layers + head_in_layers) / pp
+    first = np.minimum(np.floor(share) + 1, layers)
+    before_last = np.minimum(np.floor((pp - 1) * share) + 1, layers)
+    return np.where(pp > 1, first, layers), np.where(pp > 1, layers - before_last, layers)

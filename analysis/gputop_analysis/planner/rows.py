@@ -94,8 +94,8 @@ def job_of(row: Row) -> Job:
 
 def _recipe(row: Row) -> str:
     framework = (row.get("framework") or "").lower()
-    if "deepspeed" in framework or "nanotron" in framework:
-        return "deepspeed"
+    if own := next((name for name in ("deepspeed", "nanotron") if name in framework), ""):
+        return own
     return "torchtitan" if any(name in framework for name in ("fsdp", "titan")) else "megatron"
 
 

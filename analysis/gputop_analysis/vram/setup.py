@@ -28,7 +28,7 @@ ATTENTIONS = ("eager", "sdpa", "flash")
 CHECKPOINTINGS = ("none", "selective", "full")
 LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole in memory (Liger, cut cross-entropy); ``chunked``: the loss goes piece by piece."""
-RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "plain")
+RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "plain")
 """Whose habits a run has where the options leave them open: dtype of the gradients, master weights, buffers."""
 
 

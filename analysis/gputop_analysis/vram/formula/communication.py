@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import least
+from gputop_analysis.vram.formula.elementwise import least, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
@@ -28,7 +28,9 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
         if FILLED.get(sharding, phase) != phase:
             return 0.0
         whole = sum((part.count for part in trained), 0.0)
-        return least(whole, DEEPSPEED_BUCKET) * kept.gradients
+        return least(whole, DEEPSPEED_BUCKET) * min(kept.gradients, 4.0)
+    if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
+        return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(d.shards > 1)
     if sharding == "ddp" and not kept.flat_gradients:
         return sum((part.count * gradient_bytes(d, part, kept) for part in trained), 0.0)
     return 0.0

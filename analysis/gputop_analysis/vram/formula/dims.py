@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_analysis.catalog.params import moe_layers
-from gputop_analysis.vram.formula.elementwise import Number, least, most, true, up
+from gputop_analysis.vram.formula.elementwise import Number, choose, least, most, true, up
 from gputop_analysis.vram.setup import ModelShape, Setup
 
 COUNTS = ("seq", "micro_batch", "accumulation")
@@ -35,6 +35,8 @@ class Dims:
     ep: Number
     replicas: Number
     stage: Number
+    stage_layers: Number = 0
+    """Where layers are not spread evenly over the stages; 0: they are."""
 
     @property
     def model(self) -> ModelShape:
@@ -52,7 +54,7 @@ class Dims:
     @property
     def layers(self) -> Number:
         """On this stage; the first stages hold what does not divide."""
-        return up(self.model.layers / self.pp)
+        return choose(self.stage_layers > 0, self.stage_layers, up(self.model.layers / self.pp))
 
     @property
     def dense_layers(self) -> Number:
@@ -106,9 +108,10 @@ class Dims:
 
 
 def dims(setup: Setup, **arrays: Number) -> Dims:
-    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` replaced by what is given."""
+    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` (and ``stage_layers``) replaced by what is given."""
     found = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
     found |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
+    found["stage_layers"] = arrays.pop("stage_layers", 0)
     if arrays:
         raise TypeError(f"not a count of a setup: {', '.join(sorted(arrays))}")
     found["stage"] = found.pop("pipeline_stage")

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.setup import Setup
 
+BF16_OPTIMIZER = ("none", "ddp", "zero1")
+"""Shardings with which DeepSpeed takes its optimizer for bf16 where gradients are accumulated in fp32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Habits:
@@ -29,6 +32,9 @@ class Habits:
     flat_gradients: bool
     """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, the partitions of ZeRO-3 in
     DeepSpeed's ``stage3.py``)."""
+    passing_gradients: float
+    """Of a 16-bit gradient that a backward pass leaves until it is added to the fp32 one (nanotron's
+    ``optim/gradient_accumulator.py``)."""
     eager_norm: bool
     """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
@@ -38,26 +44,31 @@ def habits(setup: Setup) -> Habits:
 
     Megatron-LM: bf16 weights, gradients accumulated in fp32 (``--accumulate-allreduce-grads-in-fp32``, forced by
     ``--bf16``), fp32 master weights and moments. DeepSpeed with bf16 or fp16: the same, with gradients as the weights.
-    Transformers, torchtitan and plain PyTorch: whatever the weights are.
+    nanotron: fp32 gradients of all weights, whatever ZeRO-1 shards. DeepSpeed with bf16 and fp32 gradients, up to
+    ZeRO-1: both at once (``bf16_optimizer.py`` sets the bf16 ones to zero and lets none go). Transformers, torchtitan
+    and plain PyTorch: whatever the weights are.
     """
     weights = BYTES[setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")]
     compute = 4.0 if setup.dtype == "fp32" else 2.0
-    megatron, deepspeed = setup.recipe == "megatron", setup.recipe == "deepspeed"
-    master = 4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed) else 0.0
-    gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if megatron and setup.dtype != "fp16" else weights
+    megatron, deepspeed, nanotron = (setup.recipe == name for name in ("megatron", "deepspeed", "nanotron"))
+    master = 4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron) else 0.0
+    accumulated = nanotron or (megatron and setup.dtype != "fp16")
+    gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if accumulated else weights
+    twice = deepspeed and setup.dtype == "bf16" and gradients > weights and setup.parallel.sharding in BF16_OPTIMIZER
     sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     casts = weights > compute and not sharded
     residual = weights if casts else compute
     return Habits(
         weights=weights,
-        gradients=gradients,
+        gradients=gradients + weights * twice,
         states=4.0 if master else weights,
         master=master,
         residual=residual,
         boundary=_boundary(setup, residual),
         casts_weights=casts,
         casts_inputs=casts,
-        flat_gradients=megatron or (deepspeed and setup.parallel.sharding == "zero3"),
+        flat_gradients=megatron or nanotron or twice or (deepspeed and setup.parallel.sharding == "zero3"),
+        passing_gradients=weights if nanotron else 0.0,
         eager_norm=setup.recipe in ("transformers", "deepspeed", "plain") and not (setup.kernels or setup.compile),
     )
 

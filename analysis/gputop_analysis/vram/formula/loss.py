@@ -20,6 +20,9 @@ FUSED_ROWS = 8
 logits no larger than the hidden states (in both types), and makes the gradient of all rows in the forward pass."""
 FP32_COPIES = 12.0
 """Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the log softmax."""
+NANOTRON_LOSS = 12.0, 10.0
+"""fp32 logits, less their maximum, and their exponentials; then the softmax, and its gradient in the logits' type
+(``_ShardedCrossEntropy`` in nanotron's ``parallel/tensor_parallel/functional.py``)."""
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a
 copy."""
@@ -74,6 +77,8 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
             return logits + 4 + copy, logits + 4 + copy
         squeezed = a if capped(d) else 0
         return logits + 8 + copy + squeezed, 12.0 + squeezed
+    if d.recipe == "nanotron":
+        return NANOTRON_LOSS
     if d.recipe == "torchtitan":
         return half + 8, 12.0
     return 2 * a, 4 * a

@@ -44,6 +44,7 @@ def step(d: Dims) -> Step:
     buffers = {name: communication.buckets(d, found, kept, name) for name in ("forward", "backward", "optimizer")}
     reduced = communication.layer_gradients(d, found, kept)
     early, late = gradients(d, held, kept)
+    passing = kept.passing_gradients * sum((part.count for part in found if part.trained), 0.0)
     whole, one, work, tail = activations_of(d, kept)
     norm, ends = d.tokens * final_norm(d, kept) * d.last, loss(d, kept)
     held_by_libraries = workspaces(d)
@@ -76,7 +77,7 @@ def step(d: Dims) -> Step:
         },
         "backward end": always
         | {
-            "gradients": late,
+            "gradients": late + passing,
             "activations": tail + one + work,
             "communication": buffers["backward"] + gathered + reduced,
             "temporaries": held_by_libraries + dequantised(d),

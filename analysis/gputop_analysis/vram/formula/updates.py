@@ -38,6 +38,8 @@ def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
     stage = STAGE[d.setup.parallel.sharding]
     if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
         return 0.0
+    if stage == 1 and kept.flat_gradients:  # the optimizer for bf16 updates in place
+        return 0.0
     share = sum((part.count / over(d, part, True) for part in trained), 0.0)
     copies = (kept.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
     if stage > 1:
