@@ -5,7 +5,7 @@ from .cycle import C
 from .sentinel import sentinel
 from .state import S
 
-WAIT_STEPS = 4  # so long an optimizer that did not step is waited for
+WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN updates its generator in each fifth or tenth
 
 known_optimizers = {}  # id -> step in which it last stepped, or was found
 
@@ -20,7 +20,7 @@ def fetch_begins():
         steps.close(clock.book())
     elif C.backwards and sentinel.watching():
         if sentinel.was_updated():
-            _close_inferred()
+            _update_inferred()
         else:  # if the gradient is gone at the next forward, the step ended here
             steps.cut_here()
 
@@ -35,16 +35,20 @@ def compute_begins():
         elif C.cut is None:
             steps.cut_here()
     elif C.backwards and sentinel.watching() and sentinel.was_updated():
-        _close_inferred()
+        _update_inferred()
 
 
 def optimizer_begins(key):
     """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says.
 
-    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here.
+    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here. Where the
+    batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one), the step
+    goes on.
     """
     if C.pending and key in C.stepped:
-        if C.cut is not None:
+        if C.last_fetch_step == S.step and not all_stepped():
+            C.cut = None
+        elif C.cut is not None:
             steps.close_at_cut()
         elif not S.manual:
             steps.close(clock.book())
@@ -59,6 +63,7 @@ def process_ends():
     elif C.backwards and not S.manual and sentinel.watching():
         complete = C.backwards >= sentinel.backwards if sentinel.was_freed() else sentinel.was_updated()
         if complete:
+            _believe()
             _close_inferred()
 
 
@@ -68,6 +73,35 @@ def all_stepped():
         return True
     stepped, oldest = C.stepped, S.step - WAIT_STEPS
     return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
+
+
+def _update_inferred():
+    """Weights changed and no hook told. The first time, SAM may have moved them before its optimizer's first step.
+
+    So the first step ends only when there is a second such change, or with the process.
+    """
+    if sentinel.believed or sentinel.events or not known_optimizers:
+        _close_inferred()
+    elif sentinel.guess is None:
+        steps.cut_here()
+        sentinel.guess, C.cut = C.cut, None
+    elif C.backwards > sentinel.guess[5]:
+        _believe()
+        _close_inferred()
+
+
+def _believe():
+    """End the first step where the first change was seen; what came after is the next step's."""
+    sentinel.believed = True
+    guess, sentinel.guess = sentinel.guess, None
+    if guess is None or not C.backwards > guess[5]:
+        return
+    later, C.cut = C.cut, guess
+    C.flags |= wire.F_NO_OPT_EVENT
+    steps.close_at_cut()
+    if later is not None:
+        ended, upto, flags, loss_sum, loss_count, backwards = later
+        C.cut = ended, upto, flags, loss_sum - guess[3], loss_count - guess[4], backwards - guess[5]
 
 
 def _close_inferred():

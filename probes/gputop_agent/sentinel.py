@@ -20,6 +20,8 @@ class Sentinel:
         self.longest = 0  # most backwards between two of them
         self.overdue = False
         self.backwards = 0  # of the last step that ended by an update unseen
+        self.guess: Any = None  # where the first step ended if the change seen there was an update
+        self.believed = False  # such changes are updates
         self.bare = False  # a tensor of no module: an update may put another one in its place
 
     def watch(self, parameters, bare=False):
@@ -37,6 +39,7 @@ class Sentinel:
         self.longest = max(self.longest, self.unseen)
         self.unseen = 0
         self.overdue = False
+        self.guess = None
         self.backwards = 0  # of the last step that ended by an update unseen
 
     def watching(self):

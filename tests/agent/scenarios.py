@@ -288,6 +288,58 @@ def gan_no_grad_generator_without_loader():
         first_forward_unseen(i)
 
 
+def critic_step(generator, critic, optimizer):
+    with timed("forward"):
+        loss = critic(generator(torch.randn(4, 16)).detach()).mean()
+    backward(loss)
+    update(optimizer)
+
+
+@scenario
+def critic_updated_twice():
+    generator, critic = Net(2, 2), Net(1, 1)
+    first, second = SlowAdamW(generator.parameters()), SlowAdamW(critic.parameters())
+    source = iter(batches())
+    for _ in range(N):
+        fetch(source)
+        critic_step(generator, critic, second)
+        critic_step(generator, critic, second)
+        train(lambda x: critic(generator(x)), torch.randn(4, 16), first)
+
+
+@scenario
+def generator_in_each_fifth_step():
+    generator, critic = Net(2, 2), Net(1, 1)
+    first, second = SlowAdamW(generator.parameters()), SlowAdamW(critic.parameters())
+    source = iter(batches())
+    for i in range(N):
+        fetch(source)
+        critic_step(generator, critic, second)
+        if i % 5 == 4:
+            train(lambda x: critic(generator(x)), torch.randn(4, 16), first)
+
+
+@scenario
+def sharpness_aware():
+    net = Net(2, 2)
+    optimizer = SlowAdamW(net.parameters())
+    for i in range(N):
+        x = torch.randn(4, 16)
+        backward(forward(net, x))
+        moves = [0.05 * parameter.grad for parameter in net.parameters()]
+        with torch.no_grad():
+            for parameter, move in zip(net.parameters(), moves):
+                parameter += move
+        optimizer.zero_grad()
+        backward(forward(net, x))
+        with torch.no_grad():
+            for parameter, move in zip(net.parameters(), moves):
+                parameter -= move
+        update(optimizer)
+        if i == 0:
+            spent["forward"] /= 2  # of the first step only the second forward is seen
+
+
 def evaluate(net, fetch_with_gradients, change_mode=True):
     loader = torch.utils.data.DataLoader(Numbers(16), 4)
     if change_mode:

@@ -116,8 +116,8 @@ def describe():
 
 def _graphs(utils):
     return {
-        "graphs": utils.counters["stats"].get("unique_graphs", 0),
-        "graph_breaks": sum(list(utils.counters["graph_break"].values())),
+        "graphs": utils.counters.get("stats", {}).get("unique_graphs", 0),  # looking one up would make it
+        "graph_breaks": sum(list(utils.counters.get("graph_break", {}).values())),
         "recompiles": len(_compiled_again(utils)),
     }
 
