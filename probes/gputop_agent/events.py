@@ -5,7 +5,7 @@ from .cycle import C
 from .sentinel import sentinel
 from .state import S
 
-WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN updates its generator in each fifth or tenth
+WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
 
 known_optimizers = {}  # id -> step in which it last stepped, or was found
 
@@ -41,9 +41,9 @@ def compute_begins():
 def optimizer_begins(key):
     """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says.
 
-    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here. Where the
-    batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one), the step
-    goes on.
+    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here. Where
+    the batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one),
+    the step goes on.
     """
     if C.pending and key in C.stepped:
         if C.last_fetch_step == S.step and not all_stepped():
