@@ -1,5 +1,6 @@
 """The strategy screen as a user drives it, alone and above a run, and its form as data."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from tui_support import START_NS, write_run
 
 from gputop.app.strategy import StrategyApp
 from gputop.feed.build import build
-from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, RunBase, base_of, solve
+from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, RunBase, RunBaseLoader, Unknown, base_of, solve
 from gputop.feed.presets import apply
 from gputop.feed.whatif import of_run
 from gputop.render import plan
@@ -182,6 +183,30 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
         assert app.screen.ask.seq == 2048 and "from run mine" in screen_text(app) and "of now" in screen_text(app)
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, StrategyScreen)
+
+
+async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_known(tmp_path, ask):
+    told = {"class": "TinyNet", "parameters": 1_200_000_000}
+    folder = write_run(tmp_path / "run", ranks=2, gpus=2, state="running")
+    event = {"type": "hello_update", "rank": 0, "t_ns": START_NS, "model": told, "batch": {"shapes": {"0": [4, 1024]}}}
+    with (folder / "hosts/box/events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    record = RunRecord.open(folder)
+    running = build(record, (), 500, None, START_NS + 11 * 10**9)
+    found = RunBaseLoader(ask)(record, running)
+    assert isinstance(found, Unknown) and "(TinyNet, 1.2 B parameters) is not known" in found.text
+    assert "of about its size" in found.text
+    assert (found.ask.seq, found.ask.global_batch) == (1024, 8) and 0.5 < found.ask.model.params / 1.2e9 < 2
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "u")
+        app.screen.receive(replace(running, page=found), None)
+        await settle(app, pilot)
+        assert isinstance(app.screen, StrategyScreen) and "is not known" in screen_text(app)
+        await press(app, pilot, "down", "right")
+        assert "is not known" in screen_text(app)
+        app.screen._change(app.screen.ask.given("model", model("llama-3-70b")))
+        await settle(app, pilot)
+        assert "is not known" not in screen_text(app)
 
 
 def test_a_run_is_the_base_line():

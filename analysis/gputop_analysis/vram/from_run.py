@@ -51,8 +51,8 @@ SAME_SIZE = 0.02
 """Parameters of the run may differ so much from the table's model of the same shape."""
 
 
-def setup_of(view: RunView, rank: int | None = None) -> Setup | None:
-    """How a rank of the run trains, the first one by default.
+def setup_of(view: RunView, rank: int | None = None, instead: ModelShape | None = None) -> Setup | None:
+    """How a rank of the run trains, the first one by default; ``instead`` takes the place of a model that is not told.
 
     Returns:
         None where the model has no configuration with an architecture in it, or the batches no sequence length.
@@ -63,12 +63,14 @@ def setup_of(view: RunView, rank: int | None = None) -> Setup | None:
     if series is not None and len(series.rows):
         batches, updates = series.rows["micro_batches"].sum(), series.rows["optimizer_steps"].sum()
         accumulation = max(1, round(float(batches) / max(float(updates), 1.0)))
-    return setup_of_hello(hello, accumulation, view.world_size)
+    return setup_of_hello(hello, accumulation, view.world_size, instead)
 
 
-def setup_of_hello(hello: Hello, accumulation: int = 1, world: int = 1) -> Setup | None:
+def setup_of_hello(
+    hello: Hello, accumulation: int = 1, world: int = 1, instead: ModelShape | None = None
+) -> Setup | None:
     """The same from what a rank said about itself."""
-    shape = shape_of_hello(hello)
+    shape = shape_of_hello(hello) or instead
     sizes = _batch_sizes(hello)
     if shape is None or sizes is None:
         return None

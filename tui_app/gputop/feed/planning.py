@@ -140,6 +140,15 @@ class RunBase:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """A live run that does not tell its model's architecture: what else is known of it, with another model."""
+
+    ask: Ask
+    text: str
+    """What is not known, and what is shown instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The answer to one question."""
 
@@ -189,9 +198,12 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
 
 @dataclass(frozen=True)
 class RunBaseLoader:
-    """Reads the base line out of the live run's record."""
+    """Reads the base line out of the live run's record; ``example`` is what is asked where its model is not known."""
 
-    def __call__(self, record: RunRecord, snapshot: Snapshot) -> RunBase | Trouble:
+    example: Ask | None = None
+
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> RunBase | Unknown | Trouble:
+        from gputop.feed.unknown_run import unknown
         from gputop_analysis.planner.measured import measured_run
         from gputop_analysis.view import RunView
         from gputop_analysis.vram.from_run import setup_of
@@ -199,7 +211,8 @@ class RunBaseLoader:
         view = RunView(record, window_steps=200)
         setup = setup_of(view)
         if setup is None:
-            return Trouble("The run does not tell its model's architecture.")
+            told = Trouble("The run does not tell its model's architecture.")
+            return unknown(view, self.example) if self.example else told
         return base_of(setup, measured_run(view), snapshot.name)
 
 

@@ -12,8 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from gputop.app.messages import PageClosed, ScreenAsked
-from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, solve
-from gputop.feed.plots import Trouble
+from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, Unknown, solve
 from gputop.feed.presets import Preset, apply
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.whatif import WhatIf, of_choice, of_run
@@ -71,6 +70,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     DEFAULT_CSS = """
     StrategyScreen { layout: vertical; background: $background; color: $role-text; }
     StrategyScreen #title { dock: top; height: 2; }
+    StrategyScreen #title.example { height: 3; }
     StrategyScreen #form { width: 34; height: 1fr; }
     StrategyScreen #right { width: 1fr; height: 1fr; }
     StrategyScreen #table { height: 1fr; }
@@ -85,9 +85,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         """``keep``: the live run is the base line, but this question stays; ``what_if``: tell of the run at once."""
         super().__init__()
         self._tell_what_if = what_if
-        self._told_trouble = False
+        self._unknown: Unknown | None = None
         self.ask = ask
-        self.page = _Reads()
+        self.page = _Reads(ask)
         self._source = source
         self._base: RunBase | None = None
         self._touched = keep
@@ -124,9 +124,10 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.table.redraw()  # the same plan is drawn with another column
             if self._tell_what_if and not self._touched:
                 self._tell(of_run, found)
-        elif isinstance(found, Trouble) and self._tell_what_if and not self._told_trouble:
-            self._told_trouble = True
-            self.notify(found.text, title="what if of this run", severity="warning")
+        elif isinstance(found, Unknown) and self._base is None and self._unknown is None:
+            self._unknown = found
+            if not self._touched:
+                self._show(found.ask)
 
     def copy_text(self) -> str:
         """The command that gives the same plan."""
@@ -211,7 +212,10 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         meaning = (
             "✓ is the one to run; space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
         )
-        self.query_one(PlanTitle).show(self.ask, self._source, meaning)
+        example = self._unknown is not None and self.ask.model == self._unknown.ask.model
+        notice = f"{self._unknown.text}; / chooses another" if self._unknown and example else ""
+        self.query_one(PlanTitle).set_class(example, "example")
+        self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
 
     # ---- moving
 
@@ -445,5 +449,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 class _Reads:
     """What this screen reads of a live run."""
 
+    def __init__(self, example: Ask):
+        self._example = example
+
     def loader(self) -> RunBaseLoader:
-        return RunBaseLoader()
+        return RunBaseLoader(self._example)

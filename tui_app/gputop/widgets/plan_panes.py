@@ -17,24 +17,25 @@ MOST_MARKED = 4
 class PlanTitle(Canvas):
     """Docked on top: what is planned, and what the line at the cursor means."""
 
-    _shown: tuple[Ask, str, str] | None = None
+    _shown: tuple[Ask, str, str, str] | None = None
 
-    def show(self, ask: Ask, source: str, meaning: str) -> None:
-        """Another question, or another line of it."""
-        self._shown = ask, source, meaning
+    def show(self, ask: Ask, source: str, meaning: str, notice: str = "") -> None:
+        """Another question, or another line of it; ``notice`` stays below."""
+        self._shown = ask, source, meaning, notice
         self.redraw()
 
     def rows(self, width: int, height: int) -> list[Row]:
         if self._shown is None:
             return []
-        ask, source, meaning = self._shown
+        ask, source, meaning, notice = self._shown
         start: Row = [(" gputop plan", "bold accent"), ("   " + ask.model.name, "bold text")]
         end: Row = [(source + " ", "accent")] if source else []
         room = width - row_width(start) - row_width(end) - 3
         start += [
             ("   " + shorten(f"{ask.global_batch} x {ask.seq} tokens on {ask.gpus} x {ask.gpu}", max(room, 0)), "text")
         ]
-        return [spread(start, end, width), [(" " + shorten(meaning, width - 2), "muted")]]
+        lines: list[Row] = [spread(start, end, width), [(" " + shorten(meaning, width - 2), "muted")]]
+        return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]] if notice else lines
 
 
 class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):

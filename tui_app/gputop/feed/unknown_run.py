@@ -1,0 +1,58 @@
+"""A run whose model tells no architecture, as a question to the planner: what it does tell, on a model of its size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gputop.feed.planning import Ask, Unknown
+
+if TYPE_CHECKING:
+    from gputop_analysis.view import RunView
+    from gputop_analysis.vram.setup import ModelShape
+
+FURTHEST = 2.0
+"""Parameters of the catalog's model over the run's, or the other way round, at which it still stands for it."""
+
+
+def unknown(view: RunView, example: Ask) -> Unknown:
+    """The run's GPUs, tokens of a step, types and optimizer, with the catalog's model that is nearest in parameters;
+    with the example's where none is near."""
+    from gputop_analysis.vram.from_run import setup_of
+
+    said = (view.hello() or {}).get("model") or {}
+    count = int(said.get("parameters") or 0)
+    near = _of_size(count)
+    ask = replace(_on_its_gpus(view, example), model=near or example.model)
+    if setup := setup_of(view, instead=ask.model):
+        batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
+        ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
+    what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
+    like = "of about its size as an example" if near else "as an example"
+    return Unknown(ask, f"the run's model{f' ({what})' if what else ''} is not known: {ask.model.name} {like}")
+
+
+def _on_its_gpus(view: RunView, example: Ask) -> Ask:
+    from gputop_analysis.catalog import gpu
+
+    names = [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours]
+    try:
+        return replace(example, gpu=gpu(names[0]).name, gpus=max(view.world_size, 1)) if names else example
+    except LookupError:
+        return example
+
+
+def _of_size(count: int) -> ModelShape | None:
+    """The catalog's model whose parameters are nearest in ratio, where they are near enough."""
+    from gputop_analysis.catalog import models
+
+    if not count:
+        return None
+    apart = {one.name: abs(math.log(one.params / count)) for one in models() if one.params}
+    name = min(apart, key=lambda one: apart[one])
+    return next(one for one in models() if one.name == name) if apart[name] <= math.log(FURTHEST) else None
+
+
+def _parameters(count: int) -> str:
+    return f"{count / 1e9:.2g} B parameters" if count >= 1e9 else f"{count / 1e6:.3g} M parameters" if count else ""
