@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_analysis.catalog import model
-from gputop_analysis.planner import intervals, search
+from gputop_analysis.planner import intervals, memory, search
 from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate, with_memory
+from gputop_analysis.planner.choices import choices
 from gputop_analysis.planner.cost import cost
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
@@ -203,3 +204,14 @@ def test_a_calibration_without_runs_is_refused_and_an_empty_one_changes_nothing(
     parts = cost(LLAMA, cluster("H100", 8), Layouts.of(dp=8))
     assert Calibration().seconds(parts) == pytest.approx(parts.seconds)
     assert np.isnan(calibrate([parts], [1.0]).leave_one_out)
+
+
+def test_copies_on_fewer_nodes_take_more_memory_and_gather_faster():
+    """HSDP against FSDP on 16 nodes: parameters, gradients and moments are shared by fewer ranks, near each other."""
+    job, place = Job(model("llama-3-8b"), seq=8192, global_batch=128), cluster("H100", 128)
+    both = Layouts.of(dp=128, zero=3, micro_batch=1, replicas=[1, 16])
+    parts, held = cost(job, place, both), memory.allocated_bytes(job, both)
+    assert parts.data_parallel[1] < parts.data_parallel[0] and held[1] > held[0]
+    assert choices(search.plan(job, place, Limits(replicas=(16,), tp=(1,))), [0])[0].name.startswith("DP128 HSDP16x8")
+    assert broken(job, Layouts.of(dp=128, zero=1, replicas=2), 128)[0].name == "replicas"
+    assert broken(job, Layouts.of(dp=128, zero=3, replicas=128), 128)[0].name == "shards of a replica"

@@ -15,7 +15,7 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``ds_config.json``; a hostfile for several nodes.
 
     Raises:
-        NotPossible: pipeline stages, context or expert parallelism, which are the script's own doing in DeepSpeed.
+        NotPossible: pipeline stages, context or expert parallelism, copies (HSDP), which are the script's own doing in DeepSpeed.
     """
     strategy.check()
     for name, size in (
@@ -25,6 +25,8 @@ def emit(strategy: Strategy) -> Launch:
     ):
         if size > 1:
             raise NotPossible(f"deepspeed's JSON has no setting for {name}: emit it for megatron or torchtitan")
+    if strategy.zero == 3 and strategy.replicas > 1:
+        raise NotPossible("deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, or accelerate or torchtitan")
     files = {FILE: json.dumps(config(strategy), indent=2) + "\n"}
     command = ["deepspeed", "--num_gpus", str(strategy.gpus_per_node)]
     notes: list[str] = []

@@ -48,6 +48,9 @@ def parallel(strategy: Strategy) -> list[str]:
         kind = "optim_grads" if strategy.zero == 2 else "optim_grads_params"
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", kind, "--use-distributed-optimizer"]
         words += ["--ckpt-format", "fsdp_dtensor"]
+        if strategy.replicas > 1:
+            words += ["--num-distributed-optimizer-instances", str(strategy.replicas)]
+            words += ["--outer-dp-sharding-strategy", "no_shard"]
     return words
 
 

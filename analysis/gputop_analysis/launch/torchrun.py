@@ -38,7 +38,9 @@ def emit(strategy: Strategy) -> Launch:
     notes = several_nodes(strategy)
     kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(strategy.zero)
     kind = kind or ("FSDP (fully_shard)" if strategy.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)")
-    mesh = {"pp": strategy.pp, "dp": strategy.dp, "cp": strategy.cp, "tp": strategy.tp}
+    copies = {"dp_replicate": strategy.replicas, "dp_shard": strategy.dp // strategy.replicas}
+    data = copies if strategy.zero == 3 and strategy.replicas > 1 else {"dp": strategy.dp}
+    mesh = {"pp": strategy.pp, **data, "cp": strategy.cp, "tp": strategy.tp}
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
         f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), apply {kind}, "

@@ -67,7 +67,7 @@ class Choice:
             else []
         )
         recompute = RECOMPUTE[int(x["recompute"])]
-        words += [f"DP{x['dp']}", SHARDING[int(x["zero"])], f"mb{x['micro_batch']}"]
+        words += [f"DP{x['dp']}", _sharding(x), f"mb{x['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +88,12 @@ class Choice:
             "usd_per_million_tokens": self.usd_per_million_tokens,
             "parts_s": self.parts_s,
         }
+
+
+def _sharding(layout: dict[str, int | bool]) -> str:
+    """``HSDP8x16``: 8 copies, each sharded over 16 ranks."""
+    copies = layout["replicas"]
+    return f"HSDP{copies}x{layout['dp'] * layout['cp'] // copies}" if copies > 1 else SHARDING[int(layout["zero"])]
 
 
 def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Choice:

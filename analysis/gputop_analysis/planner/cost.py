@@ -114,7 +114,7 @@ def forward_seconds(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
     layer = _mean_layer(job, cluster, layouts)
     head = layers.head(job, cluster.device, layouts)
     held = weights.held(job.model, layouts, job.model.layers + 0.0 * layouts.tp)
-    every = collectives.group(cluster, layouts.dp * layouts.cp, layouts.tp)
+    every = collectives.group(cluster, layouts.shards, layouts.tp)
     gather = np.where(layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * held.layer), 0.0)
     each = job.model.layers * np.maximum(layer.forward, gather) + head.forward
     return layouts.micro_batches(job.global_batch) * each
@@ -207,7 +207,8 @@ def _data_parallel(
         _exposed(scatter, backward, job) + _exposed(gather, forward, job),
     )
     sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
-    local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.dp * layouts.cp, 1)
+    sharded = sharded + _exposed(_between_replicas(job, cluster, layouts, held), backward, job)
+    local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.shards, 1)
     rate = cluster.device.bytes_per_s * cluster.device.memory_share
     update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
     return np.where(layouts.zero == 3, sharded, once), update
@@ -225,9 +226,16 @@ def _fully_sharded(
 ) -> Floats:
     """ZeRO-3 and FSDP: each layer gathered before its forward and its backward, gradients scattered after it, beside
     the neighbour's compute (Zhao et al. 2023, arXiv:2304.11277, section 3.3)."""
-    every = collectives.group(cluster, layouts.dp * layouts.cp, layouts.tp)
+    every = collectives.group(cluster, layouts.shards, layouts.tp)
     gather = collectives.all_gather(cluster, every, 2.0 * held.layer)
     scatter = collectives.all_gather(cluster, every, 2.0 * held.layer * job.trainable_share)
     backward = layer.seconds - layer.forward
     hidden = np.minimum(gather, layer.forward) + np.minimum(gather + scatter, backward)
     return passes * (2 * gather + scatter - hidden + OVERLAP_SLOWDOWN * hidden)
+
+
+def _between_replicas(job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held) -> Floats:
+    """HSDP: what a rank keeps of the gradients, summed over the copies once a step (arXiv:2304.11277, 3.2.2)."""
+    copies = collectives.group(cluster, layouts.replicas, layouts.tp * layouts.shards)
+    mine = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards
+    return np.where(layouts.replicas > 1, collectives.all_reduce(cluster, copies, mine), 0.0)

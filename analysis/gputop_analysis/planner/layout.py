@@ -30,6 +30,8 @@ class Layouts:
     """0: all-reduce of gradients; 1, 2: optimizer states (and gradients) sharded; 3: parameters too (FSDP)."""
     recompute: Ints
     """Index into ``RECOMPUTE``."""
+    replicas: Ints
+    """HSDP, with ``zero`` 3: whole copies, each sharded over dp x cp / replicas ranks; 1: over all of them."""
     sequence_parallel: Bools
     zero_bubble: Bools
     """The backward in two, weight gradients where a stage would wait (ZB-H1; Qi et al. 2023, arXiv:2401.10241)."""
@@ -64,6 +66,11 @@ class Layouts:
     @property
     def world(self) -> Ints:
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def shards(self) -> Floats:
+        """Ranks that share what ``zero`` shards."""
+        return self.dp * self.cp / self.replicas
 
     def micro_batches(self, global_batch: int) -> Floats:
         """How many micro-batches a replica runs for one optimizer step."""

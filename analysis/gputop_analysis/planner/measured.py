@@ -12,7 +12,7 @@ from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate,
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.layout import RECOMPUTE, Layouts
 from gputop_analysis.planner.rows import Unreadable, read
 from gputop_analysis.split import split_of
 from gputop_analysis.view import RunView
@@ -24,7 +24,6 @@ COLUMNS = "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, a
 ENOUGH_STEPS = 20
 """Steady steps of all ranks together that make a measurement."""
 _ZERO = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
-_RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 
 
 def from_csv(text: str, name: str = "runs.csv") -> Calibration:
@@ -70,7 +69,8 @@ def layout_of_setup(setup: Setup) -> Layouts:
         dp=p.dp,
         micro_batch=setup.micro_batch,
         zero=_ZERO[p.sharding],
-        recompute=_RECOMPUTE[setup.checkpointing],
+        recompute=RECOMPUTE.index(setup.checkpointing),
+        replicas=p.replicas,
         sequence_parallel=p.sequence_parallel,
     )
 

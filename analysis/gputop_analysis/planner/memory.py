@@ -18,6 +18,7 @@ HEADROOM = 0.15
 """Share of the memory above which a configuration is tight. Runs of frameworks whose buffers the formulas know in part
 take 9 to 15 % more than estimated in the median, and an allocator that has to release and ask again at each micro-batch
 slows a step several times (the Playbook's runs that peak above 71 of 80 GiB: 3 to 10 times, 1.2 s a micro-batch)."""
+COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "replicas")
 FRAGMENTATION = 1.05
 """Reserved over allocated, as the formula tier has it."""
 
@@ -41,9 +42,7 @@ def reserved_bytes(allocated: Floats) -> Floats:
 
 
 def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
-    counts = {
-        name: getattr(layouts, name).astype(float) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
-    }
+    counts = {name: getattr(layouts, name).astype(float) for name in COUNTS}
     counts["accumulation"] = layouts.micro_batches(job.global_batch)
     ends = np.stack([0 * counts["pp"], counts["pp"] - 1])  # the first pipeline stage and the last
     if job.habits.balanced_stages:

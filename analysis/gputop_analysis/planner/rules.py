@@ -64,7 +64,17 @@ RULES: tuple[Rule, ...] = (
         "experts divide by ep, and a dense model has none",
         lambda job, x, _: (max(job.model.experts, 1) % x.ep) == 0,
     ),
-    Rule("expert ranks", "ep divides the ranks dp x cp it is folded into", lambda job, x, _: (x.dp * x.cp) % x.ep == 0),
+    Rule("replicas", "copies (HSDP) need ZeRO-3", lambda job, x, _: (x.replicas == 1) | (x.zero == 3)),
+    Rule(
+        "shards of a replica",
+        "replicas divide dp, with more than one rank left for each",
+        lambda job, x, _: (x.replicas == 1) | ((x.dp % x.replicas == 0) & (x.shards > 1)),
+    ),
+    Rule(
+        "expert ranks",
+        "ep divides the ranks dp x cp (of one replica) it is folded into",
+        lambda job, x, _: x.shards % x.ep == 0,
+    ),
     Rule(
         "experts with tensor parallelism",
         "tp together with ep needs sequence parallelism",

@@ -24,6 +24,8 @@ class Limits:
     micro_batch: tuple[int, ...] = ()
     zero: tuple[int, ...] = (0, 1, 3)
     recompute: tuple[int, ...] = (0, 1, 2)
+    replicas: tuple[int, ...] = ()
+    """Copies of HSDP; empty: as many as there are nodes, pairs, fours or eights of nodes, and one (FSDP)."""
     zero_bubble: tuple[bool, ...] = (False,)
     """Tried where asked for: few launchers have such a schedule."""
     most_vpp: int = 8
@@ -56,14 +58,22 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
             "micro_batch": micro,
             "zero": limits.zero,
             "recompute": limits.recompute,
+            "replicas": limits.replicas or _copies(cluster),
             "zero_bubble": limits.zero_bubble,
         }
     )
+    kept = (rest["replicas"] == 1) | (rest["zero"] == 3)
+    rest = {name: values[kept] for name, values in rest.items()}
     many, few = len(degrees["tp"]), len(rest["vpp"])
     values = {name: np.repeat(column, few) for name, column in degrees.items()}
     values |= {name: np.tile(column, many) for name, column in rest.items()}
     values["sequence_parallel"] = values["tp"] > 1
     return Layouts.of(**values)
+
+
+def _copies(cluster: Cluster) -> tuple[int, ...]:
+    nodes = cluster.gpus // cluster.gpus_per_node
+    return (1, *(nodes // n for n in (1, 2, 4, 8) if nodes % n == 0 and nodes > n))
 
 
 def _possible(degrees: dict[str, np.ndarray], gpus: int) -> np.ndarray:

@@ -223,7 +223,10 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 def _sharding(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     for stage in (0, 1, 3):
         if stage != row["zero"] and row["dp"] * row["cp"] > 1:
-            yield _Try("sharding", SHARDING[stage], on.job, {**row, "zero": stage})
+            yield _Try("sharding", SHARDING[stage], on.job, {**row, "zero": stage, "replicas": 1})
+    nodes = on.cluster.gpus // on.cluster.gpus_per_node
+    if row["pp"] == 1 and nodes > 1 and row["dp"] % nodes == 0 and row["replicas"] != nodes and row["dp"] > nodes:
+        yield _Try("sharding", "HSDP, a copy on each node", on.job, {**row, "zero": 3, "replicas": nodes})
 
 
 def _batch(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:

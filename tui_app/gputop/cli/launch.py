@@ -54,9 +54,12 @@ def _strategy(options, script: list[str]) -> Strategy:
 
     wanted, gpus = wanted_of(options, fleet_of())
     job = job_of(options, gpus)
+    if options.launcher == "deepspeed" and options.replicas is None:
+        options.replicas = 1  # it has no HSDP: the best of what it can start
     plan = solved(job, wanted, gpus, options, "throughput", None)
     row = plan.layouts.row(plan.pick)
-    degrees = {name: int(row[name]) for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")}
+    names = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "replicas", "micro_batch")
+    degrees = {name: int(row[name]) for name in names}
     per_node = min(plan.cluster.gpus_per_node, gpus)
     if gpus % per_node:
         raise CliError(f"{gpus} GPUs do not divide over nodes of {per_node}: give --nodes")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.space import Limits
 
-PINNED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
+PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 RECOMPUTES = ("none", "selective", "full")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
@@ -42,7 +42,8 @@ def add_job(parser: Parser) -> None:
 def add_split(parser: Parser) -> None:
     """The options that pin a part of the split."""
     for name in PINNED:
-        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help="only this value")
+        said = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
+        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=said)
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), help="pipeline schedules that are tried (default 1f1b)")
     parser.add_argument("--recompute", choices=RECOMPUTES, help="only this activation checkpointing")

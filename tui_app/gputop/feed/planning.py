@@ -53,6 +53,7 @@ ENTRIES = (
     Entry("ep", "expert", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "EP: experts over so many data-parallel ranks"),
     Entry("micro_batch", "micro-batch", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "samples at a time on a replica"),
     Entry("zero", "sharding", "Split", (AUTO, 0, 1, 3), "0: DDP, 1: ZeRO-1, 3: FSDP (ZeRO-3)"),
+    Entry("replicas", "copies", "Split", (AUTO, 1, 2, 4, 8, 16, 32, 64), "HSDP: each is sharded over dp / copies"),
     Entry("recompute", "recompute", "Split", (AUTO, 0, 1, 2), "activations computed again in the backward pass"),
 )
 """The form. What is ``auto`` is searched."""

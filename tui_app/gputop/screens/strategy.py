@@ -436,6 +436,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             cp=int(x["cp"]),
             ep=int(x["ep"]),
             zero=int(x["zero"]),
+            replicas=int(x["replicas"]),
             micro_batch=int(x["micro_batch"]),
             sequence_parallel=bool(x["sequence_parallel"]),
             recompute=RECOMPUTE[int(x["recompute"])],
