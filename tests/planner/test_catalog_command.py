@@ -29,7 +29,7 @@ def test_each_order_is_kept_and_loses_nothing(sort):
 
 
 def test_filters():
-    rows = chosen(listed(), vendor="amd", min_memory_gib=100)
+    rows = chosen(listed(), vendor="amd", min_memory_gb=100)
     assert rows and all(row.spec.vendor == "AMD" and row.spec.usable_gib >= 100 for row in rows)
     assert {row.spec.name for row in chosen(listed(), words="h100 nvl")} == {"H100-NVL-94GB"}
     with pytest.raises(ValueError, match="no order 'size'"):

@@ -188,7 +188,8 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
 async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_known(tmp_path, ask):
     told = {"class": "TinyNet", "parameters": 1_200_000_000}
     folder = write_run(tmp_path / "run", ranks=2, gpus=2, state="running")
-    event = {"type": "hello_update", "rank": 0, "t_ns": START_NS, "model": told, "batch": {"shapes": {"0": [4, 1024]}}}
+    batch = {"shapes": {"0": [4, 1024]}, "dtypes": {"0": "int64"}}
+    event = {"type": "hello_update", "rank": 0, "t_ns": START_NS, "model": told, "batch": batch}
     with (folder / "hosts/box/events.jsonl").open("a") as events:
         events.write(json.dumps(event) + "\n")
     record = RunRecord.open(folder)

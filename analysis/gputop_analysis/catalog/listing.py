@@ -94,7 +94,7 @@ SORTS: dict[str, Callable[[Listed], float]] = {
 
 
 def chosen(
-    rows: Iterable[Listed], sort: str = "", vendor: str = "", min_memory_gib: float = 0.0, words: str = ""
+    rows: Iterable[Listed], sort: str = "", vendor: str = "", min_memory_gb: float = 0.0, words: str = ""
 ) -> list[Listed]:
     """Those that match, sorted. ``words`` must all be in the name, an alias, the vendor or the architecture.
 
@@ -107,7 +107,7 @@ def chosen(
     kept = [
         one
         for one in rows
-        if one.spec.usable_gib >= min_memory_gib
+        if one.spec.memory_gb >= min_memory_gb
         and vendor.lower() in one.spec.vendor.lower()
         and all(word in _text(one.spec) for word in wanted)
     ]

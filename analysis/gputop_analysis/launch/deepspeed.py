@@ -15,7 +15,8 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``ds_config.json``; a hostfile for several nodes.
 
     Raises:
-        NotPossible: pipeline stages, context or expert parallelism, copies (HSDP), which are the script's own doing in DeepSpeed.
+        NotPossible: pipeline stages, context or expert parallelism, which are the script's own doing in DeepSpeed, and
+            copies (HSDP), which it does not have.
     """
     strategy.check()
     for name, size in (

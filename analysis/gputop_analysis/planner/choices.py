@@ -67,7 +67,9 @@ class Choice:
             else []
         )
         recompute = RECOMPUTE[int(x["recompute"])]
-        words += [f"DP{x['dp']}", _sharding(x), f"mb{x['micro_batch']}"]
+        if x["dp"] * x["cp"] > 1:
+            words += [f"DP{x['dp']}", _sharding(x)]
+        words += [f"mb{x['micro_batch']}"] if words else ["one GPU", f"mb{x['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))
 
     def to_json(self) -> dict[str, Any]:
@@ -154,12 +156,20 @@ def difference(first: Choice, second: Choice) -> str:
     pays = [f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -least]
     said = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
     if second.step_s < 0.995 * first.step_s:
-        faster = 100 * (1 - second.step_s / first.step_s)
-        said = f"{faster:.0f} % faster, less than predictions err, but a model split more: {said}"
+        faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
+        tight = second.tight and not first.tight
+        why = f"but only {second.headroom_gib:.1f} GiB to spare" if tight else "less than predictions err, but"
+        said = f"{faster}, {why}: {said}" if tight else f"{faster}, {why} {_heavier(first, second)}: {said}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
     return said
+
+
+def _heavier(first: Choice, second: Choice) -> str:
+    """What the faster of two has more of."""
+    copies = second.layout["replicas"] > 1 and first.layout["replicas"] == 1
+    return "with copies that take more memory" if copies else "a model split more"
 
 
 def _called(part: str) -> str:

@@ -6,6 +6,8 @@ import numpy as np
 
 from gputop_analysis.planner.layout import Bools, Floats, Ints, Layouts
 
+WORTH_COPIES = 0.02
+"""HSDP is taken where it wins more than that: the same split with FSDP takes less memory."""
 NEAR = 0.10
 """Predicted differences below this are not told apart: the median error of a step time (docs/planner_accuracy.md)."""
 
@@ -13,6 +15,11 @@ NEAR = 0.10
 def split(layouts: Layouts) -> Ints:
     """GPUs that one copy of the model is split over."""
     return layouts.tp * layouts.pp * layouts.cp
+
+
+def with_copies_dearer(seconds: Floats, layouts: Layouts) -> Floats:
+    """What is compared: copies have to be worth their memory."""
+    return seconds * np.where(layouts.replicas > 1, 1 + WORTH_COPIES, 1.0)
 
 
 def preferred(candidates: Ints, seconds: Floats, split: Ints, tight: Bools) -> int:

@@ -14,7 +14,7 @@ from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Bools, Floats, Ints, Layouts
 from gputop_analysis.planner.pareto import front
-from gputop_analysis.planner.space import Limits, configurations
+from gputop_analysis.planner.space import Limits, configurations, in_the_way
 
 OBJECTIVES = ("throughput", "cost", "time", "memory")
 """Fastest step, cheapest million tokens, shortest training (the same order where the GPUs are given), most headroom."""
@@ -59,7 +59,8 @@ class Plan:
         less. Raises IndexError where nothing fits."""
         if self.objective == "memory":
             return int(self.order[0])
-        return preference.preferred(self.order, self.seconds, preference.split(self.layouts), self.tight)
+        seconds = preference.with_copies_dearer(self.seconds, self.layouts)
+        return preference.preferred(self.order, seconds, preference.split(self.layouts), self.tight)
 
     def interval(self, index: int) -> tuple[float, float]:
         """Factors on ``seconds`` that hold the truth in 80 % of cases."""
@@ -103,7 +104,7 @@ def plan(
     if not len(layouts):
         raise ValueError(
             f"no split of {cluster.gpus} GPUs keeps the rules for {job.model.layers} layers, {job.model.heads} heads "
-            f"and a global batch of {job.global_batch}: the batch has to be a multiple of the data-parallel ranks"
+            f"and a global batch of {job.global_batch}: {in_the_way(job, cluster, limits)}"
         )
     calibration = calibration or Calibration()
     parts = calibration.with_input(cost(job, cluster, layouts), job.global_batch / layouts.dp)

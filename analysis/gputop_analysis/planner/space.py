@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
-from gputop_analysis.planner.rules import allowed
+from gputop_analysis.planner.rules import RULES, allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,16 @@ def configurations(job: Job, cluster: Cluster, limits: Limits | None = None) -> 
     found = _grid(job, cluster, limits)
     found = _with_world(found, cluster.gpus)
     return found.take(allowed(job, found, cluster.gpus))
+
+
+def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
+    """Where nothing keeps the rules: those that the nearest configuration breaks, in words."""
+    found = _with_world(_grid(job, cluster, limits or Limits()), cluster.gpus)
+    if not len(found):
+        return "tp x pp x cp has to divide the number of GPUs"
+    kept = np.stack([np.broadcast_to(rule.holds(job, found, cluster.gpus), found.tp.shape) for rule in RULES])
+    nearest = int(np.argmax(kept.sum(axis=0)))
+    return "; ".join(rule.reason for rule, holds in zip(RULES, kept[:, nearest], strict=True) if not holds)
 
 
 def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:

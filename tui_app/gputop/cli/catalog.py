@@ -42,7 +42,7 @@ def _list(words: list[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="WORD", help="only those with all these words in their name")
     parser.add_argument("--sort", choices=tuple(SORTS), default="", help="the best first")
     parser.add_argument("--vendor", default="", help="NVIDIA, AMD, Intel, Google, ...")
-    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GIB", help="usable memory at least")
+    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GB", help="as cards are sold: 80")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     options = parser.parse_args(words)
     from gputop.own_prices import load

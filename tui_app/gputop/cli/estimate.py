@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
-    from gputop_analysis.vram.setup import Setup
+    from gputop_analysis.vram.setup import ModelShape, Setup
 
 _USAGE = """gputop estimate --model NAME|PATH [options] [--json]
        gputop estimate train.py [options] [-- ARGUMENTS OF THE SCRIPT]
@@ -25,12 +26,21 @@ _USAGE = """gputop estimate --model NAME|PATH [options] [--json]
 
 def execute(words: list[str]) -> int:
     """Print an estimate, or open the screen where nothing is asked."""
+    gc.disable()  # a tenth of the time of a command that ends with its answer
+    try:
+        return _execute(words)
+    finally:
+        gc.enable()
+
+
+def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
     options = _parser().parse_args(mine)
     asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
     if len(asked) > 1 and asked != ["model", "script"]:
         raise CliError(f"--{asked[0]} and {asked[1]} are two questions: ask one at a time")
     if not asked:
+        gc.enable()
         return _open_screen(options)
     if options.csv:
         from gputop.cli.estimate_csv import batch
@@ -79,7 +89,8 @@ def _setup(options: argparse.Namespace) -> Setup:
     from gputop.api import factory_shape, is_factory
     from gputop_analysis.vram.options import setup_of
 
-    base = setup_of_run(options.run) if options.run else None
+    named = model_of(options.model) if options.run and options.model else None
+    base = setup_of_run(options.run, named) if options.run else None
     try:
         shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
         return setup_of(shape or model_of(options.model), given(options), base)
@@ -101,8 +112,11 @@ def model_of(name: str) -> Any:
         raise CliError(str(error)) from None
 
 
-def setup_of_run(name: str) -> Setup:
-    """How a recorded run trains.
+def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
+    """How a recorded run trains; ``named`` is what the user says that it trains, where it does not tell.
+
+    Returns:
+        None for a run whose model has a name from the user, but whose batches hold no sequences.
 
     Raises:
         CliError: no such run, or one whose model has no configuration.
@@ -111,14 +125,15 @@ def setup_of_run(name: str) -> Setup:
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.from_run import setup_of
 
-    found = setup_of(RunView(open_record(name)))
-    if found is None:
+    found = setup_of(RunView(open_record(name)), instead=named)
+    if found is None and named is None:
         raise CliError(f"run {name} does not tell its model's configuration: name it with --model, or trace the script")
     return found
 
 
 def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     from gputop.api import answer, is_factory
+    from gputop.cli.halves import in_halves
 
     factory = setup.model.name if is_factory(options.model) else ""
     tier = "trace" if factory else options.tier
@@ -128,7 +143,9 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
-        return answer(setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory)
+        return answer(
+            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory, spread=in_halves
+        )
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:

@@ -24,6 +24,8 @@ RECOMPUTES = ("none", "selective", "full")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
+TOKENS_OF_ADAPTERS = 2**15
+"""The same of adapters: the recipes of PEFT and torchtune take 16 to 128 samples of some hundred tokens to 2,048."""
 DEFAULT_SEQ = 4096
 _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
@@ -71,8 +73,9 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
 
     if not options.model and not options.run:
         raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
-    base = setup_of_run(options.run) if options.run else None
-    model = model_of(options.model) if options.model else base.model if base else None
+    named = model_of(options.model) if options.model else None
+    base = setup_of_run(options.run, named) if options.run else None
+    model = named or (base.model if base else None)
     assert model is not None
     for name in ("seq", "global_batch"):
         value = getattr(options, name)
@@ -82,7 +85,8 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     seq = options.seq or (base.seq if base else min(DEFAULT_SEQ, longest))
     batch = options.global_batch or (_batch_of(base) if base else 0)
     if not batch:
-        batch = max(1, TOKENS_A_STEP // seq // gpus) * gpus
+        tokens = TOKENS_OF_ADAPTERS if options.lora else TOKENS_A_STEP
+        batch = max(1, tokens // seq // gpus) * gpus
         print(f"gputop: no --global-batch: planning for {batch} sequences of {seq} tokens a step", file=sys.stderr)
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
@@ -152,7 +156,7 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     name = options.gpu or (ran[0] if ran else have.gpu if have else None)
     if name is None:
         raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
-    gpus = options.gpus or (ran[1] if ran else have.count if have else 8)
+    gpus = options.gpus if options.gpus is not None else ran[1] if ran else have.count if have else 8
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")

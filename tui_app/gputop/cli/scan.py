@@ -39,7 +39,7 @@ def execute(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
     fleet = fleet_of()
-    gpus = options.gpus or next((group.count for group in fleet.have), 8)
+    gpus = options.gpus if options.gpus is not None else next((group.count for group in fleet.have), 8)
     if gpus < 1:
         raise CliError("--gpus must be at least 1")
     if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):

@@ -25,12 +25,18 @@ def unknown(view: RunView, example: Ask) -> Unknown:
     count = int(said.get("parameters") or 0)
     near = _of_size(count)
     ask = replace(_on_its_gpus(view, example), model=near or example.model)
-    if setup := setup_of(view, instead=ask.model):
+    if _has_tokens(view) and (setup := setup_of(view, instead=ask.model)):
         batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
         ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
     what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
     like = "of about its size as an example" if near else "as an example"
     return Unknown(ask, f"the run's model{f' ({what})' if what else ''} is not known: {ask.model.name} {like}")
+
+
+def _has_tokens(view: RunView) -> bool:
+    """Whole numbers in its batches are ids; other values are features, of which a matrix is no sequence."""
+    kinds = ((view.hello() or {}).get("batch") or {}).get("dtypes") or {}
+    return any("int" in str(kind) for kind in kinds.values())
 
 
 def _on_its_gpus(view: RunView, example: Ask) -> Ask:
