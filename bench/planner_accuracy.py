@@ -20,7 +20,7 @@ import zlib
 from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     found = {path.stem: score(path, options.half) for path in sorted(Path(options.folder).rglob("*.csv"))}
     found = {name: one for name, one in found.items() if one}
+    for path in sorted(Path(options.folder).rglob("*.csv")):
+        if path.stem not in found:
+            print(f"{path.name}: not scored, without rows or the columns seq, gpus and global_batch", file=sys.stderr)
     if not found:
         print(f"no CSV file in {options.folder} has the columns seq, gpus and global_batch", file=sys.stderr)
         return 2
@@ -71,7 +74,7 @@ def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
     """Rows of a file, what is said of those that can be predicted, and why others cannot; 0 rows of another kind."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         try:
-            rows = [_plain(row) for row in csv.DictReader(file)]
+            rows = [_plain(row) for row in csv.DictReader(file, delimiter=_separator(file))]
         except csv.Error:
             return 0, [], Counter()
     if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
@@ -81,6 +84,13 @@ def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
         return len(rows), answers(cases), skipped
     except Exception:  # one row of a kind that was not thought of must not take the others with it
         return len(rows), _one_by_one(cases, skipped), skipped
+
+
+def _separator(file: IO[str]) -> str:
+    """Comma, semicolon or tab: whichever the first line has most of."""
+    first = file.readline()
+    file.seek(0)
+    return max(",;\t", key=first.count)
 
 
 def _plain(row: dict[str | None, Any]) -> dict[str, str]:

@@ -156,6 +156,8 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     cp_f, cp_b = communication.context_parallel(job, cluster, layouts)
     cp_f, cp_b = np.maximum(cp_f - piece.attention_core, 0), np.maximum(cp_b - 2.5 * piece.attention_core, 0)
     ep_f, ep_b = communication.expert_parallel(job, cluster, layouts) if moe else (0.0 * cp_f, 0.0 * cp_f)
+    if job.habits.overlap_expert_parallel:
+        ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
     again = np.where(full, piece.forward, np.where(selective, piece.attention_core, 0.0))
@@ -215,9 +217,12 @@ def _data_parallel(
 
 
 def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
-    if not job.habits.overlap_gradients:
-        return communication_s
-    hidden = np.minimum(communication_s, 0.9 * window)
+    return _hidden(communication_s, 0.9 * window) if job.habits.overlap_gradients else communication_s
+
+
+def _hidden(communication_s: Floats, window: Floats) -> Floats:
+    """What is left of communication that runs beside ``window`` seconds of compute, which it slows."""
+    hidden = np.minimum(communication_s, window)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
 
 

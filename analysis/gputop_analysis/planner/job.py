@@ -19,6 +19,8 @@ class Habits:
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
+    overlap_expert_parallel: bool = False
+    """Tokens travel to their experts behind the compute of another micro-batch (DualPipe, arXiv:2412.19437, 3.2.1)."""
     balanced_stages: bool = False
     """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
     split_pipeline_messages: bool = True

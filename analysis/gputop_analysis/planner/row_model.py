@@ -75,6 +75,7 @@ def habits_of(row: Row, dtype: str) -> Habits:
     return Habits(
         attention="flash-3" if megatron or "nemo" in framework else "flash",
         overlap_gradients="overlaps disabled" not in notes,
+        overlap_expert_parallel="dualpipe" in f"{framework} {notes}",
         overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
         fused_loss=fused_loss,
     )

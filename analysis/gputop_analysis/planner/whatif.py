@@ -189,6 +189,9 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         yield _Try(
             "communication", "tensor-parallel communication overlapped", on.job.but(overlap_tensor_parallel=True), row
         )
+    if row["ep"] > 1 and not habits.overlap_expert_parallel:
+        said = "all-to-all of experts overlapped"
+        yield _Try("communication", said, on.job.but(overlap_expert_parallel=True), row)
     if row["tp"] > 1:
         other = not row["sequence_parallel"]
         said = "with sequence parallelism" if other else "without sequence parallelism"
