@@ -81,6 +81,7 @@ class Trainer:
         in_loop("losses.append(loss)"),
         in_loop("total += loss"),
         in_loop("if step % 9 == 0: total += loss"),
+        in_loop("kept.append(out)").replace("loss = (model(x) - y)", "out = model(x)\n        loss = (out - y)"),
     ],
     "empty-cache": [in_loop("torch.cuda.empty_cache()")],
     "gc-collect": [in_loop("gc.collect()")],
@@ -90,7 +91,10 @@ class Trainer:
         LOADER + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n" + in_loop("y = y.cuda()"),
     ],
     "retain-graph": [TRAIN.replace("backward()", "backward(retain_graph=True)").replace("BODY", "pass")],
-    "no-zero-grad": [TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass")],
+    "no-zero-grad": [
+        TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
+        "from transformers import AutoModel\n" + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
+    ],
     "zero-grad-keeps-memory": [TRAIN.replace("zero_grad()", "zero_grad(set_to_none=False)").replace("BODY", "pass")],
     "scheduler-first": [
         TRAIN.replace("        optimizer.step()", "        scheduler.step()\n        optimizer.step()").replace(
@@ -106,6 +110,7 @@ class Trainer:
         "import torch\ndef evaluate(model, loader):\n    model.eval()\n    n = 0\n    for x in loader:\n"
         "        n += model(x).sum()\n    model.train()\n    return n\nevaluate(m, l)\n",
         "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nfor x in data:\n    print(model(x))\n",
+        "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nscore = sum(model(x) for x in data)\n",
     ],
     "amp-deprecated": [
         "import torch\nwith torch.cuda.amp.autocast(): pass",
@@ -122,6 +127,7 @@ class Trainer:
     "anomaly-mode": [
         "import torch\ntorch.autograd.set_detect_anomaly(True)",
         "import torch\nwith torch.autograd.detect_anomaly():\n    train()",
+        "import lightning as L\nL.Trainer(max_epochs=1, detect_anomaly=True)",
     ],
     "data-parallel": [
         "import torch.nn as nn\nmodel = nn.DataParallel(net)",
@@ -189,6 +195,9 @@ HAS_NOT = {
         in_loop("losses.append(loss.item())", "total += loss.detach()"),
         in_loop("loss = loss.detach()", "losses.append(loss)"),
         in_loop("losses.append(loss)", "losses.clear()"),
+        in_loop("seen.append(y)").replace("loss.backward()", "nn.functional.mse_loss(model(x), y).backward()"),
+        in_loop("kept.append(out)").replace("loss = (", "with torch.no_grad(): out = model(x)\n        loss = (out + "),
+        in_loop("kept.append(out)").replace("loss = (model(x) - y)", "out = embed(x)\n        loss = (model(out) - y)"),
         TRAIN.replace("loss.backward()", "losses.append(loss)\n        torch.stack(losses).sum().backward()").replace(
             "BODY", "pass"
         ),
@@ -214,6 +223,7 @@ HAS_NOT = {
     "retain-graph": [in_loop("penalty.backward(retain_graph=True)")],
     "no-zero-grad": [
         in_loop("pass"),
+        "from transformers import Trainer\n" + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
         TRAIN.replace("optimizer.zero_grad()", "for p in model.parameters(): p.grad = None").replace("BODY", "pass"),
         TRAIN.replace("optimizer.zero_grad()", "model.zero_grad()").replace("BODY", "pass"),
     ],

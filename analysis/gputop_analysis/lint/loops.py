@@ -98,9 +98,23 @@ class Loops:
 
     @cached_property
     def losses(self) -> set[str]:
-        """Names on which ``backward`` is called."""
-        found = {node.id for call in self._backwards for node in ast.walk(call) if isinstance(node, ast.Name)}
+        """Names on which ``backward`` is called, or on a sum or a mean of them; not what a loss is computed from."""
+        found = {name for call in self._backwards for name in _summands(call)}
         return found - self.module.imports.keys() - self.optimizers
+
+    @cached_property
+    def outputs(self) -> set[str]:
+        """Names of what a model with an optimizer returns, where a loss is computed from them."""
+        methods = [n for n in self.module.nodes if isinstance(n, ast.Attribute) and n.attr == "parameters"]
+        models = {dotted(method.value) for method in methods}
+        sources = [value for loss in self.losses for value in self.module.values.get(loss, [])]
+        inside = [node for source in [*sources, *self._backwards] for node in ast.walk(source)]
+        used = {node.id for node in inside if isinstance(node, ast.Name)}
+        return {
+            name
+            for name in used & self.module.values.keys()
+            if any(isinstance(v, ast.Call) and dotted(v.func) in models for v in self.module.values[name])
+        }
 
     @cached_property
     def _functions(self) -> dict[str, list[Function]]:
@@ -159,6 +173,22 @@ class Loops:
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
                         yield from self._sure(child, depth)
+
+
+_PASS_ON = {"backward", "manual_backward", "scale", "sum", "mean", "stack", "cat", "add"}
+"""What these are called with has its graph in what they return."""
+
+
+def _summands(node: ast.AST) -> Iterator[str]:
+    """Names of an expression without those that other functions are called with: ``loss`` of ``scale(loss / 2)``."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    passed = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Call):
+        name = (dotted(node.func) or ast.unparse(node.func)).rpartition(".")[2]
+        passed = iter([node.func, *node.args] if name in _PASS_ON else [node.func])
+    for child in passed:
+        yield from _summands(child)
 
 
 def _may_leave(statement: ast.stmt) -> bool:

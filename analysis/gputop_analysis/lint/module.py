@@ -19,9 +19,7 @@ _SAME = {
     "torch.autograd.anomaly_mode.detect_anomaly": "torch.autograd.detect_anomaly",
     "torch.distributed.distributed_c10d.init_process_group": "torch.distributed.init_process_group",
 }
-_FRAMEWORKS = frozenset(
-    ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "fastai", "ignite")
-)
+_FRAMEWORKS = frozenset(("lightning", "pytorch_lightning", "accelerate", "trl", "deepspeed", "fastai", "ignite"))
 
 
 class Module:
@@ -145,7 +143,10 @@ class Module:
     @cached_property
     def uses_framework(self) -> bool:
         """Whether a trainer is imported that does by itself what the rules look for."""
-        return any(name.split(".")[0] in _FRAMEWORKS for name in self.imports.values())
+        roots = {name.split(".")[0] for name in self.imports.values()}
+        if "transformers" in roots and any(word.endswith("Trainer") for word in self.words):
+            return True  # else only its models are used, in a loop of the script's own
+        return not roots.isdisjoint(_FRAMEWORKS)
 
     @cached_property
     def is_ddp(self) -> bool:

@@ -9,6 +9,7 @@ from gputop_analysis.lint.edits import NONE, Edits, add_keywords, delete_stateme
 from gputop_analysis.lint.loops import Loop, Loops, loop_names, loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Module, constant, dotted
+from gputop_analysis.lint.shielded import is_shielded
 from gputop_analysis.lint.source import Edit
 
 _WAITING = {"item", "cpu", "tolist"}
@@ -65,14 +66,16 @@ def _plain_loss(node: ast.AST, loops: Loops) -> str | None:
     return None
 
 
-@rule("loss-keeps-graph", "ME02", "high", "every kept loss keeps the whole graph of its step in memory")
+@rule("loss-keeps-graph", "ME02", "high", "every kept loss or output keeps the whole graph of its step in memory")
 def keeps_graphs(module: Module) -> Iterator[Hit]:
     for loops, loop in _steps(module):
         for node in loops.anywhere(loop):
             kept = _kept(node, loops)
             if kept is None or _is_detached(kept.id, loops) or _is_reset(node, loop):
                 continue
-            if not loops.trains_on(kept):  # an evaluation's loss of the same name
+            if kept.id in loops.losses and not loops.trains_on(kept):  # an evaluation's loss of the same name
+                continue
+            if any(is_shielded(module, one) for one in [node, *module.values.get(kept.id, [])]):
                 continue
             edit = _detach(module, kept)
             yield Hit(kept, f"{kept.id} is kept with its graph", f"keep {kept.id}.detach()", edit)
@@ -86,7 +89,7 @@ def _kept(node: ast.AST, loops: Loops) -> ast.Name | None:
         keeper, value = dotted(node.target), node.value
     else:
         return None
-    if not isinstance(value, ast.Name) or value.id not in loops.losses or keeper is None:
+    if not isinstance(value, ast.Name) or value.id not in loops.losses | loops.outputs or keeper is None:
         return None
     return None if _feeds_backward(keeper, loops) else value
 

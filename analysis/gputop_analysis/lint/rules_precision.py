@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, prepend
+from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, prepend, remove_keyword
 from gputop_analysis.lint.loops import loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Module, constant
 from gputop_analysis.lint.source import Edit
 
 _OLD = {"torch.cuda.amp.autocast": "torch.amp.autocast", "torch.cuda.amp.GradScaler": "torch.amp.GradScaler"}
+_TRAINERS = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
 _AUTOCAST = ("torch.cuda.amp.autocast", "torch.amp.autocast", "torch.autocast")
 _MIXED = ("half", "bfloat16", "float16", "bf16", "fp16", "autocast", "mixed_precision", "float8", "amp")
@@ -105,3 +106,8 @@ def anomaly_mode(module: Module) -> Iterator[Hit]:
     for call in module.calls_of("torch.autograd.detect_anomaly"):
         if not module.is_conditional(call) and not call.args:
             yield Hit(call, "anomaly mode is left on", "take the `with` out")
+    for call in module.calls_of(*_TRAINERS):
+        given = keyword(call, "detect_anomaly")
+        if given and constant(given.value) is True and not module.is_conditional(call):
+            edits = remove_keyword(module.source, call, "detect_anomaly")
+            yield Hit(call, "the Trainer detects anomalies in every step", "leave detect_anomaly out", edits)

@@ -10,8 +10,7 @@ from gputop_analysis.lint.loops import Loop, Loops, loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Function, Module, constant, dotted
 from gputop_analysis.lint.rules_precision import SCALERS
-
-_NO_GRAD = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad")
+from gputop_analysis.lint.shielded import NO_GRAD, is_shielded
 
 
 @rule("no-zero-grad", "NU11", "high", "gradients of all steps so far are added up")
@@ -109,13 +108,13 @@ def evaluates_with_gradients(module: Module) -> Iterator[Hit]:
     for node in module.nodes:
         name = _evaluated(node)
         function = module.function_of(node) if name else None
-        if name is None or _is_shielded(module, node):
+        if name is None or is_shielded(module, node):
             continue
         if function is not None and (_is_called_shielded(module, function) or not _is_called(module, function)):
             continue
         loop = _loop_after(module, node, name)
-        if loop is not None and not _is_shielded(module, loop):
-            fix = "put the loop under `with torch.no_grad():`, or @torch.no_grad() on its function"
+        if loop is not None and not is_shielded(module, loop):
+            fix = "put it under `with torch.no_grad():`, or @torch.no_grad() on its function"
             yield Hit(loop, f"{name} is evaluated with gradients on", fix, _decorate(module, function))
 
 
@@ -128,16 +127,16 @@ def _evaluated(node: ast.AST) -> str | None:
     return None
 
 
-def _loop_after(module: Module, statement: ast.AST, name: str) -> Loop | None:
-    """The first loop behind the statement in its block, if it calls the model and trains nothing."""
+def _loop_after(module: Module, statement: ast.AST, name: str) -> ast.stmt | None:
+    """The first loop (or comprehension) behind the statement in its block, if it calls the model and trains nothing."""
     block = getattr(module.parents.get(statement), "body", [])
     if statement not in block:
         return None
     for later in block[block.index(statement) + 1 :]:
-        if isinstance(later, Loop):
+        if isinstance(later, Loop) or _comprehends(later, name):
             inside = [n for n in ast.walk(later) if isinstance(n, ast.Call)]
             attributes = {n.func.attr for n in inside if isinstance(n.func, ast.Attribute)}
-            shielded = any(module.resolve(n.func) in _NO_GRAD for n in inside)
+            shielded = any(module.resolve(n.func) in NO_GRAD for n in inside)
             trains = attributes & {"backward", "grad", "train", "requires_grad_"}
             return later if any(dotted(n.func) == name for n in inside) and not shielded and not trains else None
         if not isinstance(later, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
@@ -145,23 +144,14 @@ def _loop_after(module: Module, statement: ast.AST, name: str) -> Loop | None:
     return None
 
 
-def _is_shielded(module: Module, node: ast.AST) -> bool:
-    """Whether it stands under no_grad or inference_mode, or gradients are switched off somewhere by a plain call."""
-    for outer in [node, *module.above(node)]:
-        if isinstance(outer, ast.With | ast.AsyncWith):
-            managers = [item.context_expr for item in outer.items]
-            if any(_is_no_grad(module, manager) for manager in managers):
-                return True
-        if isinstance(outer, Function) and outer.decorator_list:
-            return True  # whatever it is, it may do the same
-    plain = [module.parents.get(call) for call in module.calls_of("torch.set_grad_enabled")]
-    return any(isinstance(one, ast.Expr) for one in plain)
-
-
-def _is_no_grad(module: Module, manager: ast.expr) -> bool:
-    """One of torch's, or anything that we cannot see through."""
-    name = module.resolve(manager.func) if isinstance(manager, ast.Call) else None
-    return name is None or name in _NO_GRAD
+def _comprehends(statement: ast.stmt, name: str) -> bool:
+    """Whether the statement calls the model in a comprehension: ``sum(model(x).loss for x in batches)``."""
+    return any(
+        isinstance(inside, ast.Call) and dotted(inside.func) == name
+        for node in ast.walk(statement)
+        if isinstance(node, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp)
+        for inside in ast.walk(node)
+    )
 
 
 def _calls_to(module: Module, function: Function) -> list[ast.Call]:
@@ -177,7 +167,7 @@ def _is_called_shielded(module: Module, function: Function, depth: int = 3) -> b
     """Whether a caller, or a caller's caller, has switched gradients off."""
     calls = _calls_to(module, function)
     callers = [outer for call in calls if (outer := module.function_of(call)) and depth and outer is not function]
-    return any(_is_shielded(module, call) for call in calls) or any(
+    return any(is_shielded(module, call) for call in calls) or any(
         _is_called_shielded(module, caller, depth - 1) for caller in callers
     )
 
