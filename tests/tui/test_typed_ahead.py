@@ -43,6 +43,17 @@ async def test_two_answers_at_once_close_one_dialog(running):
         assert app.screen.query_one("#body").zoomed == "breakdown"
 
 
+async def test_a_page_key_before_the_palette_is_laid_out(running):
+    async with started(running) as (app, pilot):
+        for turns in (1, 5, 6, 8):
+            app.action_command_palette()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            type_all(app, ["pagedown", "pageup", "escape"])
+            await settle(app, pilot)
+        assert isinstance(app.screen, MainScreen)
+
+
 @pytest.mark.parametrize("kind", ["live", "replay", CatalogApp, EstimatorApp, StrategyApp])
 async def test_no_burst_of_keys_breaks_a_screen(running, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # exports go into the current directory
