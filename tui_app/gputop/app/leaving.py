@@ -22,5 +22,5 @@ class LeavingApp(App[Result]):
     def action_command_palette(self) -> None:
         from gputop.app.command_list import Palette
 
-        if self.use_command_palette and not CommandPalette.is_open(self):
+        if self.use_command_palette and not isinstance(self.screen, CommandPalette):
             self.push_screen(Palette(id="--command-palette"))
