@@ -283,6 +283,7 @@ HEAD = (
     "left out %",
     "inside %",
     "memory %",
+    "fits: precision / recall %",
 )
 
 
@@ -301,6 +302,9 @@ def table(found: dict[str, Any]) -> str:
             _figure(calibrated.get("leave_one_out_pct")),
             _figure(calibrated.get("inside_interval_pct"), 0),
             _figure(memory.get("median_error_pct")),
+            " / ".join(_figure(one["fits"][key], 0) for key in ("precision_pct", "recall_pct"))
+            if "fits" in one
+            else "",
         )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -312,7 +316,9 @@ def _figure(value: float | None, digits: int = 1) -> str:
 
 LEGEND = """Spearman over all rows and within cells (the mean); regret of the pick, mean and worst; inside: measured
 runs within the 80 % interval of their prediction. 5 rows: each model on each GPU corrected by five of its rows and
-scored on the others, the error that leaving each of the five out foretold, rows inside the interval that follows."""
+scored on the others, the error that leaving each of the five out foretold, rows inside the interval that follows.
+Fits: of rows that were said to fit those that ran, and of rows that ran those that were said to fit; a source's runs that
+failed may have crashed for another reason than memory."""
 
 
 def _baseline_table(found: dict[str, Any]) -> str:
