@@ -294,6 +294,10 @@ def test_uneven_batches(tmp_path):
         truth.append(own.max() - own.mean())
         for rank in range(3):
             build.step(rank, forward=own[rank], wait_ms=own.max() - own[rank], tokens=int(tokens[rank]))
+    for tick in range(8):  # waiting for a core does not explain what follows the lengths
+        for rank in range(3):
+            waited = {"run_wait_ns_total": tick * 10**8, "pid": 100 + rank, "rank": rank, "kind": PROCESS_RANK}
+            build.sample("process", t_ns=T0 + tick * 5 * 10**8, **waited)
     uneven = found(build)["CR05"]
     assert uneven.recoverable_ms_per_step == pytest.approx(np.mean(truth), rel=0.1)
     assert "correlation 1.00" in uneven.evidence

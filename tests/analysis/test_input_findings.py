@@ -193,6 +193,12 @@ def test_a_pause_at_each_epoch(tmp_path):
     assert "persistent_workers=True" in only["IN05"].fix
 
 
+def test_one_quick_start_hides_no_stall(tmp_path):
+    build = epochs(tmp_path, 900.0)
+    looks(build, epochs=1, epoch_starts=[{"step": 230, "end_ms": 20.0, "start_ms": 30.0, "first_ms": 20.0}])
+    assert "IN05" in found(build)
+
+
 @pytest.mark.parametrize(
     ("pause_ms", "loader", "begin"),
     [

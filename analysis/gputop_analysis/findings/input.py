@@ -206,7 +206,6 @@ def more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
     "cores are scarce",
     fix="fewer workers and threads per process, or fewer processes on the machine",
-    explains=("CR05",),
 )
 def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """More is ready to run than there are cores."""
