@@ -310,6 +310,10 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _fits(found: dict[str, float] | None) -> str:
+    return f"{found['precision_pct']:.0f} / {found['recall_pct']:.0f}" if found else ""
+
+
 def _figure(value: float | None, digits: int = 1) -> str:
     return "" if value is None or value != value else f"{value:.{digits}f}"
 
@@ -317,8 +321,8 @@ def _figure(value: float | None, digits: int = 1) -> str:
 LEGEND = """Spearman over all rows and within cells (the mean); regret of the pick, mean and worst; inside: measured
 runs within the 80 % interval of their prediction. 5 rows: each model on each GPU corrected by five of its rows and
 scored on the others, the error that leaving each of the five out foretold, rows inside the interval that follows.
-Fits: of rows that were said to fit those that ran, and of rows that ran those that were said to fit; a source's runs that
-failed may have crashed for another reason than memory."""
+Fits: of rows that were said to fit those that ran, and of rows that ran those that were said to fit; runs that failed may
+have crashed for another reason than memory."""
 
 
 def _baseline_table(found: dict[str, Any]) -> str:
