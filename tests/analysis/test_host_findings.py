@@ -293,3 +293,28 @@ def test_without_steps_alone_cpu_time_tells(tmp_path):
     gil = found(rivalled(tmp_path, alone=0))["HO04"]
     assert gil.recoverable_ms_per_step == pytest.approx(30 - 9.5, rel=0.05)
     assert gil.proof is not None and "cpu_ns" in gil.proof.inputs[0].source
+
+
+# ---- HO06
+
+
+def between_steps(tmp_path, **counts):
+    """A run that spends a quarter of each step between the phases, with stack samples inside these packages."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(200, forward=6.0, backward=9.0, other=5.0)
+    inside = {
+        "torch": "torch/functional.py:76 norm",
+        "accelerate": "accelerate/accelerator.py:2861 backward",
+        "own": "",
+    }
+    site = {"site": "train.py:14", "function": "<module>"}
+    samples = [{**site, "inside": inside[name], "count": count} for name, count in counts.items()]
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=sum(counts.values()), samples=samples)
+    return build
+
+
+def test_what_a_trainer_does_between_the_phases_is_no_line_of_the_users(tmp_path):
+    mixed = found(between_steps(tmp_path / "a", torch=3, accelerate=9))["HO06"]
+    assert mixed.severity == "info" and "accelerator.py" in mixed.evidence
+    assert found(between_steps(tmp_path / "b", torch=3, accelerate=2, own=9))["HO06"].severity in ("medium", "high")

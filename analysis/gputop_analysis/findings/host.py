@@ -82,7 +82,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not other.surely_above(0.10):
         return None
     return spec.make(
-        "info" if site is None or _is_trainers(site) else "high" if other.share.low > 0.25 else "medium",
+        "info" if site is None or not _users_own(other, site) else "high" if other.share.low > 0.25 else "medium",
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
         + (f": {site.site}" if site else ""),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
@@ -108,12 +108,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
 PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
-TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
-"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
 
-
-def _is_trainers(site: Site) -> bool:
-    return site.detail.startswith(TRAINERS)
+def _users_own(other: Share, site: Site) -> bool:
+    """Whether the threshold is passed without what a trainer does in its own code."""
+    elsewhere = site.trainers_share / max(1 - site.torch_share, 1e-9)
+    return replace(other, values_ms=other.values_ms * (1 - elsewhere)).surely_above(0.10)
 
 
 def _between_phases(view: RunView, rank: int) -> Share | None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from gputop_analysis.view import RunView
 
+TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
+"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -21,7 +24,9 @@ class Site:
     torch_share: float = 0.0
     """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and no overhead."""
     detail: str = ""
-    """Library line that it was waiting in, if it was in one."""
+    """Library line that it was waiting in most often, if it was in one."""
+    trainers_share: float = 0.0
+    """Of the phase's samples, those inside a trainer's own code."""
 
     def __str__(self) -> str:
         inside = f", inside {self.detail}" if self.detail else ""
@@ -32,19 +37,26 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """Most sampled line of a phase, on one rank or on all; None with fewer than 5 samples."""
     ours: Counter[str] = Counter()
     in_torch: Counter[str] = Counter()
-    details: dict[str, str] = {}
+    insides: Counter[tuple[str, str]] = Counter()
     for event in view.events("stacks", rank=rank):
         for sample in event.get("samples", ()) if event.get("phase") == phase else ():
             site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
             inside = str(sample.get("inside") or "")
             if site:
-                (in_torch if inside.startswith("torch/") else ours)[site] += int(sample.get("count", 1))
-                details.setdefault(site, inside)
+                (in_torch if _in_torch(inside) else ours)[site] += int(sample.get("count", 1))
+                insides[site, inside] += int(sample.get("count", 1))
     total = ours.total() + in_torch.total()
     if total < 5:
         return None
     site, count = (ours or in_torch).most_common(1)[0]
-    return Site(site, count / total, total, in_torch.total() / total, details[site])
+    counted = {inside: n for (at, inside), n in insides.items() if at == site and _in_torch(inside) is not bool(ours)}
+    in_trainers = sum(n for (_, inside), n in insides.items() if inside.startswith(TRAINERS))
+    detail = max(counted, key=lambda inside: counted[inside])
+    return Site(site, count / total, total, in_torch.total() / total, detail, in_trainers / total)
+
+
+def _in_torch(inside: str) -> bool:
+    return inside.startswith("torch/")
 
 
 def user_line(frames: list[str]) -> str | None:
