@@ -17,7 +17,8 @@ from gputop_analysis.view import Array, RunView
 LEAST = 1.05
 """The slowest rank of a step takes so many times as long as the median one."""
 NEARLY_ALWAYS = 0.9
-"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns."""
+"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns. Where compute does not
+follow the batches' lengths, half way from an even share to all of them is enough: it is one rank in a noisy run."""
 
 
 @finding(
@@ -37,12 +38,13 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
     if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
         return None
-    if np.bincount(compute.argmax(axis=1)).max() > NEARLY_ALWAYS * len(compute):
+    follows = _correlation(compute, tokens)
+    by_length = follows is not None and follows > 0.5
+    often = np.bincount(compute.argmax(axis=1)).max() / len(compute)
+    if often > (NEARLY_ALWAYS if by_length else (1 + 1 / compute.shape[1]) / 2):
         return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
-    follows = _correlation(compute, tokens)
-    by_length = follows is not None and follows > 0.5
     needed = LEAST if by_length else 1.15
     if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (not by_length and _oversubscribed(view)):
         return None
