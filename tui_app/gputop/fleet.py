@@ -11,6 +11,8 @@ from typing import Any
 
 NAME = ".gputop.toml"
 PRIORITIES = ("speed", "cost")
+SERVER = 8
+"""GPUs that one server holds, unless nodes are given."""
 _GROUP = re.compile(r"^(?:(\d+)\s*x\s*)?(.+?)(?:\s*x\s*(\d+)\s*nodes?)?$", re.IGNORECASE)
 
 
@@ -29,6 +31,11 @@ class Group:
     @property
     def count(self) -> int:
         return self.per_node * self.nodes
+
+    @property
+    def told_per_node(self) -> int:
+        """GPUs of a node; 0, as the vendor builds them, where so many are given that they are several servers."""
+        return self.per_node if self.nodes > 1 or self.per_node <= SERVER else 0
 
     def __str__(self) -> str:
         return f"{self.per_node}x{self.gpu}" + (f" x {self.nodes} nodes" if self.nodes > 1 else "")

@@ -165,7 +165,7 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     if options.price is not None and not options.price >= 0:
         raise CliError("--price is dollars an hour of one GPU")
     check_network(options.network)
-    per_node = gpus // nodes if nodes else have.per_node if have and not options.gpus and not ran else 0
+    per_node = gpus // nodes if nodes else have.told_per_node if have and not options.gpus and not ran else 0
     return _wanted(gpu_named(name).name, per_node, options.network, options.price), gpus
 
 

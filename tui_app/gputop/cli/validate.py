@@ -17,8 +17,14 @@ _USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options
        gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."""
 
 
+STARTERS = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun")
+"""What a command begins with, which nobody's configuration is called."""
+
+
 def execute(words: list[str]) -> int:
     """Print what is wrong; exit code 1 for an error."""
+    if words and words[0] in STARTERS and not Path(words[0]).exists():
+        words = ["--", *words]
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     parser = Parser("validate", "Check a configuration or a launch command before it costs GPU hours.", usage=_USAGE)
     parser.add_argument("files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML")
