@@ -52,6 +52,15 @@ class PresetFound(Message):
         self.problem = problem
 
 
+class ChangesFound(Message):
+    """What single changes would do, or why that cannot be told."""
+
+    def __init__(self, found: WhatIf | None, problem: str = ""):
+        super().__init__()
+        self.found = found
+        self.problem = problem
+
+
 class Solved(Message):
     """A question has been answered: the one on the screen as it began, or (``ahead``) what a key would ask next."""
 
@@ -343,9 +352,23 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.notify("nothing fits that could be changed; the left column asks otherwise", severity="warning")
 
     def _tell(self, ask: Callable[..., WhatIf], *about: object) -> None:
+        """The dialog comes with its answer: what it would say before is drawn slower than this takes."""
+        self.run_worker(partial(self._changes, partial(ask, *about)), thread=True, group="what-if", exit_on_error=False)
+
+    def _changes(self, ask: Callable[[], WhatIf]) -> None:
+        """In a worker thread."""
+        try:
+            self.post_message(ChangesFound(ask()))
+        except (ValueError, LookupError) as error:
+            self.post_message(ChangesFound(None, str(error.args[0])))
+
+    def on_changes_found(self, message: ChangesFound) -> None:
         from gputop.screens.whatif import WhatIfDialog
 
-        self.app.push_screen(WhatIfDialog(partial(ask, *about)))
+        if message.found is None:
+            self.notify(message.problem, title="what if", severity="warning")
+        elif self.is_current:
+            self.app.push_screen(WhatIfDialog(message.found, self.app.size.width, self.app.theme_variables))
 
     def action_workload(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from textual.content import Content
-from textual.message import Message
-from textual.widgets import Static
 
 from gputop.render.rows import shorten
 from gputop.screens.dialog import TextDialog
@@ -25,41 +23,14 @@ BORDER = 8
 
 
 class WhatIfDialog(TextDialog):
-    """Opens at once and fills as soon as the worker has the answer: it takes longer than a key should."""
+    """All changes of one configuration; ``columns`` are the terminal's, ``colours`` the theme's variables."""
 
-    class Found(Message):
-        """The answer, or why there is none."""
-
-        def __init__(self, found: WhatIf | None, problem: str = ""):
-            super().__init__()
-            self.found = found
-            self.problem = problem
-
-    def __init__(self, ask: Callable[[], WhatIf]):
-        super().__init__("What if", Content("Computing each change alone."))
-        self._ask = ask
-
-    def on_mount(self) -> None:
-        self.run_worker(self._work, thread=True, exit_on_error=False)
-
-    def _work(self) -> None:
-        try:
-            self.post_message(self.Found(self._ask()))
-        except (ValueError, LookupError) as error:
-            self.post_message(self.Found(None, str(error.args[0])))
-
-    def on_what_if_dialog_found(self, message: Found) -> None:
-        box, found = self.query_one(".box"), message.found
-        if found is None:
-            self.query_one(Static).update(Content(message.problem))
-            return
-        rows = table(found, min(self.app.size.width * 96 // 100, 100) - BORDER)
-        colours = self.app.theme_variables
+    def __init__(self, found: WhatIf, columns: int, colours: Mapping[str, str]):
+        rows = table(found, min(columns * 96 // 100, 100) - BORDER)
         body = [Content.styled(found.now, colours["role-muted"]), Content("")]
         body += [Content.styled(text, colours[f"role-{role}"]) for text, role in rows]
-        self._copy = "\n".join([found.title, found.now, "", *(text for text, _ in rows)])
-        box.border_title, box.border_subtitle = found.title, "y copy · esc back"
-        self.query_one(Static).update(Content("\n").join(body))
+        copy = "\n".join([found.title, found.now, "", *(text for text, _ in rows)])
+        super().__init__(found.title, Content("\n").join(body), copy)
 
 
 def table(found: WhatIf, width: int) -> list[tuple[str, str]]:
@@ -80,6 +51,7 @@ def _row(one: Change, found: WhatIf, name: int) -> tuple[str, str]:
     step = f"{one.step_s:.2f} s" if one.step_s >= 1 else f"{1e3 * one.step_s:.0f} ms"
     rent = found.usd_per_million_tokens
     cost = "" if rent is None else f"{rent * one.step_s / one.before_s:.3f}"
-    said = f"{'  ' if one.fits else '✖ '}{shorten(one.name, name - 1):<{name}}{step:>10}{one.step_pct:>+7.1f}%"
+    percent = round(one.step_pct, 1) + 0.0  # no minus before a zero
+    said = f"{'  ' if one.fits else '✖ '}{shorten(one.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
     said += f"{one.device_total_gib:>8.1f}{one.device_total_gib - one.before_gib:>+8.1f}{cost:>10}"
     return said, "muted" if not one.fits else "good" if one.step_pct < WON else "text"
