@@ -81,9 +81,10 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
     error_ms = found.change.error * found.after_ms
     per = "" if found.unit == "step" else f" for the same number of {found.unit}"
+    where = f": rank {rank} in {found.phase}" if len(view.ranks) > 1 and found.phase not in WAITING else ""
     return spec.make(
         "high" if growth > 0.5 else "medium",
-        f"steps take {growth * 100:.0f} % longer{per} since step {found.step:,}",
+        f"steps take {growth * 100:.0f} % longer{per} since step {found.step:,}{where}",
         f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew by "
         f"{found.phase_ms:.1f} ms; "
         f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",
