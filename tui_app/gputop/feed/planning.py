@@ -146,7 +146,9 @@ class Unknown:
 
     ask: Ask
     text: str
-    """What is not known, and what is shown instead."""
+    """What is shown instead."""
+    told: str = ""
+    """What the run tells of its model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ def unknown(view: RunView, example: Ask) -> Unknown:
         batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
         ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
     what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
-    like = "of about its size as an example" if near else "as an example"
-    return Unknown(ask, f"the run's model{f' ({what})' if what else ''} is not known: {ask.model.name} {like}")
+    like = "of its size as an example" if near else "as an example"
+    return Unknown(ask, f"the run's model is not known: {ask.model.name} {like}", f"the run's is {what}" if what else "")
 
 
 def _has_tokens(view: RunView) -> bool:
@@ -61,4 +61,7 @@ def _of_size(count: int) -> ModelShape | None:
 
 
 def _parameters(count: int) -> str:
-    return f"{count / 1e9:.2g} B parameters" if count >= 1e9 else f"{count / 1e6:.3g} M parameters" if count else ""
+    for size, letter in ((1e9, " B"), (1e6, " M")):
+        if count >= size:
+            return f"{count / size:.3g}{letter} parameters"
+    return f"{count:,} parameters" if count else ""

@@ -222,7 +222,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             "✓ is the one to run; space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
         )
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
-        notice = f"{self._unknown.text}; / chooses another" if self._unknown and example else ""
+        told = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
+        notice = f"{self._unknown.text}; / chooses another{told}" if self._unknown and example else ""
         self.query_one(PlanTitle).set_class(example, "example")
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
 
