@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _CALIBRATE_POLL_S = 1.0
-_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rule(Protocol):
