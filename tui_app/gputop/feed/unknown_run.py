@@ -30,7 +30,8 @@ def unknown(view: RunView, example: Ask) -> Unknown:
         ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
     what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
     like = "of its size as an example" if near else "as an example"
-    return Unknown(ask, f"the run's model is not known: {ask.model.name} {like}", f"the run's is {what}" if what else "")
+    text = f"the run's model is not known: {ask.model.name} {like}"
+    return Unknown(ask, text, f"the run's is {what}" if what else "")
 
 
 def _has_tokens(view: RunView) -> bool:

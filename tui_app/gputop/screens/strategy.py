@@ -83,9 +83,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     StrategyScreen #form { width: 34; height: 1fr; }
     StrategyScreen #right { width: 1fr; height: 1fr; }
     StrategyScreen #table { height: 1fr; }
-    StrategyScreen #parts { height: 12; }
+    StrategyScreen #parts { height: 8; }
+    StrategyScreen.comparing #parts { height: 14; }
     StrategyScreen.narrow #form { width: 30; }
     StrategyScreen.short #parts { height: 6; }
+    StrategyScreen.short.comparing #parts { height: 11; }
     StrategyScreen #footer { dock: bottom; height: 1; }
     """
     AUTO_FOCUS = "#form"
@@ -215,6 +217,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def _parts(self) -> None:
         table = self.table
+        self.set_class(len(table.compared) > 1, "comparing")
         self.query_one(PlanParts).show(table.planned, table.chosen, table.compared)
 
     def _title(self) -> None:
