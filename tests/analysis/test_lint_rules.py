@@ -48,6 +48,8 @@ HAS = {
         "from torch.utils.data import DataLoader as DL\nloader = DL(rows)",
         "import torch.utils.data as data\nloader = data.DataLoader(rows)",
         "import torch\nloader = torch.utils.data.dataloader.DataLoader(rows)",
+        LOADER
+        + "class Read(Set):\n    def __getitem__(self, i): return open(self.x[i])\nloader = DataLoader(Read(4), 8)",
     ],
     "loader-worker-options": [
         LOADER + "loader = DataLoader(Rows(), persistent_workers=True)",
@@ -163,6 +165,8 @@ HAS_NOT = {
         LOADER + "from torch.utils.data import TensorDataset\nd = TensorDataset(x)\nloader = DataLoader(d, 8)",
         LOADER + "import torch\nrows = torch.randn(9, 9).view(-1)\nloader = DataLoader(rows, 8)",
         LOADER + "# loader = DataLoader(Rows())\ntext = 'DataLoader(Rows())'",
+        LOADER
+        + "class Held(Set):\n    def __getitem__(self, i): return self.x[i], self.y[i]\nloader = DataLoader(Held(4), 8)",
     ],
     "loader-worker-options": [LOADER + "loader = DataLoader(Rows(), persistent_workers=False, prefetch_factor=None)"],
     "loader-pin-memory": [LOADER + "loader = DataLoader(Rows())"],

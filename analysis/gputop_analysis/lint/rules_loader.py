@@ -47,7 +47,16 @@ def _is_in_memory(module: Module, call: ast.Call) -> bool:
     if isinstance(made, ast.Name | ast.Attribute) and module.mentions("TensorDataset"):
         return True  # it may come from there by ways that we do not follow
     made_of = [node for node in ast.walk(made) if isinstance(node, ast.Call)]
-    return any(_gives_tensors(module, one) for one in made_of)
+    return any(_gives_tensors(module, one) or _only_indexes(module, one) for one in made_of)
+
+
+def _only_indexes(module: Module, call: ast.Call) -> bool:
+    """A dataset of this file that only picks an item of something it holds: ``return self.x[i], self.y[i]``."""
+    classes = [n for n in module.nodes if isinstance(n, ast.ClassDef) and n.name == dotted(call.func)]
+    methods = [n for one in classes for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__"]
+    inside = [node for method in methods for node in ast.walk(method)]
+    work = ast.Call | ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.With | ast.Yield
+    return len(methods) == 1 and not any(isinstance(node, work) for node in inside)
 
 
 def _gives_tensors(module: Module, call: ast.Call) -> bool:
