@@ -203,10 +203,11 @@ def _data_parallel(
     )
     backward = count * (layer.seconds - layer.forward)
     forward = count * layer.forward
+    scatters = np.where(layouts.zero == 2, micro, 1.0)  # a rank without room for whole gradients shares each batch's
     once = np.where(
         layouts.zero == 0,
         _exposed(reduce, backward, job),
-        _exposed(scatter, backward, job) + _exposed(gather, forward, job),
+        scatters * _exposed(scatter, backward, job) + _exposed(gather, forward, job),
     )
     sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
     sharded = sharded + _exposed(_between_replicas(job, cluster, layouts, held), backward, job)

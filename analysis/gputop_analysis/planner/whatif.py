@@ -224,7 +224,7 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 
 
 def _sharding(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
-    for stage in (0, 1, 3):
+    for stage in SHARDING:
         if stage != row["zero"] and row["dp"] * row["cp"] > 1:
             yield _Try("sharding", SHARDING[stage], on.job, {**row, "zero": stage, "replicas": 1})
     nodes = on.cluster.gpus // on.cluster.gpus_per_node

@@ -52,14 +52,14 @@ ENTRIES = (
     Entry("cp", "context", "Split", (AUTO, 1, 2, 4, 8, 16), "CP: each sequence over so many GPUs"),
     Entry("ep", "expert", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "EP: experts over so many data-parallel ranks"),
     Entry("micro_batch", "micro-batch", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "samples at a time on a replica"),
-    Entry("zero", "sharding", "Split", (AUTO, 0, 1, 3), "0: DDP, 1: ZeRO-1, 3: FSDP (ZeRO-3)"),
+    Entry("zero", "sharding", "Split", (AUTO, 0, 1, 2, 3), "DDP, ZeRO-1, ZeRO-2 or FSDP (ZeRO-3)"),
     Entry("replicas", "copies", "Split", (AUTO, 1, 2, 4, 8, 16, 32, 64), "HSDP: each is sharded over dp / copies"),
     Entry("recompute", "recompute", "Split", (AUTO, 0, 1, 2), "activations computed again in the backward pass"),
 )
 """The form. What is ``auto`` is searched."""
 ENTRY = {entry.name: entry for entry in ENTRIES}
 PINS = tuple(entry.name for entry in ENTRIES if entry.group == "Split")
-_WORDS = {"zero": {0: "DDP", 1: "ZeRO-1", 3: "FSDP"}, "recompute": {0: "none", 1: "selective", 2: "full"}}
+_WORDS = {"zero": {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}, "recompute": {0: "none", 1: "selective", 2: "full"}}
 
 
 @dataclass(frozen=True, slots=True)
