@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 from gputop_analysis.budget import LINES
@@ -121,10 +122,16 @@ def run(report: Report) -> str:
         ("cuda", str(hello.get("cuda_version") or "")),
     ]
     context = report.summary.context
-    items += [
-        (name, _joined(value) if isinstance(value, dict) else str(value)) for name, value in context.items() if value
-    ]
+    items += [(name, _told(name, value)) for name, value in context.items() if value]
     return section("The run", pairs(items))
+
+
+def _told(name: str, value: Any) -> str:
+    if name == "environment" and isinstance(value, dict):
+        return ", ".join(f"{variable}={setting}" for variable, setting in value.items())
+    if isinstance(value, list):
+        return shlex.join(map(str, value))
+    return _joined(value) if isinstance(value, dict) else str(value)
 
 
 def _joined(found: Any, *names: str) -> str:

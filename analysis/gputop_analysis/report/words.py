@@ -96,7 +96,8 @@ def balance(table: RankTable | None) -> str:
         row = table.ranks.index(table.culprit)
         share = f"{100 * float(table.slowest_share[row]):.0f} %"
         longer = (
-            f", {ms(float(table.excess_ms[row]))} ms longer in {table.cause} than the median rank"
+            f", {ms(float(table.excess_ms[row]))} ms longer in {'host code' if table.cause == 'other' else table.cause} "
+            f"than the {'other' if len(table) == 2 else 'median'} rank"
             if table.cause
             else ""
         )
