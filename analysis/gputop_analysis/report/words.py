@@ -95,12 +95,8 @@ def balance(table: RankTable | None) -> str:
     if table.culprit is not None:
         row = table.ranks.index(table.culprit)
         share = f"{100 * float(table.slowest_share[row]):.0f} %"
-        longer = (
-            f", {ms(float(table.excess_ms[row]))} ms longer in {'host code' if table.cause == 'other' else table.cause} "
-            f"than the {'other' if len(table) == 2 else 'median'} rank"
-            if table.cause
-            else ""
-        )
+        phase, than = "host code" if table.cause == "other" else table.cause, "other" if len(table) == 2 else "median"
+        longer = f", {ms(float(table.excess_ms[row]))} ms longer in {phase} than the {than} rank" if phase else ""
         said.insert(0, f"rank {table.culprit} sets {share} of the steps{longer}")
     elif table.pattern == "rotating":
         said.insert(0, "the ranks take turns in being slow")
