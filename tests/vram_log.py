@@ -35,6 +35,13 @@ class LogBuilder:
         return self.strings.index(text)
 
 
+def storages(log, category, of_layers=False):
+    """Those of a category; ``of_layers``: only those that belong to a layer."""
+    every = range(1, len(log.bytes))
+    named = [one for one in every if log.strings[log.category[one]] == category]
+    return [one for one in named if log.layer[one] >= 0] if of_layers else named
+
+
 def training(layers, unit=MIB, checkpointing=False, optimizer=True, vocab=7):
     """The events of two training steps of a made-up model with ``layers`` equal layers."""
     build = LogBuilder().mark("init")

@@ -61,9 +61,9 @@ def test_every_profile_can_be_read_and_repeated():
         profile = store.load(name)
         assert profile is not None
         log = deepen(profile.log, 7)
-        allocated = log.events[log.events > 0]
-        assert len(set(allocated.tolist())) == len(allocated), name
-        assert set((-log.events[log.events < 0]).tolist()) <= set(allocated.tolist()), name
+        allocated = [event for event in log.events if event > 0]
+        assert len(set(allocated)) == len(allocated), name
+        assert {-event for event in log.events if event < 0} <= set(allocated), name
 
 
 def test_the_breakdown_adds_up_and_names_where_it_comes_from():

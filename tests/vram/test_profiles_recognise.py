@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,8 +64,8 @@ def test_a_profile_comes_out_of_the_archive_as_it_went_in():
     profile = store.decode(encoded)
     before = parse(document())
     assert profile.terms == tuple(TERMS)
-    assert profile.log.events.tolist() == before.events.tolist()
-    assert profile.log.bytes.tolist() == before.bytes.tolist()
+    assert profile.log.events == before.events
+    assert profile.log.bytes == before.bytes
     assert profile.log.marks == before.marks
 
 
@@ -100,15 +99,14 @@ def test_an_update_keeps_and_makes_what_it_should(optimizer: str, kept: float, m
     assert max(held[start - 1 : end]) == pytest.approx((4 + most) * values)
 
 
-def sizes(values: int) -> np.ndarray:
-
-    return np.array([2 * values, 1024], dtype=np.int64)
+def sizes(values: int) -> list[int]:
+    return [2 * values, 1024]
 
 
 def running(log) -> list[int]:
     total, found = 0, []
-    for event in log.events.tolist():
-        total += int(log.bytes[abs(event)]) * (1 if event > 0 else -1)
+    for event in log.events:
+        total += log.bytes[abs(event)] * (1 if event > 0 else -1)
         found.append(total)
     return found
 

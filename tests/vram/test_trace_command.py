@@ -35,7 +35,7 @@ def make():
 def test_the_log_has_all_layers_and_progress_is_told() -> None:
     lines: list[str] = []
     log = trace(Setup(SHAPE, seq=64), progress=lines.append)
-    assert int(log.layer.max()) == SHAPE.layers - 1
+    assert max(log.layer) == SHAPE.layers - 1
     assert log.meta["versions"]["torch"]
     assert lines[0].startswith("importing torch") and "storages" in lines[-1]
 

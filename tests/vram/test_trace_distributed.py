@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import pytest
+from vram_log import storages
 
 from gputop_analysis.vram import deepen, eventlog, replay
 from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
+from gputop_analysis.vram.timeline import live
 
 pytest.importorskip("transformers")
 PROBES = Path(__file__).parents[2] / "probes"
@@ -66,9 +68,8 @@ def logs(tmp_path_factory):
 
 def held(log, category):
     """Bytes of the storages of a category that are never freed."""
-    kept = set(log.events[log.events > 0].tolist()) - set((-log.events[log.events < 0]).tolist())
     index = log.strings.index(category)
-    return sum(int(log.bytes[one]) for one in kept if log.category[one] == index)
+    return sum(log.bytes[one] for one in live(log.events) if log.category[one] == index)
 
 
 def test_ddp_holds_all_and_buckets_of_the_same_size(logs):
@@ -87,9 +88,8 @@ def test_fsdp_holds_a_share_of_weights_and_states(logs, name):
 @pytest.mark.parametrize("name", ["fsdp1", "fsdp2"])
 def test_weights_are_gathered_on_a_stream_of_their_own(logs, name):
     log = logs[0][name]
-    gathered = log.category == log.strings.index("communication")
-    assert gathered.any()
-    assert len(set(log.stream[1:].tolist())) > 1
+    assert storages(log, "communication")
+    assert len(set(log.stream[1:])) > 1
 
 
 @pytest.mark.parametrize("name", ["zero1", "zero2"])
@@ -111,15 +111,15 @@ def test_zero3_holds_a_share_of_all_and_a_bucket(logs):
 
 def test_zero3_gathers_weights_on_a_stream_of_their_own(logs):
     log = logs[0]["zero3"]
-    gathered = (log.category == log.strings.index("communication")) & (log.layer >= 0)
-    assert set(log.stream[gathered].tolist()) == {1}
-    assert set(log.bytes[gathered].tolist()) == {2 * 512 * 512}
+    gathered = storages(log, "communication", of_layers=True)
+    assert {log.stream[one] for one in gathered} == {1}
+    assert {log.bytes[one] for one in gathered} == {2 * 512 * 512}
 
 
 def test_zero_takes_a_whole_bucket_and_gives_it_back(logs):
     for name in ("zero1", "zero2"):
         log = logs[0][name]
-        assert 2 * 500_000_000 in log.bytes[log.category == log.strings.index("communication")]
+        assert 2 * 500_000_000 in [log.bytes[one] for one in storages(log, "communication")]
         assert held(log, "communication") == 0
 
 
@@ -133,8 +133,10 @@ def _most(log, category, phase):
     """The most bytes of a category alive at once while the last step's phase runs."""
     start = next(at for at, name, step in log.marks if (name, step) == (phase, 1))
     end = min(at for at, _, _ in log.marks if at > start)
-    sizes = np.where(log.category == log.strings.index(category), log.bytes, 0)
-    return int(np.cumsum(sizes[np.abs(log.events)] * np.sign(log.events))[start:end].max())
+    wanted = log.strings.index(category)
+    sizes = [size if own == wanted else 0 for size, own in zip(log.bytes, log.category, strict=True)]
+    held = accumulate(sizes[event] if event > 0 else -sizes[-event] for event in log.events)
+    return max(list(held)[start:end])
 
 
 @pytest.mark.parametrize("name", ["tp", "sp"])
@@ -181,16 +183,16 @@ def test_experts_are_spread_and_the_rest_of_their_weights_is_sharded(logs):
     log = logs[0]["ep"]
     assert held(log, "weights") == pytest.approx(2 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
     assert held(log, "optimizer") == pytest.approx(4 * EXPERTS_PARAMETERS / WORLD, rel=0.02)
-    gathered = log.bytes[(log.category == log.strings.index("communication")) & (log.layer >= 0)]
+    gathered = {log.bytes[one] for one in storages(log, "communication", of_layers=True)}
     down_of_four_experts = 2 * 4 * 64 * 128
-    assert {down_of_four_experts, 2 * down_of_four_experts} <= set(gathered.tolist())
+    assert {down_of_four_experts, 2 * down_of_four_experts} <= gathered
 
 
 def test_rows_go_to_experts_and_come_back(logs):
     log = logs[0]["ep"]
     rows = 2 * 64 * 2 * 128 * 2  # micro-batch x seq x top-k x hidden, bf16
     of_experts = [i for i in range(1, len(log.bytes)) if log.strings[log.module[i]].endswith("mlp.experts")]
-    assert (log.bytes[of_experts] == rows).any()
+    assert rows in [log.bytes[one] for one in of_experts]
 
 
 @pytest.mark.parametrize(("stages", "of", "micro_batches"), [(2, 2, 4), (4, 2, 4), (4, 3, 16), (8, 2, 24)])

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.eventlog import EventLog, parse
 from gputop_analysis.vram.replay import peak
+from gputop_analysis.vram.timeline import live as alive_after
 
 pytest.importorskip("transformers")
 models = pytest.importorskip("gputop_agent.trace.models")
@@ -53,24 +53,19 @@ def traced() -> Trace:
 def live(log: EventLog, phase: str, step: int = 1) -> Counter[str]:
     """Bytes by category when a phase of a step begins."""
     position = next(at for at, name, number in log.marks if (name, number) == (phase, step))
-    events = log.events[:position]
-    held = np.zeros(len(log.bytes), dtype=bool)
-    held[events[events > 0]] = True
-    held[-events[events < 0]] = False
     found: Counter[str] = Counter()
-    for index in np.flatnonzero(held):
-        found[log.strings[log.category[index]]] += int(log.bytes[index])
+    for index in alive_after(log.events[:position]):
+        found[log.strings[log.category[index]]] += log.bytes[index]
     return found
 
 
 def test_every_storage_is_made_once_and_freed_at_most_once(traced: Trace) -> None:
     log = traced()
-    made = log.events[log.events > 0]
-    assert made.tolist() == list(range(1, len(log.bytes)))
-    freed = (-log.events[log.events < 0]).tolist()
+    assert [event for event in log.events if event > 0] == list(range(1, len(log.bytes)))
+    freed = [-event for event in log.events if event < 0]
     assert len(set(freed)) == len(freed)
-    born = {storage: at for at, storage in enumerate(log.events.tolist()) if storage > 0}
-    assert all(born[-event] < at for at, event in enumerate(log.events.tolist()) if event < 0)
+    born = {storage: at for at, storage in enumerate(log.events) if storage > 0}
+    assert all(born[-event] < at for at, event in enumerate(log.events) if event < 0)
 
 
 def test_weights_gradients_and_states_are_as_large_as_the_parameters(traced: Trace) -> None:
@@ -91,12 +86,10 @@ def test_foreach_adamw_peaks_at_five_times_the_weights(traced: Trace) -> None:
 def test_checkpointing_keeps_the_input_of_each_layer_and_no_more(traced: Trace) -> None:
     log = traced(full=True, checkpointing="full")
     begins = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
-    alive = set()
-    for event in log.events[:begins].tolist():
-        (alive.add if event > 0 else alive.discard)(abs(event))
+    alive = alive_after(log.events[:begins])
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] >= 0]
     # A layer's output is the next one's input; the first one's is the embedding's, the last one's goes to the norm.
-    assert sorted(log.bytes[kept].tolist()) == [2 * TOKENS * HIDDEN] * (LAYERS - 1)
+    assert sorted(log.bytes[i] for i in kept) == [2 * TOKENS * HIDDEN] * (LAYERS - 1)
 
 
 def test_unfused_loss_takes_twelve_bytes_a_token_and_vocabulary_entry(traced: Trace) -> None:
@@ -162,7 +155,7 @@ def test_autocast_keeps_weights_in_fp32_and_products_in_bf16(traced: Trace) -> N
     log = traced(full=True, weights="fp32")
     assert live(log, "clip")["weights"] == pytest.approx(4 * WEIGHTS, rel=0.001)
     logits = [i for i in range(1, len(log.bytes)) if log.strings[log.module[i]] == "lm_head"]
-    assert 2 * TOKENS * VOCAB in log.bytes[logits].tolist()
+    assert 2 * TOKENS * VOCAB in [log.bytes[i] for i in logits]
 
 
 def test_master_weights_are_an_fp32_copy(traced: Trace) -> None:
@@ -211,11 +204,9 @@ def test_fused_kernels_keep_the_inputs_of_products_and_little_else(traced: Trace
     layer = 2 * TOKENS * (2 * HIDDEN + 2 * HIDDEN + (HIDDEN + 2 * HIDDEN // 2) + HIDDEN + 3 * FFN)
     rows = 4 * TOKENS * (2 + HEADS) + 24  # and the seed and offset of attention's dropout
     first = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
-    alive: set[int] = set()
-    for event in log.events[:first].tolist():
-        (alive.add if event > 0 else alive.discard)(abs(event))
+    alive = alive_after(log.events[:first])
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] == 2]
-    assert int(log.bytes[kept].sum()) == layer + rows
+    assert sum(log.bytes[i] for i in kept) == layer + rows
 
 
 def test_a_fused_cross_entropy_holds_one_fp32_copy_of_the_logits(traced: Trace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +60,9 @@ def answer(
     advice: bool = True,
     progress: Callable[[str], None] | None = None,
     factory: str = "",
+    spread: Callable[..., Iterable[int]] = map,
 ) -> Estimate:
-    """The estimate of a setup, calibrated by what was measured here."""
+    """The estimate of a setup, calibrated by what was measured here; ``spread`` as of the tiers' ``estimate``."""
     from gputop.calibration import recall
     from gputop_analysis import catalog
     from gputop_analysis.vram.rules import check
@@ -75,7 +76,7 @@ def answer(
 
         log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
-    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
+    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice, spread=spread)
     records = recall() if calibrate else []
     if not records:
         return found

@@ -13,12 +13,10 @@ neighbours is found by the same number with the neighbour's index.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, groupby, repeat
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.timeline import spans
@@ -30,7 +28,8 @@ UNLIKE = "the model's middle layers are unlike, so that a few cannot stand for a
 _IN_TURN = ("forward", "loss", "backward", "optimizer")
 """Phases in which one layer is at work after the other, and frees what its neighbour left; an update in lists of
 tensors frees those of all layers at once, which ``_tags`` tells apart."""
-_Ints = npt.NDArray[np.int64]
+_COPIED = ("bytes", "stream", "category", "operator", "module")
+"""Columns that a copy of a layer has from the one that was traced."""
 
 
 class Section(NamedTuple):
@@ -41,13 +40,16 @@ class Section(NamedTuple):
     layer: int
 
 
+_NONE = Section(0, 0, -1)
+
+
 def deepen(log: EventLog, layers: int) -> EventLog:
     """The log of ``layers`` layers from one of four.
 
     Raises:
         ValueError: the trace's layers cannot be repeated (fewer than four, unlike ones, a free across layers).
     """
-    traced = int(log.layer.max(initial=-1)) + 1
+    traced = max(log.layer) + 1
     if layers == traced:
         return log
     if traced != TRACED or layers < TRACED:
@@ -55,57 +57,49 @@ def deepen(log: EventLog, layers: int) -> EventLog:
     sections = [section for span in spans(log, len(log.events)) for section in _sections(log, *span[:3])]
     owner = _owners(log, sections)
     log, sections = _postponed(log, sections, owner)
-    twin = _twins(log, sections, owner)
-    return _write(log, sections, owner, twin, layers)
+    twin = _twins(log, owner)
+    return _Deep(log, owner, twin, layers).write(sections)
 
 
 def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
     """The sections of one phase."""
-    layer = _tags(log, start, end, phase in _IN_TURN)
-    edges = np.flatnonzero(np.diff(layer)) + 1
-    bounds = [0, *edges.tolist(), end - start]
-    return [Section(start + a, start + b, int(layer[a])) for a, b in pairwise(bounds)]
+    found = []
+    for layer, run in groupby(_tags(log, start, end, phase in _IN_TURN)):
+        length = sum(1 for _ in run)
+        found.append(Section(start, start + length, layer))
+        start += length
+    return found
 
 
-def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> _Ints:
-    """The layer at work at each event.
+def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> list[int]:
+    """The layer at work at each event, -1 before the first.
 
     An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of frees that reach
     beyond the neighbours of the layer at work. Between those the layer at work stays.
     """
-    events = log.events[start:end]
-    own = log.layer[np.abs(events)].astype(np.int64)
-    says = own >= 0
-    if in_turn:
-        frees = events < 0
-        at_work = _carried(own, says & ~frees)
-        far = says & frees & ((np.abs(own - at_work) > 1) | (at_work < 0))
-        says &= ~frees | _spread(far, frees)
-    return _carried(own, says)
+    tags: list[int] = []
+    at_work = maker = -1
+    for frees, run in groupby(log.events[start:end], lambda event: event < 0):
+        own = [log.layer[abs(event)] for event in run]
+        says = not (frees and in_turn) or any(layer >= 0 and (maker < 0 or abs(layer - maker) > 1) for layer in own)
+        for layer in own:
+            at_work = layer if says and layer >= 0 else at_work
+            maker = layer if not frees and layer >= 0 else maker
+            tags.append(at_work)
+    return tags
 
 
-def _carried(own: _Ints, says: npt.NDArray[np.bool_]) -> _Ints:
-    """The value at the last place that says, -1 before the first."""
-    last = np.maximum.accumulate(np.where(says, np.arange(len(own)), -1))
-    return np.where(last >= 0, own[np.maximum(last, 0)], -1)
-
-
-def _spread(some: npt.NDArray[np.bool_], frees: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether any of the run of consecutive frees around each place is among ``some``."""
-    run = np.cumsum(np.diff(frees.astype(np.int8), prepend=0) != 0)
-    return np.bincount(run, weights=some)[run] > 0
-
-
-def _owners(log: EventLog, sections: list[Section]) -> _Ints:
+def _owners(log: EventLog, sections: list[Section]) -> list[int]:
     """The traced layer in whose section each storage was made; -1: none."""
-    owner = np.full(len(log.bytes), -1, dtype=np.int64)
+    owner = [-1] * len(log.bytes)
     for start, end, layer in sections:
-        made = log.events[start:end]
-        owner[made[made > 0]] = layer
+        for event in log.events[start:end]:
+            if event > 0:
+                owner[event] = layer
     return owner
 
 
-def _postponed(log: EventLog, sections: list[Section], owner: _Ints) -> tuple[EventLog, list[Section]]:
+def _postponed(log: EventLog, sections: list[Section], owner: list[int]) -> tuple[EventLog, list[Section]]:
     """With what no layer made and the lower middle layer alone frees, freed when the first layer's turn comes.
 
     Such is the mask of every other layer (Gemma 2), which goes in the backward of the last layer that uses it.
@@ -115,111 +109,117 @@ def _postponed(log: EventLog, sections: list[Section], owner: _Ints) -> tuple[Ev
         if (above.layer, lower.layer, first.layer) != (UPPER, LOWER, FIRST):
             continue
         own = events[lower.start : lower.end]
-        lone = _frees_of_none(own, owner)
-        if lone.sum() != _frees_of_none(events[above.start : above.end], owner).sum():
-            edge = lower.end - int(lone.sum())
-            events[lower.start : lower.end] = np.concatenate([own[~lone], own[lone]])
+        lone = [event for event in own if _frees_of_none(event, owner)]
+        if len(lone) != sum(_frees_of_none(event, owner) for event in events[above.start : above.end]):
+            edge = lower.end - len(lone)
+            events[lower.start : lower.end] = [event for event in own if not _frees_of_none(event, owner)] + lone
             moved[at : at + 2] = lower._replace(end=edge), first._replace(start=edge)
     return replace(log, events=events), moved
 
 
-def _frees_of_none(events: npt.NDArray[np.int32], owner: _Ints) -> npt.NDArray[np.bool_]:
-    return (events < 0) & (owner[np.abs(events)] < 0)
+def _frees_of_none(event: int, owner: list[int]) -> bool:
+    return event < 0 and owner[-event] < 0
 
 
-def _twins(log: EventLog, sections: list[Section], owner: _Ints) -> _Ints:
+def _twins(log: EventLog, owner: list[int]) -> list[int]:
     """For each storage of the lower middle layer its counterpart in the upper one; itself for all others."""
-    made = log.events[log.events > 0].astype(np.int64)
-    phase = np.searchsorted([at for at, _, _ in log.marks], np.flatnonzero(log.events > 0), side="right")
-    order = np.argsort(phase, kind="stable")
-    made, phase = made[order], phase[order]
-    lower, upper = made[owner[made] == LOWER], made[owner[made] == UPPER]
-    alike = len(lower) == len(upper) and np.array_equal(phase[owner[made] == LOWER], phase[owner[made] == UPPER])
-    if not alike or not np.array_equal(log.bytes[lower], log.bytes[upper]):
+    made: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
+    for phase, (start, end, _, _) in enumerate(spans(log, len(log.events))):
+        for event in log.events[start:end]:
+            if event > 0 and owner[event] in made:
+                made[owner[event]].append((phase, event))
+    twin = list(range(len(log.bytes)))
+    if len(made[LOWER]) != len(made[UPPER]):
         raise ValueError(UNLIKE)
-    twin = np.arange(len(log.bytes))
-    twin[lower] = upper
+    for (phase, lower), (other_phase, upper) in zip(made[LOWER], made[UPPER], strict=True):
+        if phase != other_phase or log.bytes[lower] != log.bytes[upper]:
+            raise ValueError(UNLIKE)
+        twin[lower] = upper
     return twin
 
 
-def _write(log: EventLog, sections: list[Section], owner: _Ints, twin: _Ints, layers: int) -> EventLog:
-    """The sections one after the other, with the copies, storages counted anew in the order of their allocation."""
-    parts: list[_Ints] = []
-    starts: dict[int, int] = {}
-    length = 0
-    cut = _Cut(log, owner, twin, layers)
-    for before, section in zip((Section(0, 0, -1), *sections), sections, strict=False):
-        starts[section.start] = length
-        for part in cut.played(section, before):
-            parts.append(part)
-            length += len(part)
-    signed = np.concatenate(parts)
-    keys = np.abs(signed)
-    made = keys[signed > 0]
-    ids = np.zeros(len(log.bytes) * layers, dtype=np.int64)
-    ids[made] = np.arange(1, len(made) + 1)
-    if not _once(made) or not _once(keys[signed < 0]) or not ids[keys].all():
-        raise ValueError("a layer frees what a far one made, so that a few cannot stand for all: trace all of them")
-    source = np.concatenate(([0], made // layers))
-    depth = np.concatenate(([-1], made % layers))
-    return replace(
-        log,
-        bytes=log.bytes[source],
-        stream=log.stream[source],
-        category=log.category[source],
-        operator=log.operator[source],
-        module=log.module[source],
-        layer=np.where(log.layer[source] < 0, -1, depth).astype(np.int32),
-        events=(ids[keys] * np.sign(signed)).astype(np.int32),
-        marks=tuple((starts.get(at, length), phase, step) for at, phase, step in log.marks),
-        meta={**log.meta, "layers": layers},
-    )
+class _Deep:
+    """Writes the sections one after the other, with the copies; storages are counted anew as they are allocated.
 
-
-def _once(keys: _Ints) -> bool:
-    return int(np.bincount(keys, minlength=1).max()) <= 1  # np.unique imports masked arrays, 30 ms
-
-
-class _Cut(NamedTuple):
-    """A trace, its storages' layers and counterparts, and how many layers are wanted.
-
-    Storages are named by keys, counterpart x layers + layer; a key has the sign of its event.
+    What a middle layer makes is allocated again by every other one, so many storages later, and so is freed: each event
+    of the copies is a number that rises or falls evenly from layer to layer.
     """
 
-    log: EventLog
-    owner: _Ints
-    twin: _Ints
-    layers: int
+    def __init__(self, log: EventLog, owner: list[int], twin: list[int], layers: int) -> None:
+        self.log, self.owner, self.twin, self.layers = log, owner, twin, layers
+        self.at = [0] * len(twin)
+        """The number of each storage; of one that middle layers make, what it would be at depth 0."""
+        self.by = [0] * len(twin)
+        """How much that rises from layer to layer."""
+        self.events: list[int] = []
+        self.columns: dict[str, list[int]] = {name: [getattr(log, name)[0]] for name in _COPIED}
+        self.layer = [-1]
 
-    def played(self, section: Section, before: Section) -> list[_Ints]:
-        """The keys of a section, after those of the layers that are put between it and the one before."""
-        own = self.keys(section, (0, LOWER, self.layers - 2, self.layers - 1)[max(section.layer, 0)])
-        if {section.layer, before.layer} != {LOWER, UPPER} or self.layers == TRACED:
-            return [own]
-        upwards = section.layer == UPPER
-        return [self.between(before, section) if upwards else self.between(section, before, downwards=True), own]
+    def write(self, sections: list[Section]) -> EventLog:
+        starts: dict[int, int] = {}
+        around = zip((_NONE, *sections), sections, (*sections[1:], _NONE), strict=False)
+        for before, section, after in around:
+            starts[section.start] = len(self.events)
+            if _pair(before, section):
+                self.copies(before, section)
+            self.own(section, _pair(section, after))
+        freed = [event for event in self.events if event < 0]
+        if len(set(freed)) < len(freed) or 0 in self.events:
+            raise ValueError("a layer frees what a far one made, so that a few cannot stand for all: trace all of them")
+        marks = tuple((starts.get(at, len(self.events)), phase, step) for at, phase, step in self.log.marks)
+        meta = {**self.log.meta, "layers": self.layers}
+        return replace(self.log, **self.columns, layer=self.layer, events=self.events, marks=marks, meta=meta)
 
-    def between(self, lower: Section, upper: Section, downwards: bool = False) -> _Ints:
-        """The keys of the layers between the two middle ones, in their order."""
-        low = self.log.events[lower.start : lower.end].astype(np.int64)
-        high = self.log.events[upper.start : upper.end].astype(np.int64)
-        if not np.array_equal(np.sign(low), np.sign(high)):
+    def own(self, section: Section, first_of_pair: bool) -> None:
+        """A section that was traced, at its place."""
+        depth = (0, LOWER, self.layers - 2, self.layers - 1)[max(section.layer, 0)]
+        events = self.log.events[section.start : section.end]
+        made = [self.twin[event] for event in events if event > 0]
+        count, rise = len(self.layer), len(made) if section.layer == LOWER else -len(made)
+        for place, storage in enumerate(made, count):
+            if section.layer not in (LOWER, UPPER):
+                self.at[storage] = place
+            elif first_of_pair and not self.by[storage]:
+                self.at[storage], self.by[storage] = place - depth * rise, rise
+            elif place != self.at[storage] + depth * self.by[storage]:
+                raise ValueError(UNLIKE)
+        self.make(made, [depth])
+        for event in events:
+            value, rises = self.line(event, section.layer)
+            self.events.append(value + depth * rises)
+
+    def copies(self, before: Section, section: Section) -> None:
+        """The layers between the two middle ones, made of both."""
+        lower, upper = (before, section) if section.layer == UPPER else (section, before)
+        low, high = (self.log.events[one.start : one.end] for one in (lower, upper))
+        if [event < 0 for event in low] != [event < 0 for event in high]:
             raise ValueError(UNLIKE)
-        from_low, from_high = self.owner[np.abs(low)], self.owner[np.abs(high)]
-        take_low = (from_low == LOWER) | (from_low == UPPER)
-        storages = np.where(take_low, np.abs(low), np.abs(high))
-        made_by = np.where(take_low, from_low, from_high)
-        offset = np.where(take_low, from_low - LOWER, from_high - UPPER)
-        depths = np.arange(LOWER + 1, self.layers - 2)[:, None]
-        depths = depths[::-1] if downwards else depths
-        fixed = [made_by <= FIRST, made_by == LAST]
-        depths = np.select(fixed, [np.zeros_like(depths), np.full_like(depths, self.layers - 1)], depths + offset)
-        return ((self.twin[storages] * self.layers + depths) * np.sign(low)).ravel()
+        depths = range(LOWER + 1, self.layers - 2)[:: 1 if section.layer == UPPER else -1]
+        self.make([self.twin[event] for event in low if event > 0], depths)
+        events = []
+        for one, two in zip(low, high, strict=True):
+            of_middle = self.owner[abs(one)] in (LOWER, UPPER)
+            value, rises = self.line(one, LOWER) if of_middle else self.line(two, UPPER)
+            start, step = value + depths[0] * rises, depths.step * rises
+            events.append(range(start, start + step * len(depths), step) if step else repeat(start, len(depths)))
+        self.events += chain.from_iterable(zip(*events, strict=True))
 
-    def keys(self, section: Section, depth: int) -> _Ints:
-        """The section's events as the layer ``depth``."""
-        events = self.log.events[section.start : section.end].astype(np.int64)
-        storages = np.abs(events)
-        made_by = self.owner[storages]
-        depths = np.select([made_by <= FIRST, made_by == LAST], [0, self.layers - 1], depth + made_by - section.layer)
-        return (self.twin[storages] * self.layers + depths) * np.sign(events)
+    def make(self, made: list[int], depths: Sequence[int]) -> None:
+        """The columns of what one section allocates, at each of these depths."""
+        for name, column in self.columns.items():
+            column += [getattr(self.log, name)[storage] for storage in made] * len(depths)
+        of_layer = [self.log.layer[storage] >= 0 for storage in made]
+        for depth in depths:
+            self.layer += [depth if own else -1 for own in of_layer]
+
+    def line(self, event: int, at_work: int) -> tuple[int, int]:
+        """An event in the section of a layer: what it would be at depth 0, and how much it rises with the depth."""
+        storage = abs(event)
+        made_by, sign = self.owner[storage], 1 if event > 0 else -1
+        twin = self.twin[storage]
+        offset = made_by - at_work if made_by in (LOWER, UPPER) else 0
+        return sign * (self.at[twin] + offset * self.by[twin]), sign * self.by[twin]
+
+
+def _pair(before: Section, section: Section) -> bool:
+    return {before.layer, section.layer} == {LOWER, UPPER}

@@ -17,28 +17,31 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 FORMAT = 1
+DUMMY = (0, 0, 0, 0, 0, -1)
+"""The columns of a storage that is none."""
 MANY = 3
 """Layers whose storages are freed in one go, from which on it is no layer's own doing."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """Columns over storages (index 0 is a dummy, so that ids are indices) and the signed events in order."""
+    """Columns over storages (index 0 is a dummy, so that ids are indices) and the signed events in order.
 
-    bytes: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.int32]
-    category: npt.NDArray[np.int32]
-    operator: npt.NDArray[np.int32]
-    module: npt.NDArray[np.int32]
-    layer: npt.NDArray[np.int32]
-    events: npt.NDArray[np.int32]
+    Plain lists: importing NumPy takes longer than an estimate.
+    """
+
+    bytes: list[int]
+    stream: list[int]
+    category: list[int]
+    operator: list[int]
+    module: list[int]
+    layer: list[int]
+    events: list[int]
     marks: tuple[tuple[int, str, int], ...]
     strings: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
@@ -52,12 +55,10 @@ def parse(document: dict[str, Any]) -> EventLog:
     """
     if document.get("format") != FORMAT:
         raise ValueError(f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}")
-    rows = np.asarray([[0, 0, 0, 0, 0, -1], *document["storages"]], dtype=np.int64).reshape(-1, 6)
-    stream, category, operator, module, layer = (rows[:, column].astype(np.int32) for column in range(1, 6))
-    events = np.asarray(document["events"], dtype=np.int32)
+    columns = [list(map(int, column)) for column in zip(DUMMY, *document["storages"], strict=True)]
     marks = tuple((int(at), str(phase), int(step)) for at, phase, step in document["marks"])
-    strings, meta = tuple(document["strings"]), document.get("meta", {})
-    return EventLog(rows[:, 0], stream, category, operator, module, layer, events, marks, strings, meta)
+    events, strings = list(map(int, document["events"])), tuple(document["strings"])
+    return EventLog(*columns, events=events, marks=marks, strings=strings, meta=document.get("meta", {}))
 
 
 def ordered(log: EventLog) -> EventLog:
@@ -66,12 +67,12 @@ def ordered(log: EventLog) -> EventLog:
     Autocast drops its cached casts in the order of a hash table, another one in each process. The allocator ends in the
     same state whatever the order, but a few layers can stand for all only where each run gives the same events.
     """
-    events = log.events.copy()
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], events < 0, [False]]).astype(np.int8)))
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
-        run = events[start:end]
-        if len(run) >= MANY and len(np.unique(log.layer[-run])) >= MANY:
-            events[start:end] = -np.sort(-run)
+    events: list[int] = []
+    for frees, run in groupby(log.events, lambda event: event < 0):
+        found = list(run)
+        if frees and len(found) >= MANY and len({log.layer[-event] for event in found}) >= MANY:
+            found.sort(reverse=True)
+        events += found
     return replace(log, events=events)
 
 

@@ -15,17 +15,13 @@ stood where each capacity of interest was reached, and playing it again with tha
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from gputop_analysis.vram.blocks import MIN_LARGE, NEVER, ROUND_LARGE, SMALL, SMALL_SEGMENT, UNIT
 from gputop_analysis.vram.conf import LARGE_SEGMENT
 
-Ints = npt.NDArray[np.integer]
 _LARGE_SEGMENT = LARGE_SEGMENT // UNIT
 _AT = 24
 """Bits: the spot of a block is ``address << _AT | number``."""
@@ -35,7 +31,7 @@ _NUMBER = (1 << _AT) - 1
 class Played(NamedTuple):
     """Sizes in units of 512 bytes."""
 
-    taken: Ints
+    taken: list[int]
     """What each storage got, or would have got if it came to that."""
     reserved: int
     """The most."""
@@ -103,16 +99,17 @@ class Playback:
         expandable: with expandable segments; there must be no capacity then.
     """
 
-    def __init__(self, sizes: Ints, streams: Ints, events: Sequence[int], expandable: bool = False) -> None:
+    def __init__(self, sizes: list[int], streams: list[int], events: list[int], expandable: bool = False) -> None:
         self.sizes = sizes
         self.expandable = expandable
         self.events = events
-        self.streams = int(streams.max(initial=0)) + 1
-        pools = 2 * self.streams
-        keys, kind = np.unique(sizes * pools + streams + self.streams * (sizes > SMALL), return_inverse=True)
-        self.kind: list[int] = kind.tolist()
+        self.streams = max(streams, default=0) + 1
+        pairs = list(zip(sizes, streams, strict=True)) if self.streams > 1 else sizes
+        number = {pair: at for at, pair in enumerate(sorted(set(pairs)))}
+        self.kind = list(map(number.__getitem__, pairs))
         """Of each storage: which of ``kinds``."""
-        self.kinds = [(int(key) // pools, int(key) % pools) for key in keys]
+        kinds = [pair if isinstance(pair, tuple) else (pair, 0) for pair in number]
+        self.kinds = [(size, stream + self.streams * (size > SMALL)) for size, stream in kinds]
         """Size and pool."""
         self.asked = frozenset(size for size, _ in self.kinds)
         self._moments: list[_State] = []
@@ -133,7 +130,8 @@ class Playback:
             self._moments.append(state.copy())
         _play(state, self, limit)
         taken = self.sizes.copy()
-        taken[list(state.whole)] = list(state.whole.values())
+        for storage, size in state.whole.items():
+            taken[storage] = size
         return Played(taken, state.most, state.at_most, state.retries, state.oom)
 
     def _start(self) -> _State:
@@ -150,7 +148,7 @@ def play(
     sizes: list[int], streams: list[int], events: list[int], capacity: int | None = None, expandable: bool = False
 ) -> Played:
     """Play events on storages once; the arguments are those of ``Playback`` and its ``play``."""
-    return Playback(np.asarray(sizes), np.asarray(streams), events, expandable).play(capacity)
+    return Playback(sizes, streams, events, expandable).play(capacity)
 
 
 def _play(state: _State, playback: Playback, limit: int, pause: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""From the memory events of a step to what it needs: every storage through the caching allocator, then sums by NumPy.
+"""From the memory events of a step to what it needs: every storage through the caching allocator, then sums.
 
 A block may be larger than its request (what would be left over is not split off), and PyTorch counts the whole block as
 allocated. So the sizes that the allocator gave out are summed, not those that were asked for.
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.quick import Playback
-from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
+from gputop_analysis.vram.timeline import by_layer, by_phase, last_step, live
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -29,11 +27,11 @@ EXPANDABLE = DEFAULT._replace(expandable_segments=True)
 class Replayed(NamedTuple):
     """A log after the allocator; bytes."""
 
-    taken: npt.NDArray[np.int64]
+    taken: list[int]
     """The block that each storage got; index 0 is a dummy."""
-    events: npt.NDArray[np.int32]
+    events: list[int]
     """Those that were played: all, or up to the one that ran out of memory."""
-    allocated: npt.NDArray[np.int64]
+    allocated: list[int]
     """After each event."""
     reserved: int
     """The most."""
@@ -67,17 +65,21 @@ class Replay:
         expandable = self.conf == EXPANDABLE and capacity is None
         if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
-        log = self.log
-        if self._quick is None:
-            self._quick = Playback(np.maximum(-(-log.bytes // UNIT), 1), log.stream, log.events.tolist(), expandable)
-        least = int(_running(log.events, log.bytes).max(initial=0)) if remember else 0
+        log, quick = self.log, self._playback(expandable)
+        least = max(_running(log.events, log.bytes), default=0) if remember else 0
         stops = [room // UNIT for room in remember if room >= least and not expandable]
-        found = self._quick.play(None if capacity is None else capacity // UNIT, stops)
-        at_most, end = (_position(log, storage) for storage in (found.at_most, found.oom))
-        taken, events = UNIT * found.taken.astype(np.int64), log.events[:end]
+        found = quick.play(None if capacity is None else capacity // UNIT, stops)
+        taken = [UNIT * size for size in found.taken]
+        events = log.events[: log.events.index(found.oom)] if found.oom else log.events
         allocated = _running(events, taken)
-        then = int(allocated[at_most]) if found.at_most else 0
+        then = allocated[events.index(found.at_most)] if found.at_most else 0
         return Replayed(taken, events, allocated, UNIT * found.reserved, then, found.retries, found.oom)
+
+    def reserved(self) -> int:
+        """The most bytes that segments take, where they may take as many as they want."""
+        if self.conf not in (DEFAULT, EXPANDABLE):
+            return self.played().reserved
+        return UNIT * self._playback(self.conf == EXPANDABLE).play().reserved
 
     def runs_in(self, capacity: int) -> bool:
         """Whether segments that take so many bytes are enough."""
@@ -85,39 +87,42 @@ class Replay:
             return not self.played(capacity).oom
         return not self._quick.play(capacity // UNIT).oom
 
+    def _playback(self, expandable: bool) -> Playback:
+        if self._quick is None:
+            log = self.log
+            units = {size: max(-(-size // UNIT), 1) for size in set(log.bytes)}
+            self._quick = Playback(list(map(units.__getitem__, log.bytes)), log.stream, log.events, expandable)
+        return self._quick
+
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
     """Play a log once; ``capacity`` is what segments may take, in bytes."""
     return Replay(log, conf).played(capacity)
 
 
-def _running(events: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _running(events: list[int], sizes: list[int]) -> list[int]:
     """The sum of what lives after each event."""
-    return np.cumsum(np.where(events > 0, sizes[np.abs(events)], -sizes[np.abs(events)]))
-
-
-def _position(log: EventLog, storage: int) -> int:
-    """Of the event that allocates a storage; the end for none."""
-    return int((log.events == storage).argmax()) if storage else len(log.events)
+    signed = sizes + [-size for size in reversed(sizes[1:])]  # so that the index of a free event gives what it frees
+    return list(accumulate(map(signed.__getitem__, events)))
 
 
 def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
     from gputop_analysis.vram.allocator import Allocator, OutOfMemoryError  # most estimates do without
 
     allocator = Allocator(conf, capacity)
-    sizes, streams = log.bytes.tolist(), log.stream.tolist()
+    sizes, streams = log.bytes, log.stream
     blocks: list = [None] * len(sizes)
     malloc, free, played, oom = allocator.malloc, allocator.free, 0, 0
     try:
-        for event in log.events.tolist():
+        for event in log.events:
             if event > 0:
                 blocks[event] = malloc(sizes[event], streams[event])
             else:
                 free(blocks[-event])
             played += 1
     except OutOfMemoryError:
-        oom = int(log.events[played])
-    taken = UNIT * np.array([block.size if block else 0 for block in blocks], dtype=np.int64)
+        oom = log.events[played]
+    taken = [UNIT * block.size if block else 0 for block in blocks]
     stats = allocator.stats
     reached = stats.peak_reserved, stats.allocated_at_peak_reserved
     events = log.events[:played]
@@ -146,12 +151,12 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
         ValueError: the log allocates nothing.
     """
     allocated = played.allocated
-    if not len(allocated):
+    if not allocated:
         raise ValueError("the trace holds no memory events")
-    top = int(allocated.argmax())
+    top = allocated.index(max(allocated))
     return Peak(
         tier=tier,
-        allocated=int(allocated[top]),
+        allocated=allocated[top],
         reserved=played.reserved,
         breakdown=_breakdown(log, played, top),
         operation=operation(log, top),
@@ -168,9 +173,9 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
 
 def operation(log: EventLog, at: int) -> str:
     """The operation of an event, as ``phase: module: operator``, without those that are not known."""
-    storage = abs(int(log.events[at]))
+    storage = abs(log.events[at])
     phase = next((name for start, name, _ in reversed(log.marks) if start <= at), "")
-    module, layer = log.strings[log.module[storage]], int(log.layer[storage])
+    module, layer = log.strings[log.module[storage]], log.layer[storage]
     if layer >= 0:  # a layer that was repeated bears the name of the one that was traced
         module = _INDEX.sub(str(layer), module, count=1)
     parts = (phase, module, log.strings[log.operator[storage]])
@@ -179,10 +184,10 @@ def operation(log: EventLog, at: int) -> str:
 
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
-    past = played.events[: top + 1]
-    live = np.bincount(np.abs(past), weights=np.sign(past), minlength=len(log.bytes))
-    held = np.bincount(log.category, weights=live * played.taken, minlength=len(log.strings))
-    sums = {log.strings[index]: int(held[index]) for index in np.flatnonzero(held)}
+    held = [0] * len(log.strings)
+    for storage in live(played.events[: top + 1]):
+        held[log.category[storage]] += played.taken[storage]
+    sums = {log.strings[index]: size for index, size in enumerate(held) if size}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ def estimate(
     log: EventLog | None = None,
     gpu: str = "",
     advice: bool = True,
+    spread: Callable[..., Iterable[int]] = map,
 ) -> Estimate:
     """What a setup needs.
 
@@ -49,6 +50,7 @@ def estimate(
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
         advice: whether to look for levers and the largest micro-batch, which takes a dozen further estimates.
+        spread: what does that for the levers, as ``map`` or on several processors.
 
     Raises:
         ValueError: an impossible combination (which rule) or an unknown tier.
@@ -73,7 +75,7 @@ def estimate(
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
-    return _advised(answer, need, gpu) if advice and not two_stacks(setup) else answer
+    return _advised(answer, need, gpu, spread) if advice and not two_stacks(setup) else answer
 
 
 def two_stacks(setup: Setup) -> bool:
@@ -175,10 +177,10 @@ def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
     return replace(free, oom=tight.oom, retries=tight.retries) if tight.oom else tight
 
 
-def _advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
+def _advised(answer: Estimate, need: Need, gpu: str, spread: Callable[..., Iterable[int]] = map) -> Estimate:
     """With levers and the largest micro-batch."""
     again = _again(answer, need.reserved)
-    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(answer.setup, need.reserved, again))
+    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(answer.setup, need.reserved, again, spread))
     wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
     if wanted is None:
         return replace(answer, levers=found)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable
+from itertools import pairwise
 
 from gputop_analysis.vram.eventlog import EventLog
 
 POINTS = 200
-_Bytes = npt.NDArray[np.int64]
+_Bytes = list[int]
 
 
 def by_phase(log: EventLog, allocated: _Bytes) -> dict[str, int]:
     """Highest allocated bytes in each phase, over all steps of the log."""
     highest: dict[str, int] = {}
     for start, end, phase, _ in spans(log, len(allocated)):
-        top = int(allocated[start:end].max())
+        top = max(allocated[start:end])
         highest[phase] = max(top, highest.get(phase, 0))
     return highest
 
@@ -25,9 +25,9 @@ def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
     own = [span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step]
     values = allocated[own[0][0] : own[-1][1]] if own else allocated
-    edges = np.arange(min(POINTS, len(values))) * len(values) // min(POINTS, len(values))
-    highest = np.maximum.reduceat(values, edges)
-    return tuple((round(float(at) / len(values), 4), int(top)) for at, top in zip(edges, highest, strict=True))
+    parts = min(POINTS, len(values))
+    edges = [part * len(values) // parts for part in range(parts + 1)]
+    return tuple((round(at / len(values), 4), max(values[at:end])) for at, end in pairwise(edges))
 
 
 def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
@@ -35,13 +35,20 @@ def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
     starts = [at for at, phase, _ in log.marks if phase == "backward"]
     if not starts or "activations" not in log.strings:
         return ()
-    past = log.events[: starts[-1]]
-    live = np.bincount(past[past > 0], minlength=len(taken)) - np.bincount(-past[past < 0], minlength=len(taken))
-    held = (live > 0) & (log.category == log.strings.index("activations")) & (log.layer >= 0)
-    if not held.any():
-        return ()
-    sums = np.bincount(log.layer[held], weights=taken[held])
-    return tuple((f"layer {index}", int(bytes_held)) for index, bytes_held in enumerate(sums))
+    wanted, sums = log.strings.index("activations"), [0] * (max(log.layer, default=-1) + 1)
+    for storage in live(log.events[: starts[-1]]):
+        layer = log.layer[storage]
+        if layer >= 0 and log.category[storage] == wanted:
+            sums[layer] += taken[storage]
+    while sums and not sums[-1]:
+        sums.pop()
+    return tuple((f"layer {index}", size) for index, size in enumerate(sums))
+
+
+def live(events: Iterable[int]) -> list[int]:
+    """The storages that are there after these events."""
+    met = set(events)
+    return [event for event in met if event > 0 and -event not in met]
 
 
 def spans(log: EventLog, length: int) -> list[tuple[int, int, str, int]]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import TRACED, deepen
@@ -54,7 +52,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone, in half the time; None for a setup that no profile covers."""
     log = events(setup)
-    return None if log is None else Replay(log, conf.parse(setup.allocator)).played().reserved
+    return None if log is None else Replay(log, conf.parse(setup.allocator)).reserved()
 
 
 @lru_cache(PLAYED)
@@ -76,7 +74,7 @@ def events(setup: Setup) -> EventLog | None:
         return None
     terms, course = found
     known = dims(setup)
-    return course.sized(np.array([term.bytes(known) for term in terms], dtype=np.int64), width)
+    return course.sized([term.bytes(known) for term in terms], width)
 
 
 @lru_cache(REMEMBERED)

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Bytes = npt.NDArray[np.int64]
-
 SAME, FP32, BYTES, SCALES = "as the parameter", "fp32", "8 bits", "scales of 8 bits"
 """How large something is that is made for a parameter: by what each of its values takes."""
 BLOCK_8BIT = 256
@@ -58,7 +53,7 @@ def temporaries(update: Update, width: int) -> tuple[str, ...]:
     return update.each_half if width < 4 and update.each_half else update.each
 
 
-def size(kind: str, parameter: Bytes, width: int) -> Bytes:
+def size(kind: str, parameter: int, width: int) -> int:
     """Bytes of something made for parameters of so many bytes."""
     if kind == SAME:
         return parameter

@@ -8,18 +8,16 @@ last step has a second micro-batch, whose gradients are added to the first one's
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.profiles.optimizers import SAME, UPDATES, size, states, temporaries
 
-Ints = npt.NDArray[np.int64]
 _EMBEDDINGS = ("embed", "wte", "wpe", "shared")
 """What modules that hold an embedding have in their names."""
 _AFTER_PASS = ("clip", "optimizer", "zero_grad")
+_COLUMNS = ("bytes", "stream", "category", "operator", "module", "layer")
 
 
 class Course(NamedTuple):
@@ -27,15 +25,16 @@ class Course(NamedTuple):
 
     log: EventLog
     """``bytes`` is what the storage, or the parameter that it was made for, has there in the profile."""
-    kinds: dict[str, Ints]
+    kinds: dict[str, list[int]]
     """Storages that the optimizer makes, by how large they are."""
 
-    def sized(self, sizes: Ints, width: int) -> EventLog:
+    def sized(self, sizes: list[int], width: int) -> EventLog:
         """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained parameters."""
-        found = sizes[self.log.bytes]
+        found = list(map(sizes.__getitem__, self.log.bytes))
         found[0] = 0
         for kind, storages in self.kinds.items():
-            found[storages] = size(kind, found[storages], width)
+            for storage in storages:
+                found[storage] = size(kind, found[storage], width)
         return replace(self.log, bytes=found)
 
 
@@ -62,7 +61,7 @@ def course(log: EventLog, training: Training) -> Course:
     update, gradients = UPDATES[training.optimizer], _gradients(log)
     first, after, at_update = (_starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",)))
     wanted = [
-        (int(row), kind)
+        (row, kind)
         for row, embedding in zip(gradients, _embeddings(log, gradients), strict=True)
         for kind in states(update, embedding)
     ]
@@ -72,7 +71,6 @@ def course(log: EventLog, training: Training) -> Course:
     made.make([(row, SAME) for row in gradients if training.ddp], "communication")
     made.make(wanted if steps == 1 else [], "optimizer")
     for step in range(steps):
-        made.forget(log.events[:first])
         made.play(first, after, step)
         if training.accumulate and step == steps - 1:
             made.play_again(first, after, step, gradients)
@@ -93,103 +91,79 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
     return next(found, len(log.events))
 
 
-def _gradients(log: EventLog) -> Ints:
+def _gradients(log: EventLog) -> list[int]:
     """Storages of the gradients, in the order of the parameters: a backward pass makes the last one first."""
     if "gradients" not in log.strings:
-        return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero(log.category == log.strings.index("gradients"))[::-1].astype(np.int64)
+        return []
+    wanted = log.strings.index("gradients")
+    return [row for row in range(len(log.category) - 1, 0, -1) if log.category[row] == wanted]
 
 
-def _embeddings(log: EventLog, storages: Ints) -> list[bool]:
-    names = [log.strings[index].rpartition(".")[2] for index in log.module[storages]]
+def _embeddings(log: EventLog, storages: list[int]) -> list[bool]:
+    names = [log.strings[log.module[storage]].rpartition(".")[2] for storage in storages]
     return [any(part in name for part in _EMBEDDINGS) for name in names]
 
 
 class _Made:
-    """A log that is put together from pieces of another one."""
+    """A log that is put together from pieces of another one, whose storages are numbered as they are allocated."""
 
     def __init__(self, source: EventLog, optimizer: str) -> None:
         self.source = source
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
-        self.rows: list[Ints] = [np.zeros(1, dtype=np.int64)]
-        self.own: list[tuple[Ints, list[str], str]] = []
-        """What the optimizer made: the storages, the kind of each, their category."""
-        self.events: list[Ints] = []
+        self.columns = {name: getattr(source, name)[:1] for name in _COLUMNS}
+        self.kinds: dict[str, list[int]] = {}
+        """What the optimizer made: the storages, by how large they are."""
+        self.events: list[int] = []
         self.marks: list[tuple[int, str, int]] = []
-        self.count = 0
-        self.length = 0
-        self.number = np.zeros(len(source.bytes), dtype=np.int64)
+        self.number = [0] * len(source.bytes)
         """The present number of each of the source's storages."""
 
-    def forget(self, kept: npt.NDArray[np.int32]) -> None:
-        """Before the same events are played again: what is not among ``kept`` is made anew."""
-        number = np.zeros_like(self.number)
-        kept = kept[kept > 0]
-        number[kept] = self.number[kept]
-        self.number = number
-
     def play(self, start: int, end: int, step: int) -> None:
-        """Events ``start`` to ``end`` of the source, with its marks."""
-        self._events(self._renumbered(start, end, step))
+        """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
+        length, count, number = len(self.events), len(self.columns["bytes"]), self.number
+        inside = ((at, phase) for at, phase, _ in self.source.marks if start <= at < end and phase != "optimizer")
+        self.marks += [(length + at - start, phase, step) for at, phase in inside]
+        events = self.source.events[start:end]
+        last = max(events, default=0)
+        if last > 0:
+            first = next(event for event in events if event > 0)
+            number[first : last + 1] = range(count, count + last + 1 - first)
+            for name, column in self.columns.items():
+                column += getattr(self.source, name)[first : last + 1]
+        self.events += [number[event] if event > 0 else -number[-event] for event in events]
 
-    def play_again(self, start: int, end: int, step: int, gradients: Ints) -> None:
+    def play_again(self, start: int, end: int, step: int, gradients: list[int]) -> None:
         """The same events once more, on new storages; gradients are freed as soon as they are made."""
-        held = self.number.copy()
-        renumbered = self._renumbered(start, end, step)
-        at = np.flatnonzero(np.isin(self.source.events[start:end], gradients)) + 1
-        self._events(np.insert(renumbered, at, -renumbered[at - 1]))
-        self.number[gradients] = held[gradients]
+        held, at_start = [self.number[row] for row in gradients], len(self.events)
+        self.play(start, end, step)
+        added = {self.number[row] for row in gradients}
+        again = self.events[at_start:]
+        self.events[at_start:] = chain.from_iterable((one, -one) if one in added else (one,) for one in again)
+        for row, number in zip(gradients, held, strict=True):
+            self.number[row] = number
 
     def mark(self, phase: str, step: int) -> None:
-        self.marks.append((self.length, phase, step))
+        self.marks.append((len(self.events), phase, step))
 
-    def make(self, wanted: list[tuple[int, str]], category: str) -> Ints:
+    def make(self, wanted: list[tuple[int, str]], category: str) -> list[int]:
         """New storages for (the gradient of a parameter, how large); returns their numbers."""
-        numbers = self._storages(np.array([row for row, _ in wanted], dtype=np.int64))
-        self.own.append((numbers, [kind for _, kind in wanted], category))
-        self._events(numbers)
+        count = len(self.columns["bytes"])
+        numbers = list(range(count, count + len(wanted)))
+        own = {"category": self.strings.index(category), "operator": len(self.strings) - 1}
+        for name, column in self.columns.items():
+            source = getattr(self.source, name)
+            column += [own[name]] * len(wanted) if name in own else [source[row] for row, _ in wanted]
+        for number, (_, kind) in zip(numbers, wanted, strict=True):
+            self.kinds.setdefault(kind, []).append(number)
+        self.events += numbers
         return numbers
 
     def make_and_free(self, wanted: list[tuple[int, str]]) -> None:
         """Temporaries that live together."""
-        self._events(-self.make(wanted, "temporaries"))
+        self.events += [-number for number in self.make(wanted, "temporaries")]
 
     def course(self) -> Course:
-        rows, source = np.concatenate(self.rows), self.source
-        category, operator = source.category[rows], source.operator[rows]
-        kinds: dict[str, list[Ints]] = {}
-        for numbers, names, made in self.own:
-            category[numbers] = self.strings.index(made)
-            operator[numbers] = len(self.strings) - 1
-            for kind in set(names):
-                kinds.setdefault(kind, []).append(numbers[[name == kind for name in names]])
-        log = replace(
-            source,
-            bytes=source.bytes[rows],
-            stream=source.stream[rows],
-            category=category,
-            operator=operator,
-            module=source.module[rows],
-            layer=source.layer[rows],
-            events=np.concatenate(self.events).astype(np.int32),
-            marks=tuple(self.marks),
-            strings=tuple(self.strings),
+        marks, strings = tuple(self.marks), tuple(self.strings)
+        return Course(
+            replace(self.source, **self.columns, events=self.events, marks=marks, strings=strings), self.kinds
         )
-        return Course(log, {kind: np.concatenate(numbers) for kind, numbers in kinds.items()})
-
-    def _renumbered(self, start: int, end: int, step: int) -> Ints:
-        inside = ((at, phase) for at, phase, _ in self.source.marks if start <= at < end and phase != "optimizer")
-        self.marks += [(self.length + at - start, phase, step) for at, phase in inside]
-        events = self.source.events[start:end].astype(np.int64)
-        new = events[events > 0]
-        self.number[new] = self._storages(new)
-        return self.number[np.abs(events)] * np.sign(events)
-
-    def _storages(self, rows: Ints) -> Ints:
-        self.rows.append(rows)
-        self.count += len(rows)
-        return np.arange(self.count - len(rows) + 1, self.count + 1)
-
-    def _events(self, events: Ints) -> None:
-        self.events.append(events)
-        self.length += len(events)

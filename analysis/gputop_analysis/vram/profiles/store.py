@@ -15,10 +15,8 @@ import zlib
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gputop_analysis import data
-from gputop_analysis.vram.eventlog import EventLog, parse
+from gputop_analysis.vram.eventlog import DUMMY, EventLog
 from gputop_analysis.vram.profiles.recognise import Term
 
 ARCHIVE = "vram_profiles.bin"
@@ -72,19 +70,14 @@ def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
 
 def decode(document: dict[str, Any]) -> Profile:
     """The profile that ``encode`` wrote."""
-    steps = np.asarray(document["events"], dtype=np.int32)
-    made = np.cumsum(steps == 0)
-    events = np.where(steps == 0, made, steps - made - 1)
-    log = parse(
-        {
-            "format": 1,
-            "storages": list(zip(*document["storages"], strict=True)),
-            "events": events,
-            "marks": document["marks"],
-            "strings": document["strings"],
-            "meta": {"layers": document["layers"]},
-        }
-    )
+    made, events = 0, []
+    for step in document["events"]:
+        made += step == 0
+        events.append(step - made - 1 if step else made)
+    columns = [[none, *column] for none, column in zip(DUMMY, document["storages"], strict=True)]
+    marks = tuple((at, phase, step) for at, phase, step in document["marks"])
+    strings, meta = tuple(document["strings"]), {"layers": document["layers"]}
+    log = EventLog(*columns, events=events, marks=marks, strings=strings, meta=meta)
     terms = tuple(Term(number, below, tuple(factors)) for number, below, factors in document["terms"])
     return Profile(terms, log)
 
