@@ -202,7 +202,7 @@ def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits, job = on.job.habits, on.job
     for name, said in (
         ("fused_elementwise", "bias, dropout and activation"),
-        ("fused_accumulation", "gradient accumulation in the product"),
+        ("fused_accumulation", "gradient accumulation"),
         ("fused_loss", "cross-entropy"),
     ):
         now = getattr(habits, name)

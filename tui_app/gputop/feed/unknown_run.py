@@ -17,15 +17,16 @@ FURTHEST = 2.0
 
 
 def unknown(view: RunView, example: Ask) -> Unknown:
-    """The run's GPUs, tokens of a step, types and optimizer, with the catalog's model that is nearest in parameters;
-    with the example's where none is near."""
+    """The run's GPUs, tokens of a step, types and optimizer, with the catalog's model that is nearest in parameters.
+    Where none is near the example stays as it is on the run's GPUs: a small model's batch says nothing of a large one.
+    """
     from gputop_analysis.vram.from_run import setup_of
 
     said = (view.hello() or {}).get("model") or {}
     count = int(said.get("parameters") or 0)
     near = _of_size(count)
     ask = replace(_on_its_gpus(view, example), model=near or example.model)
-    if _has_tokens(view) and (setup := setup_of(view, instead=ask.model)):
+    if near and _has_tokens(view) and (setup := setup_of(view, instead=ask.model)):
         batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
         ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
     what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
