@@ -29,6 +29,7 @@ def strategies():
         (1, 4), ((8, 1, 1, 1), (2, 4, 1, 1), (2, 2, 2, 1), (4, 1, 1, 2)), range(4)
     ):
         more = {"sequence_parallel": tp > 1 and cp == 1, "vpp": 2 if pp > 1 and zero == 0 else 1}
+        more |= {"replicas": nodes if zero == 3 and cp == 1 else 1}
         for model, recompute in ((LLAMA, "full"), (MIXTRAL, "selective"), (DEEPSEEK, "none")):
             sizes = {"dp": dp * nodes, "tp": tp, "pp": pp, "cp": cp, "zero": zero}
             yield Strategy(nodes, 8, **sizes, **more, global_batch=64 * nodes, model=model, recompute=recompute)
@@ -45,8 +46,9 @@ def emitted(launcher, on_slurm=False):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_flag_exists(launcher):
-    seen = 0
+    seen = copies = 0
     for strategy, launch in emitted(launcher):
+        copies += strategy.replicas > 1
         words = list(launch.command)
         program = {"accelerate": "accelerate launch", "deepspeed": "deepspeed"}.get(launcher, "torchrun")
         script = next(i for i, word in enumerate(words) if word.endswith(".py") or word == "-m")
@@ -56,6 +58,7 @@ def test_every_flag_exists(launcher):
             assert "--recompute-method" not in words or strategy.recompute == "full"
         seen += 1
     assert seen >= 8
+    assert bool(copies) == (launcher != "deepspeed"), "HSDP"
 
 
 def test_torchrun_parses_what_is_emitted():
