@@ -274,6 +274,7 @@ def pass_over(ns: int, cpu_ns: int, updates: int) -> None:
     for i, (kind, times, reading) in enumerate(lane.segments):
         lane.segments[i] = kind, lane.array("q", [noted + ns if noted else 0 for noted in times]), later(reading)
     thin.T.began = later(thin.T.began)
+    thin.T.unknown_since += ns
     state.L.version += updates
     for owner, name in (
         (state.L, "until_ns"),
@@ -374,8 +375,9 @@ class Booking:
 
     def timed(self, end_ns: int = 0) -> None:
         self.steps += self.lane.whole_steps()
+        stride = sys.modules["gputop_agent.thin"].STRIDE
         open_too = [(self.lane.L.thin, self.lane.marks, None)]
-        self.thin += sum(len(times) // 3 for is_thin, times, _ in self.lane.segments + open_too if is_thin)
+        self.thin += sum(len(times) // stride for is_thin, times, _ in self.lane.segments + open_too if is_thin)
         began, began_cpu = time.perf_counter(), time.thread_time()
         self.original(end_ns)
         self.cpu += time.thread_time() - began_cpu

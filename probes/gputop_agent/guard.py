@@ -47,7 +47,7 @@ def switch_off():
         except Exception:
             pass
     S.thread_ident = L.ident = SWITCHED_OFF
-    L.until_ns = L.settle_ns = 0
+    L.until_ns = L.settle_ns = L.thin_id = 0
     L.thin = L.sampling = False
     del L.marks[:]
     while S.undo:

@@ -102,6 +102,12 @@ def step():
     return S.step + whole_steps(1)
 
 
+def hurry(now_ns):
+    """From the agent's thread: what was noted waits too long, so the next fetch asks what the time is."""
+    if L.thin and now_ns > L.until_ns:
+        L.thin_id = 0
+
+
 def whole_steps(besides=0):
     """How many steps have been noted, without so many of the present one's marks."""
     ended = sum(len(times) // (thin.STRIDE if is_thin else 8) for is_thin, times, _ in segments)
@@ -128,7 +134,8 @@ def settle(end_ns=0):
         times.append(end_ns)
     whole = (len(times) - 1) // stride  # the fetch that begins ends the step before
     ended.append((L.thin, times[: stride * whole + 1], None))
-    updates = thin.end() if L.thin else whole
+    updates, begun = thin.end() if L.thin else (whole, whole)
+    partly = was_thin and len(times) == stride * whole + thin.STRIDE and begun > whole
     now = thin.reading(monotonic_ns()) if any(is_thin for is_thin, _, _ in ended) else None
     noted = Noted(batch.count_noted(sizes), losses[:], cpu_marks[:], pauses[:])
     reset()
@@ -145,7 +152,8 @@ def settle(end_ns=0):
             paused_ns, cpu_ns = noted.book_pauses(i), reading[1] if reading else -1
             if is_thin:
                 after = next((one for _, _, one in ended[i:] if one), now)
-                thin.book(span, noted, (before, after), paused_ns, i == final, updates if last else len(span))
+                seen = (updates, begun - partly - whole) if last else (len(span), 0)
+                thin.book(span, noted, (before, after), paused_ns, i == final, *seen)
             elif len(span) > 1:
                 _book_many(span, noted, cpu_ns, reading is not None or i == final)
             if reading:
@@ -153,7 +161,7 @@ def settle(end_ns=0):
                 before = reading
         if now:
             thin.learn_cpu(thin.T.began, now)
-        if updates != whole and (was_thin, updates, len(times) % stride) != (True, whole + 1, 0):
+        if updates - partly not in (whole - partly, whole) or begun - partly != whole:
             L.from_step = S.step + PAUSE_STEPS
             thin.put_off()
         if not end_ns:
@@ -161,7 +169,7 @@ def settle(end_ns=0):
             noted.book_cpu(len(noted.cpu))
             rest = times[stride * whole :]
             if was_thin:
-                thin.replay(rest, noted, updates > whole)
+                thin.replay(rest, noted, updates > whole, partly)
             else:
                 _replay(rest, noted.sizes, noted.losses)
     finally:

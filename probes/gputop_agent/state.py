@@ -71,6 +71,7 @@ class Lane:
     """Who trains in the fast lane and how long; when to try it again. One object, so that a hook touches only one."""
 
     __slots__ = (
+        "backwards",
         "batch_type",
         "booked",
         "cpu_ns",
@@ -91,6 +92,7 @@ class Lane:
         "settling",
         "thin",
         "thin_from",
+        "thin_id",
         "until_ns",
         "vary",
         "version",
@@ -98,7 +100,7 @@ class Lane:
 
     def __init__(self):
         #: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step. In
-        #: thin steps: beginning and end of the fetch, and any number for the backward; three a step
+        #: thin steps: beginning and end of the fetch, two a step
         self.marks = array("q")  # plain numbers: as objects they would take five times the cache
         self.note = self.marks.append
         self.now = monotonic_ns
@@ -121,6 +123,8 @@ class Lane:
         self.sampling = False  # most steps of the present records are thin
         self.thin_from = 500  # not before this step
         self.vary = False  # batches differ in size, so that each leaves its shape
+        self.thin_id = 0  # id of the iterator whose fetches only leave their times; 0: none
+        self.backwards = 0  # that thin steps had seen when the present stretch of steps began
         self.version = 0  # of a trained parameter when the present stretch of steps began
         self.delta = 0  # by so much an update raises it; 0: not known
 

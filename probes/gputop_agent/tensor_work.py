@@ -29,7 +29,7 @@ _in_losses = {}  # (code, instruction) -> whether it was in a loss when it was l
 def label(frame):
     """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
     place = frame.f_code, frame.f_lasti
-    in_loss = _in_losses.get(place, len(lane.marks) % 3 == 2) if L.thin else _in_loss()
+    in_loss = _in_loss() if not L.thin else _in_losses[place] if place in _in_losses else lane.thin.in_loss()
     if not L.thin and len(_in_losses) < _MAX_KNOWN:
         _in_losses[place] = in_loss
     key = (*place, in_loss)

@@ -1,16 +1,17 @@
-"""Thin steps: of many short plain steps one in a record is taken apart, the others leave three marks.
+"""Thin steps: of many short plain steps one in a record is taken apart, the others leave two marks and are counted.
 
-Eight hooks cost a short step more than they tell. While a record of 20 ms stands for many plain steps, the forward's
+Eight hooks cost a short step more than they tell. While a record of 250 ms stands for many plain steps, the forward's
 slot and the optimizer's hooks are bypassed in all but one of them, at a random place of the record, so that nothing
-periodic falls into step with it. Of a thin step the fetch's two times are noted and that a backward began. Its time
-from the fetch's end to the next fetch is divided as in the last steps that were taken apart. Exact remain wall time,
-data time, samples, the count of steps and of micro-batches; the updates are counted by the version of a trained
-parameter, which each of them raises by the same number.
+periodic falls into step with it. Of a thin step the fetch's two times are noted, and its backward is counted without
+any code of Python's. Its time from the fetch's end to the next fetch is divided as in the last steps that were taken
+apart. Exact remain wall time, data time, samples, the count of steps and of micro-batches; the updates are counted by
+the version of a trained parameter, which each of them raises by the same number.
 
-What does not fit ends the thin steps: a second backward, an update too many or too few, whatever leaves the lane. A
-step that took twice as long as usual has its excess booked as "other", unless the thread was merely off the core, and
-steps are taken apart for as long as it may take to come again. After what comes out of turn thin steps begin again only
-when four times as many plain ones have passed as there were until then.
+What does not fit ends the thin steps: a backward or an update too many or too few, which shows when a stretch of them
+ends, and at once whatever leaves the lane. A step that took twice as long as usual has its excess booked as "other",
+unless the thread was merely off the core, and if that amounts to something, steps are taken apart for as long as it may
+take to come again. After what comes out of turn thin steps begin again only when four times as many plain ones have
+passed as there were until then.
 """
 
 import sys
@@ -30,12 +31,14 @@ try:
 except ImportError:  # not Unix
     resource: Any = None
 
-STRIDE = 3  # marks of a thin step
+STRIDE = 2  # marks of a thin step
 SHORT_NS = steps.FOLD_NS // (steps.MAX_PROBED_STEPS + 1)  # of longer steps the CPU time is told too
-LOSS_EVERY = 8  # of a stretch of thin steps the first leaves its loss, and each eighth after it
+LOSS_EVERY = 16  # of a stretch of thin steps the first leaves its loss, and each sixteenth after it
+BULK_NS = 250_000_000  # so long at most thin steps wait to be booked
 CALM_STEPS = 500  # plain steps before the first thin one
 CALM_TIMES = 4
-LOOK_STEPS, MAX_LOOKED, LOOKED_SHARE = 100, 1000, 8
+LOOK_STEPS, MAX_LOOKED, LOOKED_SHARE = 100, 1000, 32
+UNKNOWN_SHARE, UNKNOWN_NS = 50, 500_000_000  # so much excess of at least so much time is left alone
 EXCESS_TIMES, EXCESS_NS = 2, 100_000  # a step sticks out that took so many times the usual and so much more
 KNOWN_STRETCHES, KNOWN_SIZES = 9, 20
 _WHO = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
@@ -52,6 +55,7 @@ class Thin:
         self.began: Any = (0, 0, 0, 0)  # ``reading`` when the lane began
         self.last_event = 0  # the step at which something came out of turn last
         self.last_excess = 0  # the step at which a thin one stuck out last
+        self.unknown_ns = self.unknown_since = 0  # excess since when nobody has looked
         self.looked = 0  # steps that were taken apart because of it, and nothing came
         self.random = 1
         self.sizes = deque(maxlen=KNOWN_SIZES)  # ``(samples, tokens)`` of the last batches that were counted
@@ -65,12 +69,13 @@ class Thin:
 
 T = Thin()
 hooked: Any = []  # modules whose hooks can be bypassed
+counter: Any = None  # what counts the backwards of thin steps: a ``functools.lru_cache`` that keeps nothing
 
 
 def begin(now_ns):
     """The lane begins with the fetch that begins now."""
     T.began = reading(now_ns)
-    L.version = _version()
+    L.version, L.backwards = _version(), backwards()
     L.sampling = (
         L.delta > 0
         and S.step >= L.thin_from
@@ -82,7 +87,10 @@ def begin(now_ns):
         L.probing = False
         T.size = max(T.sizes, key=T.sizes.count)
         L.vary = len(T.sizes) - T.sizes.count(T.size) > 1  # an epoch's last batch may be smaller
+        if S.world_size == 1:
+            L.settle_ns = now_ns + BULK_NS
         L.record_ns = L.settle_ns  # records are longer: each costs as much as many thin steps
+        T.unknown_since = T.unknown_since or now_ns
         T.random = (T.random * 1103515245 + 12345) & 0x7FFFFFFF
         L.until_ns = now_ns + (L.record_ns - now_ns) * T.random // 0x90000000
         bypass(True)
@@ -98,30 +106,31 @@ def turn():
 def bypass(on):
     """Take the hooks out of the way of thin steps, or put them back."""
     L.thin = on
+    L.thin_id = L.iterator_id if on and not L.vary else 0
     for hook in hooked:
         hook.bypass(on)
 
 
 def in_order(noted):
     """Whether each of the steps of this stretch, of which so many marks were noted, has made one update."""
-    version = _version()
-    moved = version - L.version
+    version, begun = _version(), backwards()
+    moved, n = version - L.version, noted // (STRIDE if L.thin else 8)
     if L.thin:
-        if moved * STRIDE != L.delta * noted:
+        if moved != L.delta * n or begun != L.backwards + n:
             return False
     else:
-        delta, left = divmod(moved, noted // 8)
+        delta, left = divmod(moved, n)
         if left or delta != L.delta:
             L.delta = delta if delta > 0 and not left else 0
             L.sampling = False
-    L.version = version
+    L.version, L.backwards = version, begun
     return True
 
 
 def end():
-    """Take the steps apart again. Returns how many updates the present stretch has seen."""
+    """Take the steps apart again. Returns how many updates and backwards the present stretch has seen."""
     bypass(False)
-    return (_version() - L.version) // L.delta
+    return (_version() - L.version) // L.delta, backwards() - L.backwards
 
 
 def put_off():
@@ -131,16 +140,22 @@ def put_off():
     T.looked = 0
 
 
-def look():
-    """A thin step stuck out: take steps apart for as long as it may take to come again.
+def look(step, excess_ns):
+    """Thin steps stuck out by so much: take steps apart from ``step`` on for as long as it may take to come again.
+
+    A fiftieth of the time is left alone: it may lie in "other" whatever it is, and no phase is far off.
 
     Looks that find nothing have a limit, since a virtual machine that loses its core looks like a thread that computes.
     """
-    wanted = max(LOOK_STEPS, (S.step - T.last_excess) * 5 // 4)
-    T.last_excess = S.step
-    if S.step + wanted > L.thin_from and T.looked + wanted <= MAX_LOOKED + S.step // LOOKED_SHARE:
-        T.looked += S.step + wanted - max(S.step, L.thin_from)
-        L.thin_from = S.step + wanted
+    wanted = max(LOOK_STEPS, (step - T.last_excess) * 5 // 4)
+    T.last_excess = step
+    T.unknown_ns += excess_ns
+    if T.unknown_ns * UNKNOWN_SHARE < max(UNKNOWN_NS, S.last_ns - T.unknown_since):
+        return
+    T.unknown_ns, T.unknown_since = 0, S.last_ns
+    if step + wanted > L.thin_from and T.looked + wanted <= MAX_LOOKED + step // LOOKED_SHARE:
+        T.looked += step + wanted - max(step, L.thin_from)
+        L.thin_from = step + wanted
 
 
 def reading(now_ns):
@@ -155,12 +170,12 @@ def learn(n, wall_ns, *parts_ns):
     T.known.append([part // n for part in parts_ns])
 
 
-def book(times, noted, span, paused_ns, is_last, updates):
+def book(times, noted, span, paused_ns, is_last, updates, more):
     """Book a stretch of whole thin steps.
 
     ``span`` are the readings at the ends of the record that it lies in, ``paused_ns`` is the garbage collector's time;
-    ``is_last``: no step follows it. Where there were fewer ``updates`` than steps, those that had none are
-    micro-batches of the last one.
+    ``is_last``: no step follows it; ``more``: so many backwards besides one a step. Where there were fewer ``updates``
+    than steps, those that had none are micro-batches of the last one.
     """
     n = len(times) // STRIDE
     if not n:
@@ -173,6 +188,7 @@ def book(times, noted, span, paused_ns, is_last, updates):
     totals[DATA] += sum(fetched) - sum(times[: STRIDE * n : STRIDE])
     _divide(list(map(sub, ends, fetched)), span, paused_ns)
     lane.count_steps(n, batches)
+    totals[MICRO_BATCHES] += more
     S.last_ns = ends[-1]
     updates = max(0, min(n, updates))
     totals[OPTIMIZER_STEPS] -= n - updates
@@ -188,11 +204,13 @@ def _divide(rests, span, paused_ns):
     """Book the times after the fetches of thin steps."""
     usual = T.usual()
     typical, total = sum(usual) or 1, sum(rests)
-    excess = sum(rest - typical for rest in rests if rest > EXCESS_TIMES * typical + EXCESS_NS)
+    excess, most = 0, EXCESS_TIMES * typical + EXCESS_NS
+    if max(rests) > most:
+        excess = sum(rest - typical for rest in rests if rest > most)
     if excess:
         more_ns = _more_cpu_ns(*span) - paused_ns
         if more_ns > typical + EXCESS_NS and 2 * more_ns > excess:
-            look()
+            look(span[1][3], excess)
         elif span[0][2] == span[1][2]:  # others took the core, whatever the step was at
             excess = 0
     parts = [(total - excess) * part // typical for part in usual]
@@ -222,7 +240,7 @@ def _more_cpu_ns(began, ended):
     return ended[1] - began[1] - (ended[3] - began[3]) * _median(T.cpu) if T.cpu else 0
 
 
-def replay(times, noted, updated):
+def replay(times, noted, updated, begun):
     """Book the part of a thin step that has been, as well as it is known."""
     S.phase = OTHER
     if len(times) == 1:
@@ -231,7 +249,7 @@ def replay(times, noted, updated):
     C.last_fetch_step = S.step
     C.forwards = 1
     samples, tokens = noted.sizes[0] if L.vary else T.size
-    if len(times) == 2:
+    if not begun:
         C.samples, C.tokens, C.data_ns, C.unsure = samples, tokens, times[1] - times[0], True
         return None
     totals[SAMPLES] += samples
@@ -284,6 +302,16 @@ def _is_stepping():
 
 def _median(values):
     return sorted(values)[len(values) // 2]
+
+
+def backwards():
+    """How many backwards thin steps have seen in all."""
+    return counter.cache_info().misses if counter is not None else 0
+
+
+def in_loss():
+    """From the agent's thread: whether the present step's fetch has ended and its backward has not begun."""
+    return len(lane.marks) % STRIDE == 0 and backwards() - L.backwards < len(lane.marks) // STRIDE
 
 
 def _version():

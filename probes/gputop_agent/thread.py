@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, memory, paging, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, lane, memory, paging, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -95,7 +95,9 @@ class Loop:
 
     def tick(self):
         """One round. Returns whether a recorder listens."""
-        transport.flush_if_stale(monotonic_ns())
+        now_ns = monotonic_ns()
+        lane.hurry(now_ns)
+        transport.flush_if_stale(now_ns)
         self._run_commands()
         if not S.connected:
             return False

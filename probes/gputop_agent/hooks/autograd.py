@@ -1,6 +1,7 @@
 """Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
 
 from _thread import get_ident
+from functools import lru_cache
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
@@ -17,7 +18,7 @@ from . import optimizer
 _compiling: Any = None
 dispatch_modes: Any = None
 tensor_type: Any = None
-_wrappers: Any = []  # of ``torch.autograd.backward``: the one that does all, the one for thin steps
+_wrappers: Any = []  # of ``torch.autograd.backward``: the one that does all, the one that only counts
 _STRIDE, _LOSS_MARKS = thin.STRIDE, thin.STRIDE * thin.LOSS_EVERY
 
 
@@ -28,50 +29,44 @@ def install(torch):
     tensor_type = torch.Tensor
     dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
-    original, full = autograd.backward, _timed_backward(autograd.backward)
-    _wrappers[:] = full, _noting_backward(original, full)
+    thin.counter = counter = lru_cache(maxsize=0)(autograd.backward)  # calls it each time, and counts: all of it in C
+    full = _timed_backward(autograd.backward, counter)
+    _wrappers[:] = full, counter
     guard.patch(autograd, "backward", full)
     guard.patch(autograd, "grad", guard.around(autograd.grad, before_grad, after_grad, activation.before_training))
 
 
 def bypass(on):
-    """Put the wrapper for thin steps in the place of the other one, or that back, unless somebody else's lies there."""
+    """Put the counter in the place of the other one, or that back, unless somebody else's lies there."""
     autograd = S.torch.autograd
     old, new = _wrappers if on else reversed(_wrappers)
     if autograd.backward is old:
         autograd.backward = new
 
 
-def _noting_backward(original, full):
-    """What a thin step needs of ``full``: that a backward begins. What is out of turn, or has its loss read, is its."""
-
-    def wrapper(*args, **kwargs):
-        turn = 0
-        try:
-            turn = len(marks) % _LOSS_MARKS
-            if turn % _STRIDE == 2 and turn != 2:
-                L.note(0)
-            else:
-                turn = 0
-        except Exception:
-            guard.failed("backward")
-        return original(*args, **kwargs) if turn else full(*args, **kwargs)
-
-    return guard.dress(wrapper, original)
+def read_loss():
+    """In the thin step that has begun the backward leaves its loss, too."""
+    bypass(False)
 
 
-def _timed_backward(original):
+def _timed_backward(original, counter):
     """What ``guard.around`` makes of ``before_backward`` and ``after_backward``, with the common case written out.
 
     That is a backward with nothing around it that follows the forward of a known module.
     """
 
     def wrapper(*args, **kwargs):
-        token, cpu_ns, fast, noted = None, 0, False, False
+        token, cpu_ns, fast, noted, call = None, 0, False, False, original
         try:
             turn = len(L.marks) & 7
             if L.thin:
-                token = _in_thin_step(args, kwargs)
+                if get_ident() != S.thread_ident:
+                    pass
+                elif _in_thin_step(args):
+                    call = counter
+                else:
+                    lane.leave()
+                    token = before_backward(args, kwargs)
             elif turn == 4 and get_ident() == L.ident:
                 noted = True
                 L.note(L.now())
@@ -111,7 +106,7 @@ def _timed_backward(original):
         except Exception:
             guard.failed("backward")
         try:
-            return original(*args, **kwargs)
+            return call(*args, **kwargs)
         finally:
             if noted:
                 try:
@@ -156,22 +151,18 @@ def _timed_backward(original):
     return guard.dress(wrapper, original)
 
 
-def _in_thin_step(args, kwargs):
-    """Note that the step's backward begins; None, or the token of ``before_backward`` if it is none in turn."""
+def _in_thin_step(args):
+    """Whether the backward that begins is one to be counted. The first of eight steps leaves its loss."""
     noted = len(marks)
-    if noted % _STRIDE == 2:
-        if noted % _LOSS_MARKS != 2:
-            L.note(0)
-            return None
+    if noted % _STRIDE:
+        return False
+    if noted % _LOSS_MARKS == _STRIDE:
         value = _value(args)
-        if value is not None:
-            losses.append(value)
-            L.note(0)
-            return None
-    if get_ident() != S.thread_ident:
-        return None
-    lane.leave()
-    return before_backward(args, kwargs)
+        if value is None:
+            return False
+        losses.append(value)
+    bypass(True)
+    return True
 
 
 def _value(args):

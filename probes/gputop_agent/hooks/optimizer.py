@@ -2,6 +2,7 @@
 
 import sys
 from _thread import get_ident
+from collections import OrderedDict
 from time import monotonic_ns
 from typing import Any
 
@@ -14,7 +15,41 @@ from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
 from gputop_agent.steps import F
 
 is_compiling: Any = None
-_registered = []  # (table, key in it, hook)
+_NOTHING: Any = None.__init__  # takes anything and does nothing, without a frame of Python's
+_tables = []  # of both kinds of hooks
+
+
+class Table(OrderedDict):
+    """Lies empty in the place of torch's own table of hooks while steps are thin.
+
+    Torch's table is not emptied, as another thread may be going through it. A hook that somebody registers meanwhile
+    goes there, which then is back in its place.
+    """
+
+    def __init__(self, module, name, key, hook):
+        super().__init__()
+        self.module, self.name, self.key, self.hook = module, name, key, hook
+        self.table = getattr(module, name)
+
+    def bypass(self, on):
+        """Keep torch from calling our hook, or let it."""
+        alone = len(self.table) == 1
+        if self.key in self.table:
+            self.table[self.key] = _NOTHING if on and not alone else self.hook
+            setattr(self.module, self.name, self if on and alone else self.table)
+
+    def __setitem__(self, key, hook):
+        """Somebody registers a hook."""
+        self.table[key] = hook
+        self.bypass(True)
+
+    def __contains__(self, key):
+        """Asked by the handle of a hook that was registered here."""
+        return key in self.table
+
+    def __delitem__(self, key):
+        """The handle removes it."""
+        del self.table[key]
 
 
 def install(torch):
@@ -22,28 +57,20 @@ def install(torch):
     global is_compiling
     is_compiling = torch.compiler.is_compiling
     module = sys.modules["torch.optim.optimizer"]
-    del _registered[:]
-    for register, table, hook in (
+    del _tables[:]
+    for register, name, hook in (
         (module.register_optimizer_step_pre_hook, "_global_optimizer_pre_hooks", before_step),
         (module.register_optimizer_step_post_hook, "_global_optimizer_post_hooks", after_step),
     ):
         handle = register(hook)
         S.undo.append(handle.remove)
-        _registered.append((getattr(module, table, {}), handle.id, hook))
+        _tables.append(Table(module, name, handle.id, hook))
 
 
 def bypass(on):
-    """Put a function that does nothing in the place of the hooks, or the hooks back.
-
-    Entries are not taken out: another thread may be going through the table, and would fail.
-    """
-    for table, key, hook in _registered:
-        if key in table:
-            table[key] = _pass_by if on else hook
-
-
-def _pass_by(optimizer, args, kwargs):
-    pass
+    """Keep torch from calling the hooks, or let it."""
+    for table in _tables:
+        table.bypass(on)
 
 
 def before_step(optimizer, args, kwargs):
