@@ -18,6 +18,7 @@ def plan(
     global_batch: int = 256,
     dtype: str = "bf16",
     optimizer: str = "adamw",
+    lora: bool = False,
     gpus_per_node: int = 0,
     network: str = "",
     objective: str = "throughput",
@@ -32,12 +33,13 @@ def plan(
         model: a name or path, a Hugging Face configuration, or a ``ModelShape``.
         gpu, gpus: which chip, and how many in all.
         seq, global_batch: tokens of a sample, samples of an optimizer step.
+        lora: adapters are trained, the model is frozen.
         gpus_per_node, network: as the vendor's own server has them where left out.
         objective: ``throughput`` or ``memory``.
         usd_per_gpu_hour: rent; the catalog's median without.
         calibration: of ``gputop_analysis.planner.measured``, from runs that were measured.
         **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1, recompute=0``,
-            ``zero_bubble=True``.
+            ``zero_bubble=True``; ``zero=3, replicas=8`` is HSDP.
 
     Returns:
         Choices, best first; ``to_json()`` has each with units in the names.
@@ -54,12 +56,12 @@ def plan(
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
-    names = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "recompute", "zero_bubble")
+    names = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch", "zero", "recompute", "zero_bubble")
     if unknown := set(pinned) - set(names):
         raise ValueError(f"nothing of a split is called {sorted(unknown)[0]!r}: {', '.join(names)}")
     name = catalog.gpu(gpu).name
     rent = rent_of(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
-    job = Job(shape_of(model), seq, global_batch, dtype, optimizer)
+    job = Job(shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=0.01 if lora else 1.0)
     found = best(job, Wanted(name, gpus_per_node, network, rent), gpus, Limits(**values), objective, calibration)
     return ranked(found, top, rent)
