@@ -1,6 +1,7 @@
 """The command line as a user meets it: what is passed on, what is refused, and with which words."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_screens_need_a_terminal_and_say_so(tmp_path) -> None:
 )
 def test_the_exit_code_is_the_commands(code, exit_code, tmp_path) -> None:
     assert gputop("run", sys.executable, "-c", code, tmp_path=tmp_path).returncode == exit_code
+
+
+def test_a_quit_from_the_keyboard_ends_the_command_too(tmp_path) -> None:
+    code = "import time; print('up', flush=True); time.sleep(30)"
+    command = [*GPUTOP, "run", "--headless", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(tmp_path), text=True) as front:
+        assert front.stdout is not None
+        assert front.stdout.readline() == "up\n"
+        front.send_signal(signal.SIGQUIT)
+        assert front.wait(15) == 128 + signal.SIGQUIT
 
 
 def test_streams_stay_apart_and_in_order(tmp_path) -> None:
