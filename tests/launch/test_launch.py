@@ -195,6 +195,6 @@ def test_yaml_is_read_as_it_was_meant():
 def test_long_commands_fold_between_flags():
     words = ["torchrun", *(word for i in range(12) for word in (f"--flag-{i}", "value")), "$MASTER_ADDR:29500"]
     text = folded(words, width=40)
-    assert '"$MASTER_ADDR:29500"' in text and all(len(line) <= 60 for line in text.splitlines())
+    assert '"$MASTER_ADDR:29500"' in text and all(len(line) <= 40 for line in text.splitlines())
     assert all(line.strip().startswith("--") for line in text.splitlines()[1:])
     assert text.replace(" \\\n ", "").split() == quoted(words).split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _VARIABLE = re.compile(r"\$\{?[A-Z_]+\}?(:\d+)?")
 
@@ -20,12 +20,26 @@ def quoted(words: Sequence[str]) -> str:
 
 
 def folded(words: Sequence[str], indent: str = "  ", width: int = 100) -> str:
-    """The same on several lines that end in a backslash; a flag stays beside its value."""
+    """The same on lines of at most ``width`` columns (where a word is no longer) that end in a backslash; a flag stays
+    beside its value."""
     lines, line = [], ""
-    for word in map(quote, words):
-        joined = f"{line} {word}".strip()
-        if len(joined) > width and word.startswith("-"):
+    for pair in _pairs(words):
+        joined = f"{line} {pair}".strip()
+        if line and len(joined) + len(indent) + 2 > width:
             lines.append(line)
-            joined = word
+            joined = pair
         line = joined
     return f" \\\n{indent}".join([*lines, line])
+
+
+def _pairs(words: Sequence[str]) -> Iterator[str]:
+    """Flags with the word behind them, other words alone."""
+    flag = ""
+    for word in map(quote, words):
+        if word.startswith("-"):
+            yield from [flag] if flag else []
+            flag = word
+        else:
+            yield f"{flag} {word}".strip()
+            flag = ""
+    yield from [flag] if flag else []

@@ -25,6 +25,8 @@ from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
 REMEMBERED = 24
 """Answers that are kept, so that a key back and forth does not plan again."""
+FRAME = 8
+"""Columns that a dialog's frame, padding and scrollbar take."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
 
 
@@ -440,7 +442,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.notify(str(error), severity="warning")
             return
         files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
-        body = folded(found.command, width=90) + files
+        body = folded(found.command, width=min(self.size.width * 96 // 100, 100) - FRAME) + files
         notes = "".join(f"\n- {note}" for note in found.notes)
         self.app.push_screen(TextDialog(launcher, Content(body + ("\n" + notes if notes else "")), body))
 
