@@ -40,6 +40,10 @@ back its cache where it must.
 The formulas come from papers and traces. What was read off these measurements are the shares of `formula/reserved.py`,
 Megatron-LM's workspaces and the FSDP1 rule of `formula/habits.py`, with all rows in sight; the two halves by a hash
 show that no half was favoured, not that the other was unseen.
+
+`python bench/vram_grid.py` takes real steps of 39 configurations on the GPU it finds and keeps what was allocated and
+reserved beside what each tier says, with the GPU, its driver and the versions. No GPU was at hand when this page was
+made, so there are no such figures yet; every error below is against measurements that others have published.
 """
 REASONS = {
     "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time "
