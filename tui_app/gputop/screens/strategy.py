@@ -432,48 +432,18 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     def _launch(self, launcher: str) -> None:
         from textual.content import Content
 
+        from gputop.feed.launching import launch_text
         from gputop.screens.dialog import TextDialog
-        from gputop_analysis.launch.emit import emit
-        from gputop_analysis.launch.shell import folded
 
+        chosen = self.table.chosen
+        if chosen is None:
+            return
         try:
-            found = emit(self._strategy(), launcher)
+            body, notes = launch_text(self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME)
         except ValueError as error:
             self.notify(str(error), severity="warning")
-            return
-        files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
-        body = folded(found.command, width=min(self.size.width * 96 // 100, 100) - FRAME) + files
-        notes = "".join(f"\n- {note}" for note in found.notes)
-        self.app.push_screen(TextDialog(launcher, Content(body + ("\n" + notes if notes else "")), body))
-
-    def _strategy(self):
-        from gputop_analysis.launch.strategy import Strategy
-        from gputop_analysis.planner.hardware import cluster
-        from gputop_analysis.planner.layout import RECOMPUTE
-
-        chosen, ask = self.table.chosen, self.ask
-        assert chosen is not None
-        x = chosen.layout
-        per_node = min(cluster(ask.gpu, ask.gpus).gpus_per_node, ask.gpus)
-        return Strategy(
-            nodes=max(1, ask.gpus // per_node),
-            gpus_per_node=per_node,
-            dp=int(x["dp"]),
-            tp=int(x["tp"]),
-            pp=int(x["pp"]),
-            vpp=int(x["vpp"]),
-            cp=int(x["cp"]),
-            ep=int(x["ep"]),
-            zero=int(x["zero"]),
-            replicas=int(x["replicas"]),
-            micro_batch=int(x["micro_batch"]),
-            sequence_parallel=bool(x["sequence_parallel"]),
-            recompute=RECOMPUTE[int(x["recompute"])],
-            global_batch=ask.global_batch,
-            seq=ask.seq,
-            dtype=ask.dtype,
-            model=ask.model,
-        )
+        else:
+            self.app.push_screen(TextDialog(launcher, Content(body + notes), body))
 
 
 class _Reads:

@@ -1,0 +1,54 @@
+"""A line of the strategy table as what to type and what to save first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop.feed.planning import Ask
+    from gputop_analysis.launch.strategy import Strategy
+    from gputop_analysis.planner.choices import Choice
+
+
+def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[str, str]:
+    """Command and files, and below them what to know.
+
+    Raises:
+        ValueError: the launcher cannot express the split; the message says which can.
+    """
+    from gputop_analysis.launch.emit import emit
+    from gputop_analysis.launch.shell import folded
+
+    found = emit(strategy_of(ask, chosen), launcher)
+    files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
+    notes = "".join(f"\n- {note}" for note in found.notes)
+    return folded(found.command, width=width) + files, "\n" + notes if notes else ""
+
+
+def strategy_of(ask: Ask, chosen: Choice) -> Strategy:
+    """The split with what is trained, as the launchers take it."""
+    from gputop_analysis.launch.strategy import Strategy
+    from gputop_analysis.planner.hardware import cluster
+    from gputop_analysis.planner.layout import RECOMPUTE
+
+    x = chosen.layout
+    per_node = min(cluster(ask.gpu, ask.gpus).gpus_per_node, ask.gpus)
+    return Strategy(
+        nodes=max(1, ask.gpus // per_node),
+        gpus_per_node=per_node,
+        dp=int(x["dp"]),
+        tp=int(x["tp"]),
+        pp=int(x["pp"]),
+        vpp=int(x["vpp"]),
+        cp=int(x["cp"]),
+        ep=int(x["ep"]),
+        zero=int(x["zero"]),
+        replicas=int(x["replicas"]),
+        micro_batch=int(x["micro_batch"]),
+        sequence_parallel=bool(x["sequence_parallel"]),
+        recompute=RECOMPUTE[int(x["recompute"])],
+        global_batch=ask.global_batch,
+        seq=ask.seq,
+        dtype=ask.dtype,
+        model=ask.model,
+    )
