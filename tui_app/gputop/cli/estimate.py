@@ -127,7 +127,7 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
 
     found = setup_of(RunView(open_record(name)), instead=named)
     if found is None and named is None:
-        raise CliError(f"run {name} does not tell its model's configuration: name it with --model, or trace the script")
+        raise CliError(f"run {name} does not tell its model's configuration: give --model, or trace the script")
     return found
 
 
