@@ -62,6 +62,14 @@ def test_what_a_framework_keeps_of_its_gradients():
         assert answer.allocated_gib * 2**30 == pytest.approx(expected, rel=0.07), framework
 
 
+@pytest.mark.parametrize(
+    ("notes", "copies"), [("", 1), ("HSDP", 4), ("HYBRID_SHARD", 4), ("dp_replicate=2", 2), ("dp_replicate: 5", 1)]
+)
+def test_copies_of_hsdp_are_read(notes, copies):
+    row = {**ROW, "gpus": "32", "dp": "32", "framework": "torchtitan FSDP2", "notes": notes, "micro_batch": "4"}
+    assert read(row).layouts.replicas.tolist() == [copies]
+
+
 @given(st.integers(1, 128), st.sampled_from([1, 2, 4, 8, 16]), st.floats(0, 8))
 def test_balanced_stages_give_the_first_the_most(layers, pp, head):
     first, last = (float(one) for one in balanced_ends(layers, np.array(pp), head))

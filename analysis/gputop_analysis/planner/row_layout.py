@@ -38,7 +38,8 @@ def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
         ):
             yield {
                 "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": _int(row, "ep") or 1, "micro_batch": micro,
-                "zero": _zero(row), "recompute": recompute, "sequence_parallel": sp and tp > 1,
+                "zero": _zero(row), "replicas": _replicas(row, cluster, dp), "recompute": recompute,
+                "sequence_parallel": sp and tp > 1,
             }  # fmt: skip
 
 
@@ -67,9 +68,19 @@ def _zero(row: Row) -> int:
     if stage := re.search(r"[0-3]", row.get("zero") or ""):
         return int(stage[0])
     framework = (row.get("framework") or "").lower()
-    if "fsdp" in framework:
+    if any(name in framework for name in ("fsdp", "hsdp", "titan")):
         return 3
     return 1 if "nemo" in framework or "core" in framework else 0
+
+
+def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
+    """Copies of HSDP: as the row counts them, else one a node, which is what PyTorch takes without a mesh."""
+    text = f"{row.get('framework', '')} {row.get('notes', '')} {row.get('zero', '')}".lower()
+    told = re.search(r"dp_replicate\D{1,10}(\d+)", text)
+    if not told and not re.search(r"hsdp|hybrid[ _-]?shard", text):
+        return 1
+    copies = int(told[1]) if told else cluster.gpus // cluster.gpus_per_node
+    return copies if _zero(row) == 3 and copies and ranks % copies == 0 and ranks > copies else 1
 
 
 def _int(row: Row, key: str) -> int:
