@@ -70,6 +70,14 @@ def test_copies_of_hsdp_are_read(notes, copies):
     assert read(row).layouts.replicas.tolist() == [copies]
 
 
+def test_what_plain_pytorch_fuses_is_read():
+    row = {**ROW, "gpu_model": "H100", "dtype": "bf16", "act_ckpt": "selective", "framework": "torchtitan FSDP"}
+    eager, compiled, tuned = answers([read({**row, **more}) for more in (
+        {}, {"notes": "torch.compile"}, {"framework": "Megatron-Core", "zero": "3"},
+    )])  # fmt: skip
+    assert eager.seconds > compiled.seconds > tuned.seconds
+
+
 @given(st.integers(1, 128), st.sampled_from([1, 2, 4, 8, 16]), st.floats(0, 8))
 def test_balanced_stages_give_the_first_the_most(layers, pp, head):
     first, last = (float(one) for one in balanced_ends(layers, np.array(pp), head))

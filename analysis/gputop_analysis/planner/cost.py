@@ -160,7 +160,8 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
-    again = np.where(full, piece.forward, np.where(selective, piece.attention_core, 0.0))
+    part = 0.5 * (piece.forward - piece.attention_core) if job.habits.recomputes_products else piece.attention_core
+    again = np.where(full, piece.forward, np.where(selective, part, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
     held_up = job.habits.pipelined_tensor_ms / 1e3 * np.where((layouts.pp > 1) & (layouts.tp > 1), layouts.tp, 0)
     host_forward = np.maximum(piece.host_forward, held_up / 3)

@@ -36,6 +36,9 @@ class Habits:
     fused_accumulation: bool = True
     """A weight's gradient is added to the held one in the product's epilogue, as Megatron-LM does."""
     fused_loss: bool = False
+    recomputes_products: bool = False
+    """Selective recomputation repeats every second product and what is elementwise (torchtitan's policy by operation),
+    not the attention core."""
 
 
 @dataclass(frozen=True, slots=True)

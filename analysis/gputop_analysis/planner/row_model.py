@@ -48,7 +48,8 @@ def shape_of(row: Row) -> ModelShape:
 
 def habits_of(row: Row, dtype: str) -> Habits:
     """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash attention and reduced
-    gradients after the backward; nanotron balances stages and fuses little; FSDP and Megatron-Core overlap.
+    gradients after the backward; nanotron balances stages and fuses little; FSDP and Megatron-Core overlap; plain
+    PyTorch (torchtitan, FSDP) fuses what torch.compile does.
 
     With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank, whatever the model (1B to
     80B), the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale Playbook's sweep; why is not known.
@@ -72,11 +73,15 @@ def habits_of(row: Row, dtype: str) -> Habits:
         )  # fmt: skip
     if "foundry" in framework or "composer" in framework:
         return Habits(attention="flash-1", fused_elementwise=False, fused_accumulation=False)
+    plain = any(name in framework for name in ("titan", "fsdp", "hsdp"))
     return Habits(
         attention="flash-3" if megatron or "nemo" in framework else "flash",
         overlap_gradients="overlaps disabled" not in notes,
+        fused_elementwise=not plain or "compile" in notes,
+        fused_accumulation=not plain,
+        recomputes_products="titan" in framework,
         overlap_expert_parallel="dualpipe" in f"{framework} {notes}",
-        overlap_tensor_parallel="nemo" in framework or "tp-comm-overlap on" in notes,
+        overlap_tensor_parallel="nemo" in framework or bool(re.search(r"tp-comm-overlap on|async[ -]?tp", notes)),
         fused_loss=fused_loss,
     )
 
