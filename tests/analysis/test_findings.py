@@ -316,6 +316,16 @@ def test_nan_loss_with_step_rank_and_lr(tmp_path):
     assert "lr 0.0003" in nan.evidence
 
 
+def test_a_nan_inside_a_folded_record_is_one_step_that_passed(tmp_path):
+    build = healthy(tmp_path, ranks=1, steps=50)
+    for _ in range(3):
+        build.step(forward=0.5, n_steps=17, flags=wire.F_NONFINITE, loss=0.5)
+    build.event("nonfinite", rank=0, step=53, value="nan")
+    nan = found(build)["NU01"]
+    assert nan.title.endswith("finite again since")
+    assert "about 3 steps" in nan.evidence
+
+
 def test_loss_spike_and_its_step(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

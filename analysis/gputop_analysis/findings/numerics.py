@@ -43,20 +43,22 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     step, rank, value = first
     series = view.per_rank[rank]
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
-    recovered = bool(len(series.rows)) and np.isfinite(series.rows["loss"][-1]) and not bad[-1]
+    finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
+    recovered = bool(len(finite)) and bool(finite[-1])
     row = _row_of(series.rows, step)
     known = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
     known += [f"loss scale {row['loss_scale']:.4g}"] if row is not None and np.isfinite(row["loss_scale"]) else []
     known += _last_good(series.rows, step)
     others = sorted(one[1] for r in view.ranks if r != rank and (one := _first_nonfinite(view, r)))
-    counted = int(series.n_steps[bad].sum())
+    counted = int(np.where(finite, 1, series.n_steps)[bad].sum())
+    about = "about " if series.n_steps[bad].max(initial=1) > 1 else ""
     return spec.make(
         "high" if recovered else "critical",
         f"loss is {value} at step {step} on rank {rank}"
         + (", finite again since" if recovered else " and stays so" if counted > 1 else ""),
         f"first at step {step} on rank {rank}"
         + (f" ({', '.join(known)})" if known else "")
-        + f"; {counted:,} steps seen with a loss that is no number"
+        + f"; {about}{counted:,} steps seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
         "look at the batch of that step; then a lower learning rate or a longer warm-up, gradient clipping "
         "(torch.nn.utils.clip_grad_norm_), bf16 instead of "
