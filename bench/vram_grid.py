@@ -1,4 +1,4 @@
-"""Real steps of some forty configurations on the GPU here, against the three tiers. One JSON line.
+"""Real steps of 36 configurations on the GPU here, against the three tiers. One JSON line.
 
     python bench/vram_grid.py [--out FILE] [--device cuda|cpu] [--limit N] [--tiers formula,profile,trace]
 

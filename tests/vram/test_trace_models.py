@@ -248,3 +248,10 @@ def test_families_trace(traced: Trace, family: str) -> None:
     assert held.breakdown["weights"] >= 2 * log.meta["parameters"]
     assert sum(held.breakdown.values()) == held.allocated
     assert {"forward", "backward", "optimizer"} <= set(held.phases)
+
+
+def test_experts_that_an_older_version_quantised_are_left_to_the_formula() -> None:
+    setup = {"quantized": "nf4", "transformers": "4.48.1", "model": {"experts": 8}}
+    with pytest.raises(ValueError, match="quantised each expert by itself"):
+        models.refuse(setup)
+    assert models.refuse({**setup, "transformers": ""}) == models.refuse({**setup, "quantized": ""}) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from contextlib import nullcontext
+from importlib import metadata
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
@@ -39,6 +40,8 @@ from .tracker import LOSS_PHASES, Tracker
 SHALLOW = 4
 """Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
 _LOW = (torch.float16, torch.bfloat16)
+_WHOLE_EXPERTS = (5, 0)
+"""The version of transformers from which on the experts of a layer are one tensor."""
 
 
 class Job:
@@ -207,6 +210,11 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
             "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients added straight into "
             "fp32 buffers. Those of transformers would come out too high: use the formula tier"
         )
+    if setup.get("quantized") and setup["model"].get("experts") and _had_single_experts(setup):
+        raise ValueError(
+            "transformers %s quantised each expert by itself; the one here keeps all experts of a layer in one tensor, "
+            "which bitsandbytes leaves in 16 bits: use the formula tier" % setup["transformers"]
+        )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
     notes = []
@@ -215,6 +223,12 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
     if setup.get("dtype") == "fp8":
         notes.append("fp8 products are traced in bf16: their scaled copies are not counted")
     return notes
+
+
+def _had_single_experts(setup: Dict[str, Any]) -> bool:
+    """Whether the run's transformers had a module for each expert, and the one here has not."""
+    asked = losses.version(setup.get("transformers") or "")
+    return bool(asked) and asked < _WHOLE_EXPERTS <= losses.version(metadata.version("transformers"))
 
 
 def attention_of(setup: Dict[str, Any]) -> str:
