@@ -23,8 +23,8 @@ from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
-REMEMBERED = 24
-"""Answers that are kept, so that a key back and forth does not plan again."""
+REMEMBERED = 8
+"""Answers that are kept, of about 0.6 MB each, so that a key back and forth does not plan again."""
 FRAME = 8
 """Columns that a dialog's frame, padding and scrollbar take."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
