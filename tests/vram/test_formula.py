@@ -212,3 +212,9 @@ def test_arrays_give_what_single_setups_give(setup: Setup, rows: list[tuple[int,
     found = peak_bytes(setup, micro_batch=micro_batch, tp=tp, dp=dp)
     single = [peak(setup.but(micro_batch=a, tp=b, dp=c)).allocated for a, b, c in rows]
     assert np.allclose(found, single, rtol=1e-9, atol=8)
+
+
+def test_quantised_experts_come_with_the_version_they_are_true_of() -> None:
+    setup = Setup(catalog.model("mixtral-8x7b"), lora=Lora(), quantized="nf4")
+    assert any("version 5" in note for note in peak(setup).notes)
+    assert not peak(setup.but(quantized="")).notes

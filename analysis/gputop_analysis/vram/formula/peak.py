@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
@@ -90,9 +91,19 @@ def _peak(setup: Setup) -> Peak:
         timeline=tuple(zip(MOMENTS, totals.values(), strict=True)),
         layers=tuple((f"layers.{index}", round(float(found.layer))) for index in range(round(float(d.layers)))),
         sources=SOURCES,
-        notes=(f"of pipeline stage {setup.parallel.pipeline_stage}",) if setup.parallel.pp > 1 else (),
+        notes=tuple(_notes(setup)),
         fragmentation=plenty - totals[worst],
     )
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    if setup.parallel.pp > 1:
+        yield f"of pipeline stage {setup.parallel.pipeline_stage}"
+    if setup.quantized and setup.model.experts:
+        yield (
+            f"experts are counted in {setup.quantized}: from version 5 on transformers keeps those of a layer in one "
+            "tensor, which bitsandbytes leaves in 16 bits; --tier trace tells what the version here does"
+        )
 
 
 def _highest(totals: dict[str, int]) -> dict[str, int]:
