@@ -8,7 +8,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody, on_device, run_queue, run_queue_share
+from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
@@ -107,16 +107,13 @@ def _least_on_cpu(found: Regression, more_ms: float) -> float:
 
 
 def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
-    """Milliseconds a step that the wait for a core grew by; all of that wait where it is not known from when."""
-    queue = run_queue(view, rank)
-    if queue is None:
+    """Milliseconds a step that waiting for a core grew by; in proportion to the step where it was not sampled before."""
+    ends = view.per_rank[rank].steady_ends_ns
+    after = run_queue_share(view, rank, found.since_ns, int(ends[-1]))
+    if after is None:
         return 0.0
-    first_ns = int(view.per_rank[rank].steady_ends_ns[0])
-    before = run_queue_share(view, rank, first_ns, found.since_ns)
-    after = run_queue_share(view, rank, found.since_ns)
-    if before is None or after is None:
-        return queue.value * found.after_ms
-    return max(0.0, after * found.after_ms - before * found.before_ms)
+    before = run_queue_share(view, rank, int(ends[0]), found.since_ns)
+    return max(0.0, after * found.after_ms - (after if before is None else before) * found.before_ms)
 
 
 def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proof:

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
-from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Input, Proof
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
@@ -178,15 +177,24 @@ def run_queue(view: RunView, rank: int) -> Queue | None:
     return view.known[key]
 
 
-def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int | None = None) -> float | None:
-    """Share of a stretch of time that the training thread waited for a core; None for fewer than three samples."""
+_SHORTEST_NS = 300_000_000
+"""Processes are sampled twice a second."""
+
+
+def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int) -> float | None:
+    """Share of a stretch of time that the training thread waited for a core, from the samples around its ends.
+
+    None where less than ``_SHORTEST_NS`` of it lies behind the first sample.
+    """
     rows = view.rank_processes.get(rank)
-    if rows is None:
+    if rows is None or not (known := rows["run_wait_ns_total"] >= 0).any():
         return None
-    inside = (rows["t_ns"] >= from_ns) & (rows["run_wait_ns_total"] >= 0)
-    rows = picked(rows, inside if until_ns is None else inside & (rows["t_ns"] < until_ns))
-    share = run_wait_share(rows) if len(rows) >= 3 else float("nan")
-    return share if share == share else None
+    sampled_ns, waited_ns = rows["t_ns"][known], rows["run_wait_ns_total"][known]
+    from_ns = max(from_ns, int(sampled_ns[0]))
+    if until_ns - from_ns < _SHORTEST_NS:
+        return None
+    begin, end = np.interp((from_ns, until_ns), sampled_ns, waited_ns)
+    return float(np.clip((end - begin) / (until_ns - from_ns), 0.0, 1.0))
 
 
 def without_queueing(view: RunView, rank: int, ms: float) -> float:
