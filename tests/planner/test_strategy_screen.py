@@ -1,5 +1,6 @@
 """The strategy screen as a user drives it, alone and above a run, and its form as data."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -208,6 +209,26 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
         app.screen._change(app.screen.ask.given("model", model("llama-3-70b")))
         await settle(app, pilot)
         assert "is not known" not in screen_text(app)
+
+
+async def test_the_table_and_a_launch_can_be_saved(ask, tmp_path):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(app, pilot)
+        for kind in "cjs":
+            await press(app, pilot, "e", kind)
+        await press(app, pilot, "l", "3", "s", "escape")
+        await press(app, pilot, "l", "3", "s")
+        strategies = app.screen_stack[0].table.planned.choices
+    (table_file,) = tmp_path.glob("gputop-plan-llama-3-8b.csv")
+    rows = list(csv.DictReader(table_file.open()))
+    assert len(rows) == len(strategies) and float(rows[0]["step_time_s"]) == strategies[0].step_s
+    said = json.loads((tmp_path / "gputop-plan-llama-3-8b.json").read_text())
+    assert said["gpus"] == 8 and said["strategies"][1]["strategy"] == strategies[1].name
+    assert "<svg" in (tmp_path / "gputop-plan-llama-3-8b.svg").read_text()
+    for folder in ("gputop-deepspeed", "gputop-deepspeed-2"):
+        assert (tmp_path / folder / "launch.sh").read_text().startswith("#!/bin/sh")
+        assert json.loads((tmp_path / folder / "ds_config.json").read_text())["train_batch_size"] == 64
 
 
 def test_a_run_is_the_base_line():

@@ -110,6 +110,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_pane", "tab,shift+tab", "tab", "table", "To the table, and back.", group="Plan", screen="strategy"),
     Action("mark", "space", "space", "mark", "Mark up to four to compare them.", group="Plan", screen="strategy"),
     Action("launch", "l", "l", "launch", "The command and files of this split.", group="Plan", screen="strategy"),
+    Action("save", "e", "e", "export", "The table as CSV or JSON, the screen as SVG.", group="Plan", screen="strategy"),
     Action("pareto", "p", "p", "pareto", "Step time against memory as a plot.", group="Plan", screen="strategy"),
     Action("what_if_this", "u", "u", "what if", "What each change would win.", group="Plan", screen="strategy"),
     Action("workload", "w", "w", "workload", "Preset settings, servers and PPO.", group="Plan", screen="strategy"),

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.choices import Choice
 
 
-def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[str, str]:
-    """Command and files, and below them what to know.
+COMMAND = "launch.sh"
+"""The file that a command is saved as."""
+
+
+def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[str, str, dict[str, str]]:
+    """Command and files, below them what to know, and what there is to save by file name.
 
     Raises:
         ValueError: the launcher cannot express the split; the message says which can.
@@ -22,7 +26,8 @@ def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[st
     found = emit(strategy_of(ask, chosen), launcher)
     files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
     notes = "".join(f"\n- {note}" for note in found.notes)
-    return folded(found.command, width=width) + files, "\n" + notes if notes else ""
+    shell = f"#!/bin/sh\nset -eu\n{folded(found.command)}\n"
+    return folded(found.command, width=width) + files, "\n" + notes if notes else "", {COMMAND: shell, **found.files}
 
 
 def strategy_of(ask: Ask, chosen: Choice) -> Strategy:

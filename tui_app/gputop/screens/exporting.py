@@ -29,6 +29,15 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
         else {"md": seen.markdown, "json": seen.json_text, "csv": seen.csv_text}[kind](snapshot)
     )
     stem = f"gputop-{snapshot.run_dir.name or 'run'}-step{snapshot.summary.steps}"
+    return write_new(folder, stem, kind, text)
+
+
+def write_new(folder: Path, stem: str, kind: str, text: str) -> Path:
+    """Write a file of that name, or of the name with a number where it is there already, and return its path.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     for attempt in range(1, 1000):
         path = folder / (f"{stem}.{kind}" if attempt == 1 else f"{stem}-{attempt}.{kind}")
         try:
@@ -37,4 +46,4 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
         except FileExistsError:
             continue
         return path
-    raise FileExistsError(17, "a thousand exports of this step are here already", str(folder))
+    raise FileExistsError(17, "a thousand files of this name are here already", str(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -348,6 +349,33 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             base_s = self._base.step_s if self._base else 0.0
             self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
 
+    def action_save(self) -> None:
+        from gputop.screens.dialog import Choice, ChoiceDialog
+
+        if self.table.planned is None or not self.table.planned.choices:
+            return
+        choices = [
+            Choice("c", "CSV", "every strategy of the table", "csv"),
+            Choice("j", "JSON", "the same with the question", "json"),
+            Choice("s", "SVG", "a picture of the screen", "svg"),
+        ]
+        self.app.push_screen(ChoiceDialog("Export", "Write into this folder as", choices), self._save)
+
+    def _save(self, kind: str | None) -> None:
+        from gputop.feed.plan_export import exported
+        from gputop.screens.exporting import write_new
+
+        planned = self.table.planned
+        if kind is None or planned is None:
+            return
+        text = self.app.export_screenshot(title="gputop plan") if kind == "svg" else exported(planned, kind)
+        try:
+            path = write_new(Path.cwd(), f"gputop-plan-{planned.ask.model.name.rpartition('/')[2]}", kind, text)
+        except OSError as error:
+            self.notify(f"cannot write here: {error.strerror}", severity="error")
+        else:
+            self.notify(str(path), title="written")
+
     def action_what_if_this(self) -> None:
         """Of the run as it is while the form has the focus and nothing was changed, else of the split at the cursor."""
         if self._base is not None and not self._on_table and self.ask == self._base.ask:
@@ -430,20 +458,18 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self.app.push_screen(ChoiceDialog("Launch command", self.table.chosen.name, choices), take)
 
     def _launch(self, launcher: str) -> None:
-        from textual.content import Content
-
         from gputop.feed.launching import launch_text
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.launching import LaunchDialog
 
         chosen = self.table.chosen
         if chosen is None:
             return
         try:
-            body, notes = launch_text(self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME)
+            found = launch_text(self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME)
         except ValueError as error:
             self.notify(str(error), severity="warning")
         else:
-            self.app.push_screen(TextDialog(launcher, Content(body + notes), body))
+            self.app.push_screen(LaunchDialog(launcher, *found))
 
 
 class _Reads:
