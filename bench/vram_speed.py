@@ -4,7 +4,8 @@
 
 In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall and CPU
 time of ``gputop estimate``, levers and largest micro-batch included, with compiled modules as an installed package has
-them; beside it the CPU time of a Python that imports NumPy and does nothing. The trace: wall time and resident memory.
+them. Half of the levers are estimated by a second process, so that its wall time needs a second free core. The trace:
+wall time and resident memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from statistics import median
 ROUNDS = 15
 COMMANDS = 5
 MODEL = "llama-3.1-8b"
+DEEP = "llama-3-70b"
 ESTIMATE = ("-m", "gputop", "estimate", "--model", MODEL, "--seq", "4096", "--json")
 
 
@@ -36,7 +38,7 @@ def main() -> None:
         if found[f"{tier}_warm_ms"] is not None:
             line = (*ESTIMATE, "--tier", tier)
             found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line)[0], _cpu_s(line)
-    found["import_numpy_cpu_s"] = _cpu_s(("-c", "import numpy"))
+    found["profile_80_layers_warm_ms"] = _warm("profile", DEEP)
     if "--no-trace" not in sys.argv:
         found["trace_s"], found["trace_peak_rss_mb"] = (
             round(one, 1) for one in _command((*ESTIMATE, "--tier", "trace"), rounds=1)
@@ -45,13 +47,13 @@ def main() -> None:
     print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
 
 
-def _warm(tier: str) -> float | None:
+def _warm(tier: str, model: str = MODEL) -> float | None:
     """The median over sequence lengths, ms; None where the tier does not cover the model."""
     from gputop_analysis import catalog
     from gputop_analysis.vram.setup import Setup
     from gputop_analysis.vram.tiers import NotCoveredError, estimate
 
-    setup = Setup(catalog.model(MODEL), micro_batch=2)
+    setup = Setup(catalog.model(model), micro_batch=2)
     took = []
     try:
         estimate(setup.but(seq=512), tier, advice=False)
