@@ -1,7 +1,8 @@
 """How long until the first frame, and until the first live numbers of a real training. One JSON line.
 
-Both from the start of the process: to its first panel on the terminal, and to the first rate of steps. The training's
-own start (importing torch up to its first step, without gputop) stands beside the latter.
+Both from the start of the process: to its first panel on the terminal, and to the first rate of steps. Beside the former
+stands what a Textual application of one label takes, beside the latter the training's own start (importing torch up to
+its first step, without gputop).
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ for i in range({steps}):
             parameter.grad = None
     time.sleep(0.01)
 """  # no torch.optim: making an optimizer imports torch._dynamo, and the first step would come after 2 s
+LABEL = """
+import gc
+gc.disable()
+from textual.app import App
+from textual.widgets import Static
+class Label(App):
+    def compose(self): yield Static({text!r})
+Label().run()
+"""  # what Textual itself takes for its least application
 
 
 def _bare_python_s() -> float:
@@ -54,15 +64,17 @@ def _first_frame_s(command: list[str], marker: bytes = MARKER) -> float:
 
 
 def main() -> None:
-    """Interleave opening a record, starting a run and a bare interpreter; print the medians."""
+    """Interleave opening a record, starting a run, a label and a bare interpreter; print the medians."""
     from tui_support import write_run
 
     gputop = [sys.executable, "-c", "import sys; from gputop.cli import main; sys.exit(main())"]
     with tempfile.TemporaryDirectory() as folder:
         record = write_run(Path(folder) / "run", ranks=4, steps=500)
-        rows: dict[str, list[float]] = {"open": [], "run": [], "python": [], "numbers": [], "first_step": []}
+        names = ("open", "run", "python", "label", "numbers", "first_step")
+        rows: dict[str, list[float]] = {name: [] for name in names}
         for attempt in range(ROUNDS):
             rows["python"].append(_bare_python_s())
+            rows["label"].append(_first_frame_s([sys.executable, "-c", LABEL.format(text=MARKER.decode())]))
             rows["open"].append(_first_frame_s([*gputop, "open", str(record)]))
             target = str(Path(folder) / f"live{attempt}")
             rows["run"].append(_first_frame_s([*gputop, "run", "--run-dir", target, "sleep", "2"]))
