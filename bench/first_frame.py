@@ -1,8 +1,8 @@
 """How long until the first frame, and until the first live numbers of a real training. One JSON line.
 
-Both from the start of the process: to its first panel on the terminal, and to the first rate of steps. Beside the former
-stands what a Textual application of one label takes, beside the latter the training's own start (importing torch up to
-its first step, without gputop).
+Both from the start of the process: to its first panel on the terminal, and to the first rate of steps. Beside the
+former stands what a Textual application of one label takes, beside the latter the training's own start (importing torch
+up to its first step, without gputop).
 """
 
 from __future__ import annotations
