@@ -44,9 +44,11 @@ def configurations(job: Job, cluster: Cluster, limits: Limits | None = None) -> 
 
 def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
     """Where nothing keeps the rules: those that the nearest configuration breaks, in words."""
-    found = _with_world(_grid(job, cluster, limits or Limits()), cluster.gpus)
+    limits = limits or Limits()
+    found = _with_world(_grid(job, cluster, limits), cluster.gpus)
     if not len(found):
-        return "tp x pp x cp has to divide the number of GPUs"
+        copies = limits.replicas and 3 not in limits.zero
+        return "copies (HSDP) need ZeRO-3" if copies else "tp x pp x cp has to divide the number of GPUs"
     kept = np.stack([np.broadcast_to(rule.holds(job, found, cluster.gpus), found.tp.shape) for rule in RULES])
     nearest = int(np.argmax(kept.sum(axis=0)))
     return "; ".join(rule.reason for rule, holds in zip(RULES, kept[:, nearest], strict=True) if not holds)
