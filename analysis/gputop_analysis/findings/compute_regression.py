@@ -107,7 +107,7 @@ def _least_on_cpu(found: Regression, more_ms: float) -> float:
 
 
 def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
-    """Milliseconds a step that waiting for a core grew by; in proportion to the step where it was not sampled before."""
+    """Milliseconds a step that waiting for a core grew by; in proportion to the step where not sampled before."""
     ends = view.per_rank[rank].steady_ends_ns
     after = run_queue_share(view, rank, found.since_ns, int(ends[-1]))
     if after is None:
