@@ -81,6 +81,7 @@ class Lane:
         "iterator_id",
         "marks",
         "most",
+        "nested",
         "note",
         "now",
         "optimizer_id",
@@ -124,6 +125,7 @@ class Lane:
         self.thin_from = 500  # not before this step
         self.vary = False  # batches differ in size, so that each leaves its shape
         self.thin_id = 0  # id of the iterator whose fetches only leave their times; 0: none
+        self.nested = False  # a backward was seen inside another one: counted, they could not be told apart
         self.backwards = 0  # that thin steps had seen when the present stretch of steps began
         self.version = 0  # of a trained parameter when the present stretch of steps began
         self.delta = 0  # by so much an update raises it; 0: not known

@@ -37,7 +37,7 @@ LOSS_EVERY = 16  # of a stretch of thin steps the first leaves its loss, and eac
 BULK_NS = 250_000_000  # so long at most thin steps wait to be booked
 CALM_STEPS = 500  # plain steps before the first thin one
 CALM_TIMES = 4
-LOOK_STEPS, MAX_LOOKED, LOOKED_SHARE = 100, 1000, 32
+LOOK_STEPS, MAX_LOOKED, LOOKED_SHARE = 100, 500, 32
 UNKNOWN_SHARE, UNKNOWN_NS = 50, 500_000_000  # so much excess of at least so much time is left alone
 EXCESS_TIMES, EXCESS_NS = 2, 100_000  # a step sticks out that took so many times the usual and so much more
 KNOWN_STRETCHES, KNOWN_SIZES = 9, 20
@@ -80,6 +80,7 @@ def begin(now_ns):
         L.delta > 0
         and S.step >= L.thin_from
         and not S.compile_seen
+        and not L.nested
         and bool(T.lengths)
         and _median(T.lengths) < SHORT_NS
     )
@@ -147,7 +148,7 @@ def look(step, excess_ns):
 
     Looks that find nothing have a limit, since a virtual machine that loses its core looks like a thread that computes.
     """
-    wanted = max(LOOK_STEPS, (step - T.last_excess) * 5 // 4)
+    wanted = max(LOOK_STEPS, (step - T.last_excess) * 5 // 4) if T.last_excess else LOOK_STEPS
     T.last_excess = step
     T.unknown_ns += excess_ns
     if T.unknown_ns * UNKNOWN_SHARE < max(UNKNOWN_NS, S.last_ns - T.unknown_since):
@@ -178,6 +179,7 @@ def book(times, noted, span, paused_ns, is_last, updates, more):
     than steps, those that had none are micro-batches of the last one.
     """
     n = len(times) // STRIDE
+    totals[MICRO_BATCHES] += more
     if not n:
         return
     batches, losses = noted.take(n if L.vary else 0, (n + LOSS_EVERY - 1) // LOSS_EVERY)
@@ -188,7 +190,6 @@ def book(times, noted, span, paused_ns, is_last, updates, more):
     totals[DATA] += sum(fetched) - sum(times[: STRIDE * n : STRIDE])
     _divide(list(map(sub, ends, fetched)), span, paused_ns)
     lane.count_steps(n, batches)
-    totals[MICRO_BATCHES] += more
     S.last_ns = ends[-1]
     updates = max(0, min(n, updates))
     totals[OPTIMIZER_STEPS] -= n - updates
@@ -322,4 +323,4 @@ def _version():
 def reset():
     """In a forked child."""
     T.__init__()
-    L.thin_from, L.delta, L.sampling = CALM_STEPS, 0, False
+    L.thin_from, L.delta, L.sampling, L.nested = CALM_STEPS, 0, False, False

@@ -74,7 +74,7 @@ def _timed_backward(original, counter):
                     cpu_marks.append(thread_time_ns())
             elif not _compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
                 if turn == 5:  # inside another backward
-                    pass
+                    L.nested = True
                 elif marks:
                     lane.leave()
                     token = before_backward(args, kwargs)
@@ -152,7 +152,7 @@ def _timed_backward(original, counter):
 
 
 def _in_thin_step(args):
-    """Whether the backward that begins is one to be counted. The first of eight steps leaves its loss."""
+    """Whether the backward that begins is one to be counted. The first of sixteen steps leaves its loss."""
     noted = len(marks)
     if noted % _STRIDE:
         return False
