@@ -47,7 +47,7 @@ made, so there are no such figures yet; every error below is against measurement
 """
 REASONS = {
     "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time "
-    "computed the loss in 16 bits; LoRA and QLoRA under FSDP1, 8 to 24 % too low, where full runs under FSDP1 agree "
+    "computed the loss in 16 bits; LoRA and QLoRA under FSDP1, 8 to 32 % too low, where full runs under FSDP1 agree "
     "and the missing memory grows with the batch: not explained; a fused loss on quantised weights, 5 % too low. "
     "On a full GPU the driver's view lies anywhere between what is needed and what is "
     "there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the "

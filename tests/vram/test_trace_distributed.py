@@ -13,7 +13,6 @@ from vram_log import storages
 
 from gputop_analysis.vram import deepen, eventlog, replay
 from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
-from gputop_analysis.vram.timeline import live
 
 pytest.importorskip("transformers")
 PROBES = Path(__file__).parents[2] / "probes"
@@ -69,7 +68,7 @@ def logs(tmp_path_factory):
 def held(log, category):
     """Bytes of the storages of a category that are never freed."""
     index = log.strings.index(category)
-    return sum(log.bytes[one] for one in live(log.events) if log.category[one] == index)
+    return sum(log.bytes[one] for one in log.live(len(log.events)) if log.category[one] == index)
 
 
 def test_ddp_holds_all_and_buckets_of_the_same_size(logs):

@@ -11,7 +11,6 @@ import pytest
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.eventlog import EventLog, parse
 from gputop_analysis.vram.replay import peak
-from gputop_analysis.vram.timeline import live as alive_after
 
 pytest.importorskip("transformers")
 models = pytest.importorskip("gputop_agent.trace.models")
@@ -54,7 +53,7 @@ def live(log: EventLog, phase: str, step: int = 1) -> Counter[str]:
     """Bytes by category when a phase of a step begins."""
     position = next(at for at, name, number in log.marks if (name, number) == (phase, step))
     found: Counter[str] = Counter()
-    for index in alive_after(log.events[:position]):
+    for index in log.live(position):
         found[log.strings[log.category[index]]] += log.bytes[index]
     return found
 
@@ -86,7 +85,7 @@ def test_foreach_adamw_peaks_at_five_times_the_weights(traced: Trace) -> None:
 def test_checkpointing_keeps_the_input_of_each_layer_and_no_more(traced: Trace) -> None:
     log = traced(full=True, checkpointing="full")
     begins = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
-    alive = alive_after(log.events[:begins])
+    alive = log.live(begins)
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] >= 0]
     # A layer's output is the next one's input; the first one's is the embedding's, the last one's goes to the norm.
     assert sorted(log.bytes[i] for i in kept) == [2 * TOKENS * HIDDEN] * (LAYERS - 1)
@@ -204,7 +203,7 @@ def test_fused_kernels_keep_the_inputs_of_products_and_little_else(traced: Trace
     layer = 2 * TOKENS * (2 * HIDDEN + 2 * HIDDEN + (HIDDEN + 2 * HIDDEN // 2) + HIDDEN + 3 * FFN)
     rows = 4 * TOKENS * (2 + HEADS) + 24  # and the seed and offset of attention's dropout
     first = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
-    alive = alive_after(log.events[:first])
+    alive = log.live(first)
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] == 2]
     assert sum(log.bytes[i] for i in kept) == layer + rows
 

@@ -14,7 +14,6 @@ neighbours is found by the same number with the neighbour's index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
 
@@ -114,7 +113,7 @@ def _postponed(log: EventLog, sections: list[Section], owner: list[int]) -> tupl
             edge = lower.end - len(lone)
             events[lower.start : lower.end] = [event for event in own if not _frees_of_none(event, owner)] + lone
             moved[at : at + 2] = lower._replace(end=edge), first._replace(start=edge)
-    return replace(log, events=events), moved
+    return log.played(events), moved
 
 
 def _frees_of_none(event: int, owner: list[int]) -> bool:
@@ -168,7 +167,7 @@ class _Deep:
             raise ValueError("a layer frees what a far one made, so that a few cannot stand for all: trace all of them")
         marks = tuple((starts.get(at, len(self.events)), phase, step) for at, phase, step in self.log.marks)
         meta = {**self.log.meta, "layers": self.layers}
-        return replace(self.log, **self.columns, layer=self.layer, events=self.events, marks=marks, meta=meta)
+        return self.log.played(self.events, **self.columns, layer=self.layer, marks=marks, meta=meta)
 
     def own(self, section: Section, first_of_pair: bool) -> None:
         """A section that was traced, at its place."""

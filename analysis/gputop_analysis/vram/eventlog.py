@@ -18,10 +18,12 @@ import gzip
 import json
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import neg
 from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+REMEMBERED = 16
 DUMMY = (0, 0, 0, 0, 0, -1)
 """The columns of a storage that is none."""
 MANY = 3
@@ -45,6 +47,21 @@ class EventLog:
     marks: tuple[tuple[int, str, int], ...]
     strings: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
+    known: dict[int, set[int]] = field(default_factory=dict, compare=False, repr=False)
+    """What ``live`` was asked; logs of the same events with other sizes share it."""
+
+    def live(self, count: int) -> set[int]:
+        """The storages that are there after the first ``count`` events."""
+        if count not in self.known:
+            if len(self.known) >= REMEMBERED:
+                self.known.clear()
+            met = set(self.events[:count])
+            self.known[count] = met.difference(map(neg, met))
+        return self.known[count]
+
+    def played(self, events: list[int], **changes: Any) -> EventLog:
+        """The same with other events."""
+        return replace(self, events=events, known={}, **changes)
 
 
 def parse(document: dict[str, Any]) -> EventLog:
@@ -73,7 +90,7 @@ def ordered(log: EventLog) -> EventLog:
         if frees and len(found) >= MANY and len({log.layer[-event] for event in found}) >= MANY:
             found.sort(reverse=True)
         events += found
-    return replace(log, events=events)
+    return log.played(events)
 
 
 def load(path: Path) -> EventLog:

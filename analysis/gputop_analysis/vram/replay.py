@@ -16,7 +16,7 @@ from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.quick import Playback
-from gputop_analysis.vram.timeline import by_layer, by_phase, last_step, live
+from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -185,7 +185,7 @@ def operation(log: EventLog, at: int) -> str:
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
     held = [0] * len(log.strings)
-    for storage in live(played.events[: top + 1]):
+    for storage in log.live(top + 1):
         held[log.category[storage]] += played.taken[storage]
     sums = {log.strings[index]: size for index, size in enumerate(held) if size}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums

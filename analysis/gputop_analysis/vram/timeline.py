@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 from gputop_analysis.vram.eventlog import EventLog
@@ -36,19 +35,13 @@ def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
     if not starts or "activations" not in log.strings:
         return ()
     wanted, sums = log.strings.index("activations"), [0] * (max(log.layer, default=-1) + 1)
-    for storage in live(log.events[: starts[-1]]):
+    for storage in log.live(starts[-1]):
         layer = log.layer[storage]
         if layer >= 0 and log.category[storage] == wanted:
             sums[layer] += taken[storage]
     while sums and not sums[-1]:
         sums.pop()
     return tuple((f"layer {index}", size) for index, size in enumerate(sums))
-
-
-def live(events: Iterable[int]) -> list[int]:
-    """The storages that are there after these events."""
-    met = set(events)
-    return [event for event in met if event > 0 and -event not in met]
 
 
 def spans(log: EventLog, length: int) -> list[tuple[int, int, str, int]]:

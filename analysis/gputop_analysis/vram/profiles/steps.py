@@ -164,6 +164,4 @@ class _Made:
 
     def course(self) -> Course:
         marks, strings = tuple(self.marks), tuple(self.strings)
-        return Course(
-            replace(self.source, **self.columns, events=self.events, marks=marks, strings=strings), self.kinds
-        )
+        return Course(self.source.played(self.events, **self.columns, marks=marks, strings=strings), self.kinds)
