@@ -75,9 +75,9 @@ def close(now_ns, upto=None):
             F.wall_max_ns = now_ns - F.end_ns
         F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
         F.n_steps += 1
-        F.flags |= flags
+        F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
         F.loss, F.grad_norm = loss, C.grad_norm
-        if not loss <= F.loss_max:  # also where there is none yet
+        if C.loss_count and not loss <= F.loss_max:  # also where there is none yet
             F.loss_max = loss
         if not C.grad_norm <= F.grad_norm_max:
             F.grad_norm_max = C.grad_norm
@@ -110,6 +110,10 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
         F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
         F.n_steps += n
         F.grad_norm = F.grad_norm_max = NAN
+        if every * (len(losses) - 1) != n - 1:
+            F.flags |= wire.F_LOSS_EARLIER
+        else:
+            F.flags &= ~wire.F_LOSS_EARLIER
         if losses:
             F.loss, highest, total = losses[-1], max(losses), sum(losses)
             if total - total != 0:

@@ -57,7 +57,7 @@ STEP_FIELDS = (
     ("reserved_bytes", "q"),
     ("peak_allocated_bytes", "q"),  # peak of this step where it can be had without resetting the user's statistics
     ("rss_bytes", "q"),  # resident set of the process; -1: not measured
-    ("loss", "d"),  # mean over micro-batches of the last step; NaN: not known (on CUDA see DEVICE)
+    ("loss", "d"),  # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
     ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
     ("grad_norm", "f"),  # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
     ("lr", "f"),
@@ -85,6 +85,7 @@ F_FIRST = 256  # first step of the process: contains set-up
 F_AGENT = 512  # gputop did one-off work in it (agent_ns)
 F_MANUAL = 1024  # boundary given by gputop.step()
 F_GRAPH = 2048  # a CUDA graph was replayed
+F_LOSS_EARLIER = 4096  # the loss is that of an earlier one of the n steps
 
 #: flags whose steps are left out of steady-state statistics
 F_UNSTEADY = F_COMPILE | F_CHECKPOINT | F_EVAL | F_FIRST | F_AGENT

@@ -166,6 +166,11 @@ def test_a_loss_that_is_not_finite_is_told_within_sixteen_steps(outcome, told):
     assert step <= first <= step + 16  # each sixteenth of the steps that are not taken apart leaves its loss
 
 
+def test_a_loss_that_is_not_of_the_last_step_says_so(outcome):
+    earlier = [record["n_steps"] for record in outcome.guest.steps if record["flags"] & wire.F_LOSS_EARLIER]
+    assert earlier and min(earlier) > 1
+
+
 def test_evaluation_that_was_missed_is_not_missed_again(outcome, told):
     log = told[3]
     after = log[log.index(next(one for one in log if one[0] == "evaluate")) + 1]

@@ -146,11 +146,11 @@ def test_too_few_steps_are_no_judgement(tmp_path):
     assert "too few" in diff_text(found)
 
 
-def losses(path, values, seed=7, folded=1):
+def losses(path, values, seed=7, folded=1, flags=0):
     builder = Builder(path)
     builder.hello(flags={"seed": seed})
     for value in values:
-        builder.step(forward=1, loss=value, n_steps=folded)
+        builder.step(forward=1, loss=value, n_steps=folded, flags=flags)
     return builder.open()
 
 
@@ -169,6 +169,12 @@ def test_folded_steps_are_compared_where_both_know_the_loss(tmp_path):
     b = losses(tmp_path / "b", [float(i) for i in range(60)])
     loss = compare(a, b).loss
     assert loss.first_step is None and loss.compared == 20
+
+
+def test_a_loss_of_some_earlier_step_is_not_compared(tmp_path):
+    a = losses(tmp_path / "a", [float(i) for i in range(1, 60, 3)], folded=3, flags=wire.F_LOSS_EARLIER)
+    b = losses(tmp_path / "b", [float(i) for i in range(60)])
+    assert compare(a, b).loss is None
 
 
 def test_settings_that_differ_are_listed_and_passing_ones_are_not(tmp_path):

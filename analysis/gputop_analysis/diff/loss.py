@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_agent import wire
 from gputop_analysis.diff.model import LossDiff
 from gputop_analysis.view import Array, RunView
 
@@ -39,9 +40,13 @@ def _compared(rank: int, steps: Array, a: Array, b: Array, same_seed: bool | Non
 
 
 def _losses(view: RunView, rank: int) -> tuple[Array, Array]:
-    """Steps, each once, ascending, and their finite losses; those that a GPU told late are taken before the host's."""
+    """Steps, each once, ascending, and their finite losses; those that a GPU told late are taken before the host's.
+
+    A record whose loss is that of an earlier step than its last one is left out: it does not say of which.
+    """
     series, device = view.per_rank[rank], view.device(rank)
     rows = series.rows[series.attempt_start :]
+    rows = rows[(rows["flags"] & wire.F_LOSS_EARLIER) == 0]
     steps = np.concatenate([device["step"].astype(np.int64), rows["step"].astype(np.int64)])
     losses = np.concatenate([device["loss"], rows["loss"]]).astype(np.float64)
     known = np.isfinite(losses)
