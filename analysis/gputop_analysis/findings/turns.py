@@ -1,4 +1,4 @@
-"""Which checks a live tick makes: those whose answer moves, and in turn a quarter of the others."""
+"""Which checks a live tick makes: those that say something new, half of the silent, a quarter of the settled ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
 SETTLED_AFTER = 10
-"""Looks in a row with the same answer: the same findings on the same ranks and lines, or none."""
+"""Looks in a row with the same findings on the same ranks and lines; half as many with none."""
 EVERY = 4
 """Ticks between two looks of a check that is settled. Its window of 1000 steps moves on by little in that time."""
 
@@ -15,9 +15,9 @@ EVERY = 4
 class Turns:
     """Remembers what each check said last.
 
-    A check is made at each tick until it has given the same answer ten times in a row, and again from the first look
-    that gives another one. What reports a fact (a crash, a NaN) is always looked at. So what a settled check says is at
-    most three ticks old, and all of them have been asked within any four ticks.
+    A check that finds something is made at each tick, one that finds nothing at every other, until it has given the
+    same answer for ten ticks; then at every fourth, until it gives another one. What reports a fact (a crash, a NaN) is
+    always looked at. So what a check says is at most three ticks old, and all have been asked within any four ticks.
     """
 
     def __init__(self) -> None:
@@ -35,9 +35,12 @@ class Turns:
 
     def _due(self, spec: Spec, turn: int) -> bool:
         """Neighbours in the catalogue share what they compute of a view, so they have their turn together."""
-        if self._tick == 0:
-            return spec.immediate or turn < EVERY // 2
-        return spec.immediate or self._alike.get(spec.id, 0) < SETTLED_AFTER or self._tick % EVERY == turn
+        if spec.immediate:
+            return True
+        alike, silent = self._alike.get(spec.id, 0), not self._said.get(spec.id)
+        if alike >= (SETTLED_AFTER // 2 if silent else SETTLED_AFTER):
+            return self._tick % EVERY == turn
+        return not silent or self._tick % 2 == turn // (EVERY // 2)
 
     def _ask(self, spec: Spec, view: RunView) -> None:
         said = as_list(spec.check(view))
