@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gputop_analysis.vram.setup import ModelShape
+
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "replicas", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,21 @@ class Strategy:
     model: ModelShape | None = None
     steps: int = 1000
     learning_rate: float = 3e-4
+
+    @classmethod
+    def of_layout(cls, row: Mapping[str, Any], nodes: int, gpus_per_node: int, **training: Any) -> Strategy:
+        """A row of the planner's layouts; ``training`` are the fields that it does not have."""
+        from gputop_analysis.planner.layout import RECOMPUTE
+
+        return cls(
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            **{name: int(row[name]) for name in _DEGREES},
+            sequence_parallel=bool(row["sequence_parallel"]),
+            zero_bubble=bool(row["zero_bubble"]),
+            recompute=RECOMPUTE[int(row["recompute"])],
+            **training,
+        )
 
     @property
     def world(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import RECOMPUTES, add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
+from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
 
 if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
@@ -58,18 +58,13 @@ def _strategy(options, script: list[str]) -> Strategy:
         options.replicas = 1  # it has no HSDP: the best of what it can start
     plan = solved(job, wanted, gpus, options, "throughput", None)
     row = plan.layouts.row(plan.pick)
-    names = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "replicas", "micro_batch")
-    degrees = {name: int(row[name]) for name in names}
     per_node = min(plan.cluster.gpus_per_node, gpus)
     if gpus % per_node:
         raise CliError(f"{gpus} GPUs do not divide over nodes of {per_node}: give --nodes")
-    return Strategy(
-        nodes=gpus // per_node,
-        gpus_per_node=per_node,
-        **degrees,  # type: ignore[arg-type]
-        sequence_parallel=bool(row["sequence_parallel"]),
-        zero_bubble=bool(row["zero_bubble"]),
-        recompute=RECOMPUTES[int(row["recompute"])],
+    return Strategy.of_layout(
+        row,
+        gpus // per_node,
+        per_node,
         global_batch=job.global_batch,
         seq=job.seq,
         dtype=job.dtype,

@@ -34,26 +34,7 @@ def strategy_of(ask: Ask, chosen: Choice) -> Strategy:
     """The split with what is trained, as the launchers take it."""
     from gputop_analysis.launch.strategy import Strategy
     from gputop_analysis.planner.hardware import cluster
-    from gputop_analysis.planner.layout import RECOMPUTE
 
-    x = chosen.layout
     per_node = min(cluster(ask.gpu, ask.gpus).gpus_per_node, ask.gpus)
-    return Strategy(
-        nodes=max(1, ask.gpus // per_node),
-        gpus_per_node=per_node,
-        dp=int(x["dp"]),
-        tp=int(x["tp"]),
-        pp=int(x["pp"]),
-        vpp=int(x["vpp"]),
-        cp=int(x["cp"]),
-        ep=int(x["ep"]),
-        zero=int(x["zero"]),
-        replicas=int(x["replicas"]),
-        micro_batch=int(x["micro_batch"]),
-        sequence_parallel=bool(x["sequence_parallel"]),
-        recompute=RECOMPUTE[int(x["recompute"])],
-        global_batch=ask.global_batch,
-        seq=ask.seq,
-        dtype=ask.dtype,
-        model=ask.model,
-    )
+    training = {"global_batch": ask.global_batch, "seq": ask.seq, "dtype": ask.dtype, "model": ask.model}
+    return Strategy.of_layout(chosen.layout, max(1, ask.gpus // per_node), per_node, **training)
