@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import build, distributed_groups, expert_parallel, zero
+from . import build, checkpointing, distributed_groups, expert_parallel, zero
 from .place import layer_of, repeated_layers
 from .tracker import Tracker
 
@@ -142,6 +142,7 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
             use_orig_params=True,
             limit_all_gathers=True,
         )
+        checkpointing.around_units(wrapped, setup)
         return wrapped
 
     return attach_sharded(tracker, model, head, shard)
