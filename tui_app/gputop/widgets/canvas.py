@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region
+from textual.geometry import NULL_SIZE, Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -26,6 +26,7 @@ class Canvas(Widget):
     def __init__(self, *, id: str | None = None):
         super().__init__(id=id)
         self._drawn: list[Row] = []
+        self._drawn_for = NULL_SIZE
         self._styles: dict[str, Style] = {}
 
     def rows(self, width: int, height: int) -> list[Row]:
@@ -42,15 +43,21 @@ class Canvas(Widget):
         width, height = self.size
         if width <= 0 or height <= 0 or not self.is_attached:
             return
-        drawn = self.rows(width, height)[:height]
-        drawn += [[] for _ in range(height - len(drawn))]
-        old, self._drawn = self._drawn, drawn
+        old, drawn = self._drawn, self._draw()
         changed = [y for y in range(height) if y >= len(old) or old[y] != drawn[y]]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
+    def _draw(self) -> list[Row]:
+        width, height = self._drawn_for = self.size
+        drawn = self.rows(width, height)[:height]
+        self._drawn = [*drawn, *([] for _ in range(height - len(drawn)))]
+        return self._drawn
+
     def render_line(self, y: int) -> Strip:
         width = self.size.width
+        if self._drawn_for != self.size:  # a new size is painted before its event comes: not an empty picture first
+            self._draw()
         row = self._drawn[y] if y < len(self._drawn) else []
         return Strip([Segment(text, self._style(name)) for text, name in fill(row, width)], width)
 
@@ -60,8 +67,8 @@ class Canvas(Widget):
             self.redraw()
 
     def on_resize(self) -> None:
-        self._drawn = []
-        self.redraw()
+        if self._drawn_for != self.size:
+            self.redraw()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
