@@ -25,10 +25,10 @@ from typing import Any
 
 from profile_plan import STRUCTURES, TRACES, setup, trainings
 
-from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.recognise import Term, Terms, UnclearError
-from gputop_analysis.vram.profiles.store import ARCHIVE, decode, encode, pack
+from gputop_analysis.vram.profiles.stacks import STACKS, deepened
+from gputop_analysis.vram.profiles.store import ARCHIVE, decode, encode, index, pack, text
 from gputop_analysis.vram.profiles.variant import variant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +45,8 @@ def main() -> int:
     """Trace what is missing, pack what there is."""
     arguments = parser().parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.add:
+        unpack(arguments.work)
     began, made, failed = time.monotonic(), 0, {}
     for name, setups in wanted(arguments.families):
         target = arguments.work / (name.replace("/", "__") + ".json")
@@ -59,7 +61,7 @@ def main() -> int:
                 traceback.print_exc()
         print(f"{name} {'failed: ' + failed[name] if name in failed else 'made'}", file=sys.stderr, flush=True)
     documents = {path.stem.replace("__", "/"): json.loads(path.read_text()) for path in arguments.work.glob("*.json")}
-    for name in [name for name, document in documents.items() if not repeatable(document)]:
+    for name in [name for name, document in documents.items() if not repeatable(name, document)]:
         failed[name] = "its middle layers are unlike"
         del documents[name]
     TARGET.write_bytes(pack(documents, versions()))
@@ -68,10 +70,21 @@ def main() -> int:
     return 0
 
 
-def repeatable(document: dict[str, Any]) -> bool:
-    """Whether any number of layers can be made of the profile's four."""
+def unpack(work: Path) -> None:
+    """Put what the packaged archive holds into ``work``, if it was made with the versions that are here."""
+    if index()["versions"] != versions():
+        raise SystemExit(f"the archive was made with {index()['versions']}: make all profiles anew, without --add")
+    for name in index()["profiles"]:
+        target = work / (name.replace("/", "__") + ".json")
+        if not target.exists():
+            target.write_text(text(name))
+
+
+def repeatable(name: str, document: dict[str, Any]) -> bool:
+    """Whether any number of layers can be made of the profile's four, of each stack."""
+    family = name.partition("/")[0]
     try:
-        deepen(decode(document).log, 7)
+        deepened(decode(document).log, family, (7, 9) if family in STACKS else (7,))
     except ValueError:
         return False
     return True
@@ -198,6 +211,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(STRUCTURES)}; all by default")
     result.add_argument("--work", type=Path, default=Path("profiles_work"), help="where what was made lies")
     result.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further variant after so long")
+    result.add_argument("--add", action="store_true", help="add to the packaged archive what it has not")
     result.add_argument("--verbose", action="store_true", help="tracebacks of what failed")
     return result
 

@@ -36,8 +36,15 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "mla_rope_dim": (32, 96, 64),
     "mla_v_dim": (64, 96, 160),
     "rank": (8 * 61, 8 * 67, 8 * 71),
+    "patch": (14, 22, 26),
+    "side": (30, 34, 46),
+    "vision_heads": (20, 28, 44),
+    "vision_hidden": (20 * 96, 28 * 160, 44 * 224),
+    "vision_ffn": (128 * 167, 128 * 173, 128 * 179),
 }
-"""Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
+"""``side``: patches along an edge of an image.
+
+Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
 SHORT_SEQ = (SIZES["seq"][0], 128 * 14 - 32, 128 * 13 - 32)
 """Of families in ``SHORT``; as many pieces of a fused loss as with the others."""
 SHORT = ("gpt2", "bert", "gemma3_text")
@@ -72,16 +79,20 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
     "olmo2": ({**_SPLIT_HEADS, **_MHA}, _SPLIT_HEADS),
     "glm4": ({},),
+    "t5": ({**_MHA, **_TIED, "gated_mlp": False}, _MHA),
+    "vit": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
+    "clip": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
 }
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
 """Families that get fused losses in every way of training, and the usual targets of LoRA."""
-ENCODERS = ("bert",)
-"""No T5: a log has one stack of repeated layers, and there are two."""
+ENCODERS = ("bert", "vit", "clip")
+OWN_LOSS = (*ENCODERS, "t5")
+"""Families without a fused loss: no labels that are shifted, or no large vocabulary."""
 MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 ALL_LINEAR = ("all-linear",)
 ATTENTION = ("q_proj", "v_proj")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "deepseek_v2", "deepseek_v3")
+FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "deepseek_v2", "deepseek_v3", "t5", "vit", "clip")
 """Families whose projections have other names: adapters go on all linear layers."""
 
 
@@ -100,6 +111,12 @@ def shape(family: str, structure: dict[str, Any], at: int) -> ModelShape:
         size |= {name: SIZES[name][at] for name in ("mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")}
     if structure.get("q_rank"):
         size["mla_q_rank"] = SIZES["mla_q_rank"][at]
+    if family == "vit":
+        size |= {"max_position": SIZES["side"][at] ** 2, "vision_patch": SIZES["patch"][at]}
+    if family == "clip":
+        size |= {name: SIZES[name][at] for name in ("vision_hidden", "vision_heads", "vision_ffn")}
+        size |= {"vision_layers": LAYERS, "vision_patch": SIZES["patch"][at]}
+        size["vision_image"] = SIZES["side"][at] * SIZES["patch"][at]
     dense = structure.get("first_dense_layers", 0)
     return ModelShape(
         name=family,
@@ -159,7 +176,7 @@ def _details(family: str, core: bool, wide: bool, way: dict[str, Any], checkpoin
     """Attention and loss."""
     yield Way({}, 0)
     usual = "autocast" not in way and (way.get("lora") is None or not way["lora"].dropout)
-    if family not in ENCODERS and (not way or (wide and usual and way.get("weights") != "fp32")):
+    if family not in OWN_LOSS and (not way or (wide and usual and way.get("weights") != "fp32")):
         yield Way({"loss": "fused"}, 1)
     if family in ("llama", "gpt2") and not way:
         yield Way({"attention": "eager"}, 2)

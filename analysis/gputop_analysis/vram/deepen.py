@@ -13,6 +13,7 @@ neighbours is found by the same number with the neighbour's index.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
@@ -99,25 +100,38 @@ def _owners(log: EventLog, sections: list[Section]) -> list[int]:
 
 
 def _postponed(log: EventLog, sections: list[Section], owner: list[int]) -> tuple[EventLog, list[Section]]:
-    """With what no layer made and the lower middle layer alone frees, freed when the first layer's turn comes.
+    """With what the lower middle layer alone frees and none or the first made, freed when the first layer's turn comes.
 
-    Such is the mask of every other layer (Gemma 2), which goes in the backward of the last layer that uses it.
+    Such is the mask of every other layer (Gemma 2) and the first layer's position bias that all later ones add (T5),
+    which go in the backward of the last layer that uses them.
     """
     events, moved = log.events.copy(), list(sections)
     for at, (above, lower, first) in enumerate(zip(sections, sections[1:], sections[2:], strict=False), 1):
         if (above.layer, lower.layer, first.layer) != (UPPER, LOWER, FIRST):
             continue
         own = events[lower.start : lower.end]
-        lone = [event for event in own if _frees_of_none(event, owner)]
-        if len(lone) != sum(_frees_of_none(event, owner) for event in events[above.start : above.end]):
+        lone = _lone(log, own, events[above.start : above.end], owner)
+        if lone:
             edge = lower.end - len(lone)
-            events[lower.start : lower.end] = [event for event in own if not _frees_of_none(event, owner)] + lone
+            events[lower.start : lower.end] = [event for event in own if event not in lone] + lone
             moved[at : at + 2] = lower._replace(end=edge), first._replace(start=edge)
     return log.played(events), moved
 
 
-def _frees_of_none(event: int, owner: list[int]) -> bool:
-    return event < 0 and owner[-event] < 0
+def _lone(log: EventLog, lower: list[int], upper: list[int], owner: list[int]) -> list[int]:
+    """Those frees of the lower middle layer that the upper one has no counterpart of."""
+
+    def frees(events: list[int], of: int) -> list[int]:
+        return [event for event in events if event < 0 and owner[-event] == of]
+
+    alike = Counter((log.bytes[-event], log.operator[-event]) for event in frees(upper, LOWER))
+    unmatched = []
+    for event in frees(lower, FIRST):
+        kind = log.bytes[-event], log.operator[-event]
+        alike[kind] -= 1
+        unmatched += [event] if alike[kind] < 0 else []
+    shared = frees(lower, -1)
+    return (shared if len(shared) != len(frees(upper, -1)) else []) + unmatched
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:

@@ -69,6 +69,8 @@ class ModelShape:
     vision_heads: int = 0
     vision_ffn: int = 0
     vision_patch: int = 0
+    vision_image: int = 0
+    """Edge of an image in pixels, of a tower that takes one size."""
     vision_params: int = 0
     projector_params: int = 0
     params: int = 0
@@ -145,6 +147,8 @@ class Setup:
     kernels: bool = False
     """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole logits (Liger without
     its linear loss, Unsloth, foak)."""
+    gated_kernel: bool = True
+    """With ``kernels``: one of them is that of the gated MLP's product, as in Liger."""
     optimizer_in_backward: bool = False
     """Each parameter is updated as soon as its gradient is there, which is then freed."""
     offload_activations: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import Any, Dict
 
@@ -92,6 +93,8 @@ def config_from_shape(shape: Dict[str, Any]) -> Any:
         from .vision import vision_fields
 
         values["vision_config"] = vision_fields(shape, vision)
+    if kind == "clip":
+        values["projection_dim"] = shape.get("hidden")  # as wide as the text in OpenAI's and OpenCLIP's models
     return config_from_dict(values)
 
 
@@ -122,6 +125,11 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         "t5": {
             "num_decoder_layers": shape.get("layers"),
             "feed_forward_proj": "gated-gelu" if shape.get("gated_mlp") else "relu",
+        },
+        "vit": {
+            "patch_size": shape.get("vision_patch") or None,
+            "image_size": (shape.get("vision_patch") or 0) * math.isqrt(shape.get("max_position") or 0) or None,
+            "num_labels": shape.get("vocab") or None,
         },
         "gpt_bigcode": {"multi_query": shape.get("kv_heads") == 1},
         "deepseek_v2": {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},

@@ -18,14 +18,14 @@ MULTIPROCESSORS = 132
 """Of an H100: each sums its own part of a norm's weight gradient, in fp32."""
 
 
-def apply(model: nn.Module, named: Named, notes: List[str]) -> None:
-    """Put the kernels into a model on the meta device.
+def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = True) -> None:
+    """Put the kernels into a model on the meta device; ``gated_too``: one for the products of gated MLPs.
 
     Raises:
         ValueError: none of its modules are of the kinds that these kernels replace.
     """
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    gated = [module for module in model.modules() if _is_gated(module)]
+    gated = [module for module in model.modules() if gated_too and _is_gated(module)]
     if not norms:
         name = type(model).__name__
         raise ValueError(
@@ -35,7 +35,8 @@ def apply(model: nn.Module, named: Named, notes: List[str]) -> None:
         norm.forward = _Norm(norm, named)  # type: ignore[method-assign]
     for mlp in gated:
         mlp.forward = _GatedMlp(mlp)  # type: ignore[method-assign]
-    notes.append("fused norms, rotary embedding, gated products and cross-entropy as in Liger Kernel, by hand")
+    products = "gated products, " if gated_too else ""
+    notes.append("fused norms, rotary embedding, %scross-entropy as in Liger Kernel, by hand" % products)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def experts_in_one_product(config: Any) -> None:
         config._experts_implementation = "grouped_mm"
 
 
-def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
+def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
     """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
     parallel = setup.get("parallel") or {}
     rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048) // int(parallel.get("cp") or 1)
@@ -63,7 +63,8 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
         return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}
     if kind == "contrastive":
         length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
-        return {"input_ids": _ids(rows, length), "pixel_values": _pixels(config.vision_config, rows)}
+        pixels = _pixels(config.vision_config, rows)
+        return {"input_ids": _ids(rows, length), "pixel_values": pixels, "return_loss": True}
     found = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
     if parallel.get("sequence_parallel"):  # else a model counts the positions of its own part
         found["position_ids"] = _ids(1, seq)

@@ -77,7 +77,7 @@ class Job:
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append("the loss is computed as transformers %s does" % setup["transformers"])
         if setup.get("kernels"):
-            fused.apply(self.model, self.tracker.operator, self.notes)
+            fused.apply(self.model, self.tracker.operator, self.notes, bool(setup.get("gated_kernel", True)))
             losses.of_kernel(self.model, fused.cross_entropy)
             self.rotary = fused.rotary(self.model)
         kind = setup.get("loss") or "plain"
@@ -238,9 +238,10 @@ def attention_of(setup: Dict[str, Any]) -> str:
 
 
 def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
-    """The type that autocast computes in: where the weights are kept in fp32 and the computation is not in fp32."""
+    """The type that autocast computes in: where it is asked for, or fp32 weights meet a lower precision."""
     compute = build.compute_dtype(setup)
-    return compute if compute in _LOW and build.weights_dtype(setup) == torch.float32 else None
+    on = bool(setup.get("autocast")) or build.weights_dtype(setup) == torch.float32
+    return compute if compute in _LOW and on else None
 
 
 def versions() -> Dict[str, str]:

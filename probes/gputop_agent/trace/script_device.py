@@ -29,6 +29,40 @@ def is_gpu(device: Any) -> bool:
     return device.partition(":")[0] == "cuda" if isinstance(device, str) else type(device) is int
 
 
+def accept_indices() -> None:
+    """A bare index is a GPU for ``torch.device`` and ``Module.to`` too, which ask for a driver then."""
+    true, parse = torch.device, torch._C._nn._parse_to
+
+    class OrIndex(type):
+        """``torch.device`` itself, but for being called; it cannot be derived from."""
+
+        def __call__(cls, *arguments: Any, **options: Any) -> Any:
+            return true(*_named_gpu(arguments), **options)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, true)
+
+        def __eq__(cls, other: Any) -> bool:
+            return other is true or other is cls
+
+        def __hash__(cls) -> int:
+            return hash(true)
+
+    def parse_to(*arguments: Any, **options: Any) -> Any:
+        if type(options.get("device")) is int:
+            options["device"] = true("cuda", options["device"])
+        return parse(*_named_gpu(arguments), **options)
+
+    torch.device = OrIndex("device", (), {"__module__": "torch"})  # type: ignore[misc,assignment]
+    torch._C._nn._parse_to = parse_to  # type: ignore[assignment]
+
+
+def _named_gpu(arguments: Any) -> Any:
+    if arguments and type(arguments[0]) is int:
+        return ("cuda:%d" % arguments[0], *arguments[1:])
+    return arguments
+
+
 class Devices(TorchFunctionMode):
     """Sees every call of torch from Python and rewrites the device in it."""
 

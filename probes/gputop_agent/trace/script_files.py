@@ -1,103 +1,108 @@
-"""Files of a script: what it reads may lie where the command was given, what it writes stays in its empty folder.
-
-The kernel refuses writes elsewhere where it has Landlock (Linux 5.13), for the script and what it starts. A script is
-not to fail for that, so files and folders that it makes elsewhere are made at the same path inside its own folder.
-"""
+"""Python's functions for files, replaced for a script: they read and write where its overlay says."""
 
 from __future__ import annotations
 
 import builtins
-import ctypes
+import errno
 import io
 import os
-import struct
-from typing import Any
+import shutil
+from typing import Any, Callable
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_ASK_VERSION = 1
-_PATH_BENEATH = 1
-_NO_NEW_PRIVILEGES = 38
-_CONNECT_TCP = 1 << 1
-"""Known since version 4."""
-_ANYWHERE = ("/dev/", "/proc/")
+from .script_overlay import Overlay, remove_tree
+
+_READ = ("stat", "lstat", "access", "listdir", "scandir", "chdir")
+_CHANGE = ("chmod", "chown", "utime", "truncate")
 
 
-def keep_writes_in(*folders: str) -> bool:
-    """Let this thread, and what it starts, write beneath ``folders`` and ``/dev`` only; False where Linux cannot."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
-        return version > 0 and _restrict(libc, version, (*folders, "/dev"))
-    except (OSError, AttributeError):
-        return False
-
-
-def _restrict(libc: Any, version: int, folders: Any) -> bool:
-    writes = _writes(version)
-    handled = struct.pack("=QQ", writes, _CONNECT_TCP)[: 16 if version >= 4 else 8]
-    rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
-    if rules < 0:
-        return False
-    try:
-        for folder in folders:
-            where = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-            beneath = struct.pack("=Qi", writes, where)
-            libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, beneath, ctypes.c_uint(0))
-            os.close(where)
-        libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        return libc.syscall(_RESTRICT_SELF, rules, ctypes.c_uint(0)) == 0
-    finally:
-        os.close(rules)
-
-
-def _writes(version: int) -> int:
-    """Bits of ``linux/landlock.h``: write, remove and make; rename across folders and truncate in later versions."""
-    bits = [1, *range(4, 13), *([13] if version >= 2 else []), *([14] if version >= 3 else [])]
-    return sum(1 << bit for bit in bits)
-
-
-def redirect(home: str, folder: str) -> None:
-    """Relative files that are not there are read from ``home``; what is written elsewhere goes beneath ``folder``."""
-    files = _Files(home, folder)
+def redirect(overlay: Overlay) -> None:
+    """Replace them for this process."""
+    files = _Files(overlay)
     for place in (builtins, io):
         place.open = files.open  # type: ignore[attr-defined,assignment]
-    os.mkdir = files.mkdir
+    for name in _READ:
+        setattr(os, name, files.reading(getattr(os, name)))
+    for name in _CHANGE:
+        setattr(os, name, files.changing(getattr(os, name)))
+    for name in ("remove", "unlink", "rmdir"):
+        setattr(os, name, files.removing(getattr(os, name)))
+    for name in ("rename", "replace"):
+        setattr(os, name, files.renaming(getattr(os, name)))
+    os.mkdir, os.open = files.mkdir, files.open_low  # type: ignore[assignment]
+    shutil.rmtree = files.rmtree  # type: ignore[assignment]
 
 
 class _Files:
-    def __init__(self, home: str, folder: str) -> None:
-        self.home, self.folder = home, os.path.realpath(folder)
-        self._open, self._mkdir = builtins.open, os.mkdir
+    def __init__(self, overlay: Overlay) -> None:
+        self.overlay = overlay
+        self._open, self._open_low, self._mkdir, self._lstat = builtins.open, os.open, os.mkdir, os.lstat
 
     def open(self, file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
-        name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
-        if isinstance(name, str) and isinstance(mode, str):
-            file = self._written(name) if set(mode) & set("wax+") else self._read(name)
+        if _named(file) and isinstance(mode, str):
+            writes = set(mode) & set("wax+")
+            file = self.overlay.to_write(file, "w" not in mode) if writes else self.overlay.to_read(file)
         return self._open(file, mode, *arguments, **options)
 
+    def open_low(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if _named(path, options):
+            writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            path = self.overlay.to_write(path, not flags & os.O_TRUNC) if writes else self.overlay.to_read(path)
+        return self._open_low(path, flags, *arguments, **options)
+
     def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:
-        name = os.fspath(path)
-        if isinstance(name, str) and not options.get("dir_fd") and not self._own(name) and not os.path.exists(name):
-            os.makedirs(self._mirror(name), exist_ok=True)
-            return
+        if _named(path, options):
+            found = self.overlay.to_read(path)
+            if os.path.lexists(found):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+            path = self.overlay.to_write(path, keeps=False)
         self._mkdir(path, *arguments, **options)
 
-    def _read(self, name: str) -> str:
-        if os.path.isabs(name):
-            return self._mirror(name) if not self._own(name) and os.path.exists(self._mirror(name)) else name
-        there = os.path.join(self.home, name)
-        return there if not os.path.exists(name) and os.path.exists(there) else name
+    def rmtree(self, path: Any, ignore_errors: bool = False, *_arguments: Any, **_options: Any) -> None:
+        try:
+            self.overlay.remove(path, remove_tree)
+        except OSError:
+            if not ignore_errors:
+                raise
 
-    def _written(self, name: str) -> str:
-        if self._own(name):
-            return name
-        mirror = self._mirror(name)
-        os.makedirs(os.path.dirname(mirror), exist_ok=True)
-        return mirror
+    def reading(self, original: Callable[..., Any]) -> Any:
+        def read(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            return original(self.overlay.to_read(path) if _named(path, options) else path, *arguments, **options)
 
-    def _own(self, name: str) -> bool:
-        full = os.path.realpath(name)
-        return full.startswith(self.folder + os.sep) or full == self.folder or full.startswith(_ANYWHERE)
+        return read
 
-    def _mirror(self, name: str) -> str:
-        return os.path.join(self.folder, "elsewhere", os.path.abspath(name).lstrip(os.sep))
+    def changing(self, original: Callable[..., Any]) -> Any:
+        """Modes and times of the user's files stay as they are."""
+
+        def change(path: Any, *arguments: Any, **options: Any) -> Any:
+            if not _named(path, options):
+                return original(path, *arguments, **options)
+            if not self.overlay.is_made(path):
+                return None
+            return original(self.overlay.to_read(path), *arguments, **options)
+
+        return change
+
+    def removing(self, original: Callable[..., Any]) -> Any:
+        def remove(path: Any, **options: Any) -> None:
+            if _named(path, options):
+                self.overlay.remove(path, original)
+            else:
+                original(path, **options)
+
+        return remove
+
+    def renaming(self, original: Callable[..., Any]) -> Any:
+        def rename(source: Any, target: Any, **options: Any) -> None:
+            if not (_named(source, options) and _named(target, options)):
+                original(source, target, **options)
+                return
+            original(self.overlay.to_write(source, keeps=True), self.overlay.to_write(target, keeps=False))
+
+        return rename
+
+
+def _named(path: Any, options: Any = {}) -> bool:
+    """Whether a file is given by its name, and not by a number or beneath an open folder."""
+    if any(options.get(word) is not None for word in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
+        return False
+    return isinstance(path, str) or (isinstance(path, os.PathLike) and isinstance(os.fspath(path), str))

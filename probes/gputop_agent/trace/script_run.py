@@ -78,6 +78,7 @@ class Run:
         self.fakes = script_fake.Fakes()
         self.tracker = script_tracker.ScriptTracker()
         self.fakes.moved = self.tracker.track
+        script_device.accept_indices()
         self.devices = script_device.Devices(self.fakes)
         self.steps = script_steps.Steps(self.tracker, self.fakes, lambda: self.finish("ran"))
         self.steps.deadline = time.monotonic() + LIMIT_S

@@ -1,4 +1,4 @@
-"""Where a script runs: an empty folder, no network, no GPU. Its own folder stays importable and readable."""
+"""Where a script runs: an empty folder, no network, no GPU. Files of the user are read as from where they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import socket
 import sys
 from typing import Any
 
-from . import script_files
+from . import script_files, script_landlock
+from .script_overlay import Overlay
 
 _DEATH_SIGNAL = 1
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
@@ -44,8 +45,8 @@ def enter(folder: str, script: str, outcomes: str) -> None:
     _leave_network()
     _refuse_connections()
     os.chdir(folder)
-    script_files.keep_writes_in(folder, outcomes)
-    script_files.redirect(home, outcomes)
+    locked = script_landlock.keep_writes_in(folder, outcomes)
+    script_files.redirect(Overlay(home, folder, links=locked))
     sys.path[0:0] = [os.path.dirname(os.path.abspath(script))]
 
 

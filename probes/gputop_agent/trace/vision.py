@@ -13,6 +13,7 @@ _FIELDS = {
     "vision_heads": ("num_heads", "num_attention_heads", "attention_heads"),
     "vision_ffn": ("intermediate_size",),
     "vision_patch": ("patch_size",),
+    "vision_image": ("image_size",),
 }
 _GLOBAL_LAYERS = 8
 """Of Mllama's tower, which counts them apart from the local ones."""

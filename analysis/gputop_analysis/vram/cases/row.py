@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
 GIB = 1 << 30
 UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_FOAK = re.compile(r"\bfoak\b", re.IGNORECASE)
+"""fms-acceleration's fused operations and kernels: norms, rotary embedding and losses, none for a frozen MLP (its
+``models/llama.py``)."""
 TRAINED_SHARE = 0.5
 """Share of the parameters below which a run that names no adapter cannot be full training."""
 
@@ -106,6 +110,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         checkpointing=_checkpointing(cells, gpus),
         loss=_loss(cells, loss, lora, habits),
         kernels=loss in ("kernel", "fused") or habits.kernels,
+        gated_kernel=not _FOAK.search(cells.get("notes", "") + cells.get("fused_loss", "")),
         optimizer_in_backward="optimizer_in_b" in cells.get("optimizer", "") + cells.get("notes", ""),
         offload_activations=text.offloads_activations(cells.get("act_ckpt", "")),
         autocast=text.autocast(cells.get("dtype", "")),

@@ -13,13 +13,14 @@ from functools import lru_cache
 
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.answer import Peak
-from gputop_analysis.vram.deepen import TRACED, deepen
+from gputop_analysis.vram.deepen import TRACED
 from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
 from gputop_analysis.vram.profiles.recognise import Term
+from gputop_analysis.vram.profiles.stacks import deepened, depths_of
 from gputop_analysis.vram.profiles.steps import Course, Training, course
 from gputop_analysis.vram.profiles.variant import is_ddp, variant
 from gputop_analysis.vram.replay import Replay, summary
@@ -65,11 +66,11 @@ def replay_of(setup: Setup) -> Replay | None:
 def events(setup: Setup) -> EventLog | None:
     """The memory events of training steps of a setup, all layers; None for one that no profile covers."""
     name = variant(setup)
-    if name is None or setup.optimizer not in UPDATES or setup.model.layers < TRACED:
+    if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
     training = Training(setup.optimizer, width, setup.accumulation > 1, setup.lora is not None, is_ddp(setup))
-    found = _course(name, setup.model.layers, training)
+    found = _course(name, setup.model.family, depths_of(setup.model), training)
     if found is None:
         return None
     terms, course = found
@@ -78,15 +79,17 @@ def events(setup: Setup) -> EventLog | None:
 
 
 @lru_cache(REMEMBERED)
-def _course(name: str, layers: int, training: Training) -> tuple[tuple[Term, ...], Course] | None:
+def _course(
+    name: str, family: str, depths: tuple[int, ...], training: Training
+) -> tuple[tuple[Term, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
     found = store.load(name)
-    return None if found is None else (found.terms, course(_deepened(name, layers), training))
+    return None if found is None else (found.terms, course(_deepened(name, family, depths), training))
 
 
 @lru_cache(PLAYED)
-def _deepened(name: str, layers: int) -> EventLog:
+def _deepened(name: str, family: str, depths: tuple[int, ...]) -> EventLog:
     """The pass over a micro-batch with all layers of a model; other optimizers ask for the same again."""
     found = store.load(name)
     assert found is not None, name
-    return deepen(found.log, layers)
+    return deepened(found.log, family, depths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop_analysis.catalog.params import head_width, shared_width
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import ModelShape, Setup
 
 PROJECTED = "heads + 2 kv_heads"
 _UNUSED_BY_LATENT = ("kv_heads", "head_dim", "head_dim in blocks")
@@ -19,12 +19,13 @@ def dims(setup: Setup) -> dict[str, int]:
     """
     shape = setup.model
     kv_heads = shape.kv_heads or shape.heads
+    seq = tokens_of(setup)
     found = {
         "micro_batch": setup.micro_batch,
-        "seq": setup.seq,
-        "seq + 1": setup.seq + 1,
-        "seq - 1": setup.seq - 1,
-        "seq in blocks": _up(setup.seq, BLOCK),
+        "seq": seq,
+        "seq + 1": seq + 1,
+        "seq - 1": seq - 1,
+        "seq in blocks": _up(seq, BLOCK),
         "hidden": shape.hidden,
         "heads": shape.heads,
         "kv_heads": kv_heads,
@@ -43,9 +44,39 @@ def dims(setup: Setup) -> dict[str, int]:
         "rank": setup.lora.rank if setup.lora else 0,
         **_latent(setup),
         **_loss_rows(setup),
+        **_seen(shape),
     }
     unused = _UNUSED_BY_LATENT if shape.mla_kv_rank else ()
     return {name: size for name, size in found.items() if size and name not in unused}
+
+
+def tokens_of(setup: Setup) -> int:
+    """Of a sequence: patches and one more where a model sees nothing else, no more than a text tower has places for."""
+    shape = setup.model
+    if shape.family == "vit":
+        return shape.max_position + 1
+    return min(setup.seq, shape.max_position) if shape.family == "clip" else setup.seq
+
+
+def _seen(shape: ModelShape) -> dict[str, int]:
+    """Of the patches of an image, and of the tower that takes them."""
+    if shape.family == "vit":
+        return {"patch": shape.vision_patch}
+    if shape.family != "clip":
+        return {}
+    patches = (shape.vision_image // shape.vision_patch) ** 2
+    width = shape.vision_hidden // shape.vision_heads
+    return {
+        "patch": shape.vision_patch,
+        "patches": patches,
+        "patches + 1": patches + 1,
+        "patches + 1 in blocks": _up(patches + 1, BLOCK),
+        "vision_hidden": shape.vision_hidden,
+        "vision_heads": shape.vision_heads,
+        "vision head_dim": width,
+        "vision head_dim in blocks": _head_blocks(width),
+        "vision_ffn": shape.vision_ffn,
+    }
 
 
 def _loss_rows(setup: Setup) -> dict[str, int]:

@@ -44,12 +44,14 @@ def index() -> dict[str, Any]:
 @cache
 def load(variant: str) -> Profile | None:
     """The profile of that name; None where there is none."""
-    place = index()["profiles"].get(variant)
-    if place is None:
-        return None
+    return decode(json.loads(text(variant))) if variant in index()["profiles"] else None
+
+
+def text(variant: str) -> str:
+    """The JSON document of a profile that there is."""
     archive = _archive()
-    start, end = (_start(archive) + at for at in place)
-    return decode(json.loads(zlib.decompress(archive[start:end])))
+    start, end = (_start(archive) + at for at in index()["profiles"][variant])
+    return zlib.decompress(archive[start:end]).decode()
 
 
 def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _beyond(setup: Setup) -> bool:
         or setup.freeze
         or (setup.quantized and setup.model.experts)  # whether experts are quantised depends on the version
         or setup.images
-        or setup.model.vision_layers
+        or not _one_size(setup.model)
         or setup.master_weights
         or setup.compile
         or setup.optimizer == "none"  # without gradients little of the forward pass is kept
@@ -68,6 +68,11 @@ def _beyond(setup: Setup) -> bool:
         or setup.offload_activations
         or setup.recipe not in _RECIPES
     )
+
+
+def _one_size(shape: ModelShape) -> bool:
+    """Whether it sees nothing, or a pair of towers sees images of one known size."""
+    return shape.vision_image > 0 if shape.family == "clip" else not shape.vision_layers
 
 
 def _precision(setup: Setup) -> str | None:
@@ -96,6 +101,7 @@ def _structure(shape: ModelShape) -> str:
     said = (
         "tied" if shape.tied_embeddings else "",
         "mha" if kv_heads == shape.heads else "",
+        "gated" if shape.family == "t5" and shape.gated_mlp else "",
         "bias" if shape.attention_bias else "",
         f"moe{shape.shared_experts or ''}" if shape.experts else "",
         f"dense{shape.first_dense_layers}" if shape.experts and shape.first_dense_layers else "",
