@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +226,7 @@ class StillFeed:
     def take(self) -> Snapshot:
         if self.pages.wanted is None:
             return self.next
-        return replace(self.next, page=self.pages.read(RunRecord.open(self.next.run_dir), self.next, moved=False))
+        return self.next._replace(page=self.pages.read(RunRecord.open(self.next.run_dir), self.next, moved=False))
 
 
 class FakeControl:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from gputop_analysis.overview import Health as Health
+from gputop_analysis.overview import RunSummary as RunSummary
+from gputop_analysis.overview import Verdict as Verdict
 
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
-
-Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,46 +156,6 @@ class HostSummary:
     """Share of wall time that the training threads waited for a core; NaN: not known."""
     disk_read_mb_s: float
     disk_write_mb_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """All that the overview shows, over one window of steps."""
-
-    command: tuple[str, ...]
-    state: Literal["starting", "running", "ended", "lost"]
-    exit_code: int | None
-    started_ns: int
-    ended_ns: int | None
-    now_ns: int
-    world_size: int
-    steps: int
-    """Steps done by the slowest rank, over all of the run."""
-    total_steps: int | None
-    """How many there will be, where it is known."""
-    steps_per_s: float
-    samples_per_s: float
-    tokens_per_s: float
-    step_time_p50_ms: float
-    step_time_p95_ms: float
-    phases: tuple[PhaseStats, ...]
-    ranks: tuple[RankSummary, ...]
-    gpus: tuple[GpuSummary, ...]
-    hosts: tuple[HostSummary, ...]
-    context: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def duration_s(self) -> float:
-        """From the command's start to its end or to now; 0 where the host's clock was set back meanwhile."""
-        return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The one line on top: is it healthy, and if not, what first."""
-
-    health: Health
-    headline: str
 
 
 BottleneckKind = Literal[

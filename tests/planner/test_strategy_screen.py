@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
 from tui_pilot import press, screen_text, settle, started
@@ -177,7 +176,7 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
         await press(app, pilot, "u")
         assert isinstance(app.screen, StrategyScreen)
         base = RunBase(ask.given("seq", 2048), 12.0, Setup(ask.model), "mine")
-        app.screen.receive(replace(running, page=base), None)
+        app.screen.receive(running._replace(page=base), None)
         await settle(app, pilot)
         assert isinstance(app.screen, WhatIfDialog) and "measured: 12.00 s" in screen_text(app)
         await press(app, pilot, "escape")
@@ -201,7 +200,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
     assert (found.ask.seq, found.ask.global_batch) == (1024, 8) and 0.5 < found.ask.model.params / 1.2e9 < 2
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "u")
-        app.screen.receive(replace(running, page=found), None)
+        app.screen.receive(running._replace(page=found), None)
         await settle(app, pilot)
         assert isinstance(app.screen, StrategyScreen) and "is not known" in screen_text(app)
         await press(app, pilot, "down", "right")

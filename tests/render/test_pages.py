@@ -86,7 +86,7 @@ def test_the_gauge_marks_value_and_threshold_in_their_order():
 def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, snapshot):
     for spec in CATALOGUE.values():
         found = a_finding(id=spec.id, name=spec.name, rank=2)
-        page = EvidenceLoader(spec.id, 2)(record, replace(snapshot, findings=(found,)))
+        page = EvidenceLoader(spec.id, 2)(record, snapshot._replace(findings=(found,)))
         assert isinstance(page, Evidence), spec.id
         assert all(isinstance(plot, (Chart, Columns, Bars, Listing)) for plot in page.plots), spec.id
         assert texts(evidence.draw(page, 118, 34)), spec.id

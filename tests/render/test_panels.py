@@ -1,6 +1,5 @@
 """What the panels draw, as text, without an app."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ DRAWS = {
     "memory": memory.draw,
     "ranks": ranks.draw,
     "meters": meters.draw,
-    "findings": lambda s, w, h: findings.draw(replace(s, findings=(a_finding(), a_finding(severity="critical"))), w, h),
+    "findings": lambda s, w, h: findings.draw(s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h),
     "loss": lambda s, w, h: loss.draw(s.loss, w, h),
 }
 
@@ -88,7 +87,7 @@ def test_memory_without_a_gpu_shows_the_resident_set_and_says_why(one):
 
 
 def test_ranks_show_the_wait_and_mark_the_rank_of_a_finding(four):
-    lines = texts(ranks.draw(replace(four, findings=(a_finding(rank=2),)), 118, 6))
+    lines = texts(ranks.draw(four._replace(findings=(a_finding(rank=2),)), 118, 6))
     figures = [line.split() for line in lines[1:]]
     assert [row[0] for row in figures] == ["0", "1", "2", "3"]
     assert "▲" in lines[3] and "▲" not in lines[1]
@@ -115,13 +114,13 @@ def test_one_rank_gets_a_strip_chart_with_its_scale(one):
 
 
 def test_a_slow_column_is_coloured_against_the_median(four):
-    recent = replace(four.recent, rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0)
+    recent = four.recent._replace(rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0)
     assert ranks.grid_row(recent, 0, 9) == [("▇▇", "heat1"), ("▇", "heat4"), ("·", "track")]
     assert row_text(ranks.grid_row(recent, 0, 9, mono=True)) == "▒▒█·"
 
 
 def test_the_header_says_verdict_pace_and_progress(four):
-    lines = texts(header.draw(replace(four, verdict=replace(four.verdict, headline="all is well")), 118))
+    lines = texts(header.draw(four._replace(verdict=four.verdict._replace(headline="all is well")), 118))
     assert "all is well" in lines[0] and "ended, exit 0" in lines[0]
     assert "python train.py --batch 16" in lines[1] and "4 ranks · 4 GPUs · box" in lines[1]
     assert lines[2].startswith(" step 400 / 5,000")
@@ -130,12 +129,12 @@ def test_the_header_says_verdict_pace_and_progress(four):
 
 @pytest.mark.parametrize("steps", [7, 1_234, 12_345_678])
 def test_a_step_count_is_never_shortened(one, steps):
-    line = texts(header.draw(replace(one, summary=replace(one.summary, steps=steps)), 80))[2]
+    line = texts(header.draw(one._replace(summary=one.summary._replace(steps=steps)), 80))[2]
     assert line.startswith(f" step {steps:,} ")
 
 
 def test_a_recording_says_so_and_where_it_was_made(one):
-    lines = texts(header.draw(replace(one, recording="made on 2 CPU cores"), 118))
+    lines = texts(header.draw(one._replace(recording="made on 2 CPU cores"), 118))
     assert "recording: made on 2 CPU cores" in lines[1] and "1 rank" in lines[1]
 
 
@@ -151,13 +150,13 @@ def test_the_header_says_how_many_steps_went_by_while_paused(one):
 def test_a_step_more_does_not_move_what_stands_beside_it(four):
     places = []
     for steps in (9, 10, 99, 100, 999, 1000, 4999):
-        line = texts(header.draw(replace(four, summary=replace(four.summary, steps=steps)), 118))[2]
+        line = texts(header.draw(four._replace(summary=four.summary._replace(steps=steps)), 118))[2]
         places.append((line.index("%"), line.index("steps/s")))
     assert len(set(places)) == 1
 
 
 def test_findings_show_severity_in_words_and_the_time_to_win(one):
-    lines = texts(findings.draw(replace(one, findings=(a_finding(severity="high"),)), 100, 3))
+    lines = texts(findings.draw(one._replace(findings=(a_finding(severity="high"),)), 100, 3))
     assert lines[0].startswith("▲ high") and "4.20 ms/step" in lines[0] and lines[0].endswith("1.6 h")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tui_support import START_NS, a_finding, write_run
 
@@ -23,6 +21,6 @@ def running(run_dir):
     """The same run while it still went on."""
     ended = build(RunRecord.open(run_dir), (), 500, None, START_NS + 11 * 10**9)
     findings = (a_finding(), a_finding("medium", None, id="HO06", title="host work outside PyTorch: 11 % of each step"))
-    summary = replace(ended.summary, state="running", exit_code=None, ended_ns=None, steps=380)
-    verdict = replace(ended.verdict, health="attention", headline=findings[0].title)
-    return replace(ended, summary=summary, findings=findings, verdict=verdict)
+    summary = ended.summary._replace(state="running", exit_code=None, ended_ns=None, steps=380)
+    verdict = ended.verdict._replace(health="attention", headline=findings[0].title)
+    return ended._replace(summary=summary, findings=findings, verdict=verdict)

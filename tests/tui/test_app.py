@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +103,7 @@ async def test_the_compact_layout_switches_one_place(running):
 async def test_pause_holds_the_picture_and_counts(running):
     async with started(running) as (app, pilot):
         await pilot.press("space")
-        app.feed.next = replace(running, summary=replace(running.summary, steps=503), sequence=9)
+        app.feed.next = running._replace(summary=running.summary._replace(steps=503), sequence=9)
         await step(app, pilot)
         assert app.main.snapshot.summary.steps == 380
         assert app.main.query_one(Header).paused_steps == 123 and "paused, +123 steps" in screen_text(app)
@@ -219,7 +218,7 @@ async def test_export_into_a_folder_that_is_gone_says_so(running, tmp_path, monk
 
 
 async def test_q_on_an_ended_run_leaves_at_once(running):
-    ended = replace(running, summary=replace(running.summary, state="ended", exit_code=0))
+    ended = running._replace(summary=running.summary._replace(state="ended", exit_code=0))
     async with started(ended, mode="replay") as (app, pilot):
         await pilot.press("q")
     assert app.return_value.action == "quit" and not app.return_value.still_running
@@ -268,7 +267,7 @@ async def test_profile_and_stacks_are_asked_for_and_shown(running):
         await pilot.press("p", "d")
         assert control.asked == ["profile 3", "dump"]
         body = {"steps": 3, "table": [{"op": "aten::mm", "calls": 12, "cpu_ms": 3.5, "device_ms": None}]}
-        app.feed.next = replace(running, notices=(Notice(1, "profile", 0, body),), sequence=5)
+        app.feed.next = running._replace(notices=(Notice(1, "profile", 0, body),), sequence=5)
         await step(app, pilot)
         await pilot.pause()
         assert isinstance(app.screen, TextDialog) and "aten::mm" in screen_text(app)
@@ -305,7 +304,7 @@ async def test_a_feed_that_raises_is_shown_and_told_on_leaving(running, capsys):
 
 async def test_a_record_that_is_gone_leaves_the_last_picture_and_says_so(running):
     async with started(running) as (app, pilot):
-        app.feed.next = replace(running, problem="the record at X is gone: this is what it last said", sequence=3)
+        app.feed.next = running._replace(problem="the record at X is gone: this is what it last said", sequence=3)
         await step(app, pilot)
         assert "the record at X is gone" in screen_text(app) and "380 / 400" in screen_text(app)
 

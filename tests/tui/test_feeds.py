@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
 from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
@@ -139,4 +138,4 @@ def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
 def test_replay_of_a_missing_record_says_so(tmp_path):
     snapshot = ReplayFeed(tmp_path / "none", FixedClock()).take()
     assert "no run record" in snapshot.problem
-    assert replace(snapshot, problem="").summary.steps == 0
+    assert snapshot._replace(problem="").summary.steps == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tui_pilot import press, screen_text, started, step
 
 from gputop.pages.ranks import RanksPage
@@ -56,7 +54,7 @@ async def test_pages_follow_each_other_and_escape_goes_back_to_what_is_new(runni
     async with started(running) as (app, pilot):
         await press(app, pilot, "b", "n", "w")
         assert isinstance(app.screen, RanksScreen) and len(app.screen_stack) == 2
-        app.feed.next = replace(running, summary=replace(running.summary, steps=390), sequence=9)
+        app.feed.next = running._replace(summary=running.summary._replace(steps=390), sequence=9)
         await step(app, pilot)
         assert "390 / 400" in screen_text(app) and app.main.snapshot.summary.steps == 380
         await press(app, pilot, "escape")
@@ -88,7 +86,7 @@ async def test_evidence_shows_the_proof_and_steps_through_the_findings(running):
         assert "data in each step of rank 2" in text and "a step (95 %:" in text
         await press(app, pilot, "tab")
         assert "2 of 2" in screen_text(app) and "other in each step" in screen_text(app)
-        app.feed.next = replace(running, findings=running.findings[:1], sequence=9)
+        app.feed.next = running._replace(findings=running.findings[:1], sequence=9)
         await step(app, pilot)
         assert "no longer seen" in screen_text(app) and "HO06" in screen_text(app)
 
@@ -96,7 +94,7 @@ async def test_evidence_shows_the_proof_and_steps_through_the_findings(running):
 async def test_pause_holds_a_page_too_and_dialogs_open_above_it(running):
     async with started(running) as (app, pilot):
         await press(app, pilot, "b", "space")
-        app.feed.next = replace(running, summary=replace(running.summary, steps=393), sequence=9)
+        app.feed.next = running._replace(summary=running.summary._replace(steps=393), sequence=9)
         await step(app, pilot)
         assert "paused, +13 steps" in screen_text(app)
         await press(app, pilot, "space")

@@ -229,10 +229,10 @@ async def test_one_key_opens_it_and_escape_goes_back(running):
 async def test_a_run_of_an_unknown_model_is_told_beside_the_example(running, setup):
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "v")
-        screen_of(app).receive(replace(running, page=Trouble("not told")), None)
+        screen_of(app).receive(running._replace(page=Trouble("not told")), None)
         await settle(app, pilot)
         assert "an example: the run's model is not known" in screen_text(app)
-        screen_of(app).receive(replace(running, page=RunSetup(setup, "mine")), None)
+        screen_of(app).receive(running._replace(page=RunSetup(setup, "mine")), None)
         await settle(app, pilot)
         assert "from run mine" in screen_text(app)
 
@@ -240,6 +240,6 @@ async def test_a_run_of_an_unknown_model_is_told_beside_the_example(running, set
 async def test_it_starts_from_the_live_run(running, setup):
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "v")
-        screen_of(app).receive(replace(running, page=RunSetup(setup, "mine")), None)
+        screen_of(app).receive(running._replace(page=RunSetup(setup, "mine")), None)
         await settle(app, pilot)
         assert screen_of(app).form.setup == setup and "from run mine" in screen_text(app)

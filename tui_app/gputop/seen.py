@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from gputop.feed.snapshot import Snapshot
@@ -15,7 +15,11 @@ from gputop_agent.wire import PHASES
 
 
 def finite(value: Any) -> Any:
-    """The same value with every NaN and infinity as None, for JSON."""
+    """The same value for JSON: records as objects by the names of their fields, every NaN and infinity as None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return finite(asdict(value))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return finite(value._asdict())  # type: ignore[attr-defined]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -30,9 +34,9 @@ def json_text(snapshot: Snapshot) -> str:
     data = {
         "run": snapshot.run_dir.name,
         "recording": snapshot.recording,
-        "verdict": asdict(snapshot.verdict),
-        "summary": asdict(snapshot.summary),
-        "findings": [asdict(finding) for finding in snapshot.findings],
+        "verdict": snapshot.verdict,
+        "summary": snapshot.summary,
+        "findings": snapshot.findings,
     }
     return json.dumps(finite(data), indent=1, default=str) + "\n"
 

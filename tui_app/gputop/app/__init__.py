@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 
 class Control(Protocol):
@@ -35,8 +34,7 @@ class Control(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """What to show."""
 
     run_dir: Path
@@ -44,8 +42,7 @@ class Source:
     control: Control | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppResult:
+class AppResult(NamedTuple):
     """How the app was left."""
 
     action: Literal["quit", "detached", "stopped"]

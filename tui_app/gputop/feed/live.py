@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -70,9 +69,9 @@ class LiveFeed:
                 raise RecordError(f"the record at {self.run_dir} is gone: this is what it last said")
             snapshot = self._build()
         except (OSError, RecordError) as error:
-            snapshot = self._last if self._last.problem == str(error) else replace(self._last, problem=str(error))
+            snapshot = self._last if self._last.problem == str(error) else self._last._replace(problem=str(error))
         if snapshot is not self._last:
-            self._last = replace(snapshot, sequence=self._last.sequence + 1)
+            self._last = snapshot._replace(sequence=self._last.sequence + 1)
         return self._last
 
     def _build(self) -> Snapshot:
@@ -88,12 +87,12 @@ class LiveFeed:
         settled = ended or (self._findings is not None and self._findings.settled)
         snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended, settled)
         self._recent = snapshot.recent
-        snapshot = replace(snapshot, prediction=self._tick_prediction(self._record))
+        snapshot = snapshot._replace(prediction=self._tick_prediction(self._record))
         return self._with_page(self._record, snapshot, moved=True)
 
     def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:
         page = self.pages.read(record, snapshot, moved)
-        return snapshot if page is snapshot.page else replace(snapshot, page=page)
+        return snapshot if page is snapshot.page else snapshot._replace(page=page)
 
     def _tick_findings(self, record: RunRecord) -> tuple[Finding, ...]:
         from gputop_analysis.findings.live import LiveFindings

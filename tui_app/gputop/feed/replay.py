@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -95,9 +94,9 @@ class ReplayFeed:
             assert self._part is not None
             page = self.pages.read(self._part, snapshot, moved)
             if moved or page is not snapshot.page:
-                self._last = replace(snapshot, page=page, sequence=self._last.sequence + 1)
+                self._last = snapshot._replace(page=page, sequence=self._last.sequence + 1)
         except (OSError, RecordError) as error:
-            self._last = replace(self._last, problem=str(error))
+            self._last = self._last._replace(problem=str(error))
         return self._last
 
     def _open(self) -> None:
@@ -129,7 +128,7 @@ class ReplayFeed:
         part = self._part = cut(self._record, position.at_ns)
         snapshot = build(part, self._judge(part, position), WINDOW, self._recent, position.at_ns, whole)
         self._recent = snapshot.recent
-        return replace(snapshot, position=position, prediction=self._predictor.of(part))
+        return snapshot._replace(position=position, prediction=self._predictor.of(part))
 
     def _judge(self, part: RunRecord, position: Position) -> tuple[Finding, ...]:
         """Findings over what has been seen, at most every two seconds while playing."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
-from gputop.feed.prediction import Prediction
-from gputop_analysis.model import Finding, RunSummary, Verdict
+from gputop_analysis.overview import RunSummary, Verdict
+
+if TYPE_CHECKING:
+    from gputop.feed.prediction import Prediction
+    from gputop_analysis.model import Finding
 
 
-@dataclass(frozen=True, slots=True)
-class RecentSteps:
+class RecentSteps(NamedTuple):
     """The last minutes in columns of equally many steps, for the charts.
 
     Columns begin at multiples of ``steps_per_column``, so a column stays as it is once it is full.
@@ -21,33 +25,30 @@ class RecentSteps:
     """Step index at which the first column begins."""
     phases_ms: tuple[tuple[float, ...], ...] = ()
     """Per column: mean milliseconds a step of the ten phases, averaged over the ranks."""
-    rank_wall_ms: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    rank_wall_ms: Mapping[int, tuple[float, ...]] = MappingProxyType({})
     """Per rank: mean step time of each column; NaN where the rank has no step in it."""
     median_ms: float = float("nan")
     """Median of all cells of ``rank_wall_ms``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A value over the steps of the whole run, thinned."""
 
     steps: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """Short series for the meters, oldest first, one value a sample; keys are ``gpu HOST INDEX`` and ``cpu HOST``."""
 
-    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    series: Mapping[str, tuple[float, ...]] = MappingProxyType({})
 
     def of(self, key: str) -> tuple[float, ...]:
         """The series of that key, empty where there is none."""
         return self.series.get(key, ())
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a replay stands."""
 
     at_ns: int
@@ -62,8 +63,7 @@ class Position:
         return (self.at_ns - self.start_ns) / max(1, self.end_ns - self.start_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """Something that an agent sent on request, or that nobody can miss: a stack dump, a profile, an exception."""
 
     t_ns: int
@@ -72,17 +72,16 @@ class Notice:
     body: dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Everything the panels draw."""
 
     summary: RunSummary
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
-    recent: RecentSteps = field(default_factory=RecentSteps)
-    history: History = field(default_factory=History)
-    loss: Curve = field(default_factory=Curve)
-    devices: dict[int, tuple[str, int]] = field(default_factory=dict)
+    recent: RecentSteps = RecentSteps()
+    history: History = History()
+    loss: Curve = Curve()
+    devices: Mapping[int, tuple[str, int]] = MappingProxyType({})
     """Rank -> host and NVML index of the GPU that it uses; ranks on a CPU are not in it."""
     name: str = ""
     run_dir: Path = Path()
@@ -127,6 +126,7 @@ def empty_summary(command: tuple[str, ...] = (), now_ns: int = 0, started_ns: in
         ranks=(),
         gpus=(),
         hosts=(),
+        context={},
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gputop.output.lines import LineBuffer, Stream
 
@@ -13,8 +13,7 @@ MAX_READ = 4 << 20
 """More than this since the last call: the middle is skipped, and a line says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputView:
+class OutputView(NamedTuple):
     """The lines as they were at one moment; raw, to be parsed when drawn."""
 
     lines: tuple[str, ...] = ()
@@ -22,11 +21,11 @@ class OutputView:
     """Lines that came before and are no longer kept."""
 
 
-@dataclass
 class _File:
-    path: Path
-    stream: Stream
-    offset: int = -1
+    def __init__(self, path: Path, stream: Stream):
+        self.path = path
+        self.stream = stream
+        self.offset = -1
 
 
 class Tail:

@@ -42,6 +42,7 @@ class Canvas(Widget):
         """Draw again and mark the lines that differ."""
         width, height = self.size
         if width <= 0 or height <= 0 or not self.is_attached:
+            self._drawn_for = NULL_SIZE  # what is hidden now is drawn anew when it comes back
             return
         old, drawn = self._drawn, self._draw()
         changed = [y for y in range(height) if y >= len(old) or old[y] != drawn[y]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual.message import Message
 
 from gputop import palette
@@ -9,7 +11,9 @@ from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, left, right, row_width, say, shorten, spread
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop_analysis.model import Finding
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import Finding
 
 
 def draw(snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None) -> list[Row]:

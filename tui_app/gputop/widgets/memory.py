@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gputop.feed.prediction import Prediction
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import layered_bar
 from gputop.render.rows import Row, clip, left, right, row_width, say
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop_analysis.model import GpuSummary, RankSummary
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import GpuSummary, RankSummary
 
 LABEL = 11
 WIDE = 76

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import spark
 from gputop.render.rows import Row, left, right, row_width, say, shorten
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop_analysis.model import GpuSummary, HostSummary
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import GpuSummary, HostSummary
 
 NAME = 9
 

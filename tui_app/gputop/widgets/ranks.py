@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import TYPE_CHECKING
 
 from gputop import palette
 from gputop.feed.snapshot import RecentSteps, Snapshot
@@ -10,7 +11,9 @@ from gputop.render import numbers
 from gputop.render.bars import LOWER, apportion
 from gputop.render.rows import Row, left, right, row_width, say
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop_analysis.model import RankSummary
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import RankSummary
 
 AXIS = 8
 BAR = 16
@@ -72,13 +75,14 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     names = sorted((p for p in means if max(means[p]) > 0), key=lambda p: -max(means[p]))[:room]
     names = [phase.name for phase in palette.PHASES if phase.name in names]
     digits = numbers.digits_for(max(max(means[p]) for p in names)) if names else 2
+    typical = {name: median(means[name]) for name in names}
     rows: list[Row] = [[(left("rank", 7) + "".join(right(name, PHASE_CELLS) for name in names) + "  mean ms", "muted")]]
     for index, rank in enumerate(ranks):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
             value = means[name][index]
-            typical = median(means[name])
-            slow = value > STANDS_OUT * typical and value - typical > 0.02 * rank.step_time_p50_ms
+            above = value - typical[name]
+            slow = value > STANDS_OUT * typical[name] and above > 0.02 * rank.step_time_p50_ms
             text = ("▲" if slow else "") + numbers.ms_column(value, digits)
             row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
         rows.append(row)

@@ -1,0 +1,51 @@
+"""What is said of a whole run: its figures and the one line on top.
+
+Apart from ``model``, since the live screen needs these two before its first frame and nothing else of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import GpuSummary, HostSummary, PhaseStats, RankSummary
+
+Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "failed"]
+
+
+class RunSummary(NamedTuple):
+    """All that the overview shows, over one window of steps."""
+
+    command: tuple[str, ...]
+    state: Literal["starting", "running", "ended", "lost"]
+    exit_code: int | None
+    started_ns: int
+    ended_ns: int | None
+    now_ns: int
+    world_size: int
+    steps: int
+    """Steps done by the slowest rank, over all of the run."""
+    total_steps: int | None
+    """How many there will be, where it is known."""
+    steps_per_s: float
+    samples_per_s: float
+    tokens_per_s: float
+    step_time_p50_ms: float
+    step_time_p95_ms: float
+    phases: tuple[PhaseStats, ...]
+    ranks: tuple[RankSummary, ...]
+    gpus: tuple[GpuSummary, ...]
+    hosts: tuple[HostSummary, ...]
+    context: dict[str, Any]
+
+    @property
+    def duration_s(self) -> float:
+        """From the command's start to its end or to now; 0 where the host's clock was set back meanwhile."""
+        return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
+
+
+class Verdict(NamedTuple):
+    """The one line on top: is it healthy, and if not, what first."""
+
+    health: Health
+    headline: str
