@@ -60,8 +60,12 @@ class Plan(NamedTuple):
     """Columns and lines of the terminal that shows the output."""
 
 
-def start(spec: RunSpec) -> RunHandle:
+def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHandle:
     """Start the command under a recorder; returns when it runs.
+
+    Args:
+        spec: what to run.
+        meanwhile: called while the recorder gets ready on another core.
 
     Raises:
         StartError: nothing was started; the record's directory is as before.
@@ -84,6 +88,8 @@ def start(spec: RunSpec) -> RunHandle:
         entry.record(plan, report)
 
     pid, report = _fork(record)
+    if meanwhile is not None:
+        meanwhile()
     try:
         greeting, rest = _greeting(report)
     except StartError:

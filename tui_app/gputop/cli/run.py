@@ -98,9 +98,15 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         gputop_version=__version__,
     )
     try:
-        return start(spec)
+        return start(spec, _load_for_the_screen if live else None)
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
+
+
+def _load_for_the_screen() -> None:
+    """Of what the screen and the handle import, as much as the recorder takes to start the command."""
+    import asyncio  # noqa: F401
+    import ctypes  # noqa: F401
 
 
 def _burst(handle: RunHandle, options: argparse.Namespace) -> WhenSteady | None:
