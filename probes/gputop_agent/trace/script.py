@@ -45,7 +45,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             tried.append({"way": way, "outcome": "done"})
             return _answer({"how": way, "tried": tried, "traceback": trace, **source, **outcome}, 0)
         tried.append({"way": way, "outcome": outcome["error"]})
-        trace = trace or outcome.get("traceback")
+        trace = outcome.get("traceback") if way == "ran" else trace
         _say(outcome["error"])
     named = bool(source["pretrained"])
     tried.append(

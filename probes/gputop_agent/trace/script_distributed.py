@@ -12,12 +12,15 @@ import torch.distributed as dist
 
 from . import distributed_groups
 from .distributed_ddp import BucketedModel
+from .script_fake import CPU, Fakes
+from .script_imports import after_import
 
 
-def replace(tracker: Any, note: Any, world: int) -> None:
+def replace(tracker: Any, note: Any, world: int, fakes: Fakes) -> None:
     """Replace the start of process groups and the wrappers that need real ones."""
     if not dist.is_available():
         return
+    after_import({"torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: _on_fake_device(module, fakes)})
     distributed_groups.keep_shapes_aside(tracker)
     original = dist.init_process_group
 
@@ -27,7 +30,7 @@ def replace(tracker: Any, note: Any, world: int) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         size = world or int(os.environ.get("WORLD_SIZE", "1") or 1)
-        note("Traced as rank 0 of %d; the other ranks are not run." % size)
+        note("Traced as rank 0 of %d; the other ranks are not run, --dp N says how many there are." % size)
         original("fake", rank=0, world_size=size, store=FakeStore())
 
     class Wrapped(BucketedModel):
@@ -39,3 +42,14 @@ def replace(tracker: Any, note: Any, world: int) -> None:
     parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Wrapped
     dist.init_process_group = init
     dist.distributed_c10d.init_process_group = init
+
+
+def _on_fake_device(module: Any, fakes: Fakes) -> None:
+    """FSDP1 is told the device that the fake tensors truly have, and its model is on the GPU."""
+    original = module.FullyShardedDataParallel.__init__
+
+    def init(self: Any, wrapped: Any, *arguments: Any, **options: Any) -> None:
+        wrapped._apply(fakes.to_gpu)
+        original(self, wrapped, *arguments, **dict(options, device_id=CPU))
+
+    module.FullyShardedDataParallel.__init__ = init

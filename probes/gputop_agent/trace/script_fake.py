@@ -132,12 +132,29 @@ class Fakes(TorchDispatchMode):
             return self._integers((values.true_rows(args[0]), args[0].dim()))
         if func is _aten.masked_select.default:
             return self._run(_aten.index.Tensor, (args[0], values.without_masks([args[1]], self._integers)), {})
+        if func is _aten._pack_padded_sequence.default:
+            return self._packed(*args)
+        if func is _aten._pad_packed_sequence.default:
+            return self._padded(*args)
         true = values.known_arguments(args, kwargs)
         if true is None:
             return None
         return torch.utils._pytree.tree_map(
             lambda leaf: self.from_real(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*true[0], **true[1])
         )
+
+    def _packed(self, batch: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """What recurrent layers take: the tokens of all sequences, and on the host how many there are at each place."""
+        counts = values.packed_lengths(lengths, batch.shape[1 if batch_first else 0])
+        tokens = int(counts.sum())
+        with self.mode:
+            return batch.new_empty((tokens, *batch.shape[2:])), counts
+
+    def _padded(self, data: torch.Tensor, counts: Any, batch_first: bool, _value: Any, least: int) -> Any:
+        most, longest = int(counts[0]), max(int(counts.numel()), least)
+        shape = (most, longest) if batch_first else (longest, most)
+        with self.mode:
+            return data.new_empty((*shape, *data.shape[1:])), torch.full((most,), counts.numel(), dtype=torch.long)
 
     def _integers(self, shape: Any) -> torch.Tensor:
         with self.mode:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.util
 import json
 import os
-import sys
 from typing import Any, Callable, Dict, List
 
 import torch
 
 from . import hf
 from .script_fake import Fakes
+from .script_imports import after_import
 from .script_tokenizer import stand_in
 
 Note = Callable[[str], Any]
@@ -41,7 +39,6 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
     """
     _load_data_here()
     _load_no_weights(fakes, note)
-    _spawn_here()
     wanted = {
         "transformers.modeling_utils": lambda module: _from_configuration(module, fakes, note),
         "transformers.utils.import_utils": _real_masks,
@@ -52,30 +49,7 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
         "lightning.pytorch.trainer.trainer": _plain_trainer,
         "pytorch_lightning.trainer.trainer": _plain_trainer,
     }
-    sys.meta_path.insert(0, _AfterImport(wanted))
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function with a module right after the script imported it."""
-
-    def __init__(self, wanted: Dict[str, Callable[[Any], Any]]) -> None:
-        self.wanted = wanted
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        action = self.wanted.pop(name, None)
-        if action is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def execute(module: Any) -> None:
-            run(module)
-            action(module)
-
-        spec.loader.exec_module = execute  # type: ignore[method-assign]
-        return spec
+    after_import(wanted)
 
 
 def _load_data_here() -> None:
@@ -115,17 +89,6 @@ def _load_no_weights(fakes: Fakes, note: Note) -> None:
     torch.save = lambda *_arguments, **_options: None  # what fake tensors hold is not worth a file
     torch.nn.Module.load_state_dict = state  # type: ignore[method-assign,assignment]
     torch.optim.Optimizer.load_state_dict = optimizer_state  # type: ignore[method-assign,assignment]
-
-
-def _spawn_here() -> None:
-    """``spawn`` runs its function here, as the first rank."""
-    import torch.multiprocessing as multiprocessing
-
-    def spawn(function: Any, args: Any = (), nprocs: int = 1, *_rest: Any, **_options: Any) -> None:
-        os.environ.setdefault("WORLD_SIZE", str(nprocs))
-        function(0, *args)
-
-    multiprocessing.spawn = spawn  # type: ignore[assignment]
 
 
 def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:

@@ -48,8 +48,7 @@ class Run:
                 self.finish(name)
             error = "ended before its first optimizer step"
         except SystemExit as end:
-            error = "ended by itself with exit code %s before its first optimizer step" % (end.code,)
-            error += ": " + said.last if said.last else ""
+            error = _why_it_ended(end.code, said.last)
             if self.steps.enough():
                 self.finish(name)
         except BaseException as problem:  # the script's own error is the answer, whatever it is
@@ -70,6 +69,8 @@ class Run:
             script_distributed,
             script_fake,
             script_libraries,
+            script_processes,
+            script_recurrent,
             script_steps,
             script_torch,
             script_tracker,
@@ -87,7 +88,9 @@ class Run:
         script_fake.show_devices()
         script_torch.replace(self.fakes, self.steps.note)
         script_libraries.replace(self.fakes, self.steps.note, script_libraries.read_configs(self.options.configs))
-        script_distributed.replace(self.tracker, self.steps.note, self.world)
+        script_processes.replace()
+        script_recurrent.replace(self.steps.note)
+        script_distributed.replace(self.tracker, self.steps.note, self.world, self.fakes)
         self.steps.watch()
 
     def _give_up_after(self, seconds: float, thread: int) -> None:
@@ -165,15 +168,26 @@ def _place(frame: Any, path: str) -> str:
     return "" if frame is None else ": it was at line %d of %s" % (frame.f_lineno, os.path.basename(path))
 
 
+def _why_it_ended(code: Any, said: str) -> str:
+    """``sys.exit("words")`` ends with code 1 and prints the words."""
+    words = code.strip() if isinstance(code, str) else said
+    number = 1 if isinstance(code, str) else code or 0
+    return "ended by itself with exit code %s before its first optimizer step%s" % (number, words and ": " + words)
+
+
 def _one_line(problem: BaseException) -> str:
     return "%s: %s" % (type(problem).__name__, (str(problem).strip() or "no message").splitlines()[0])
 
 
 def _own_traceback(problem: BaseException, path: str) -> str:
-    """The traceback of the script's own error, without our frames."""
+    """The traceback of the script's own error, without our frames and those of torch's fake tensors."""
     report = traceback.TracebackException(type(problem), problem, problem.__traceback__)
     ours = os.path.dirname(os.path.abspath(__file__))
-    frames = [frame for frame in report.stack if os.path.dirname(frame.filename) != ours]
+    inside = [at for at, frame in enumerate(report.stack) if frame.name == "__torch_dispatch__"]
+    stack = report.stack[: inside[0] if inside else None]
+    frames = [frame for frame in stack if os.path.dirname(frame.filename) != ours]
+    while frames and frames[-1].filename.endswith(("eval_frame.py", "_compile.py")):
+        del frames[-1]
     report.stack = traceback.StackSummary.from_list(frames)
     return "".join(report.format(chain=False))
 

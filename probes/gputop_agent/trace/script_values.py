@@ -98,3 +98,11 @@ def without_masks(indices: Any, make: Any) -> List[Any]:
             rows = true_rows(index)
             out.extend(make((rows,)) for _ in range(index.dim()))
     return out
+
+
+def packed_lengths(lengths: torch.Tensor, longest: int) -> torch.Tensor:
+    """How many sequences of a packed batch are at least 1, 2, ... tokens long; all, where lengths are not known."""
+    values = known(lengths)
+    if values is None:
+        return torch.full((longest,), lengths.numel(), dtype=torch.long)
+    return torch.stack([(values > step).sum() for step in range(int(values.max()))])
