@@ -41,7 +41,7 @@ def test_tables_are_well_formed():
     assert len([GpuRow(**row) for row in table("gpus.csv")]) == 62
     rows = [PriceRow(**{key: value or None for key, value in row.items()}) for row in table("prices.csv")]
     assert len(rows) == 502
-    assert len(ROWS) == 144
+    assert len(ROWS) == 163
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row["param_diff"] == "0"])

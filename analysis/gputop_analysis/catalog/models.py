@@ -35,6 +35,7 @@ _COUNTS = {
     "vision_heads": "vision_heads",
     "vision_ffn": "vision_ffn",
     "vision_patch": "vision_patch",
+    "vision_image": "vision_image",
     "vision_params": "vision_params",
     "projector_params": "projector_params",
 }

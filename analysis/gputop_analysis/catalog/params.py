@@ -199,8 +199,8 @@ def _add_family_extras(parts: dict[str, int], shape: ModelShape) -> None:
         parts["head"] += shape.hidden * (shape.hidden + 1)
     if shape.family == "t5":
         _add_t5_decoder(parts, shape)
-    if shape.family == "vit":
-        parts["embeddings"] += _patches(shape.hidden, shape.vision_patch, shape.max_position)
+    if shape.family == "vit":  # the class token besides
+        parts["embeddings"] += _patches(shape.hidden, shape.vision_patch, shape.max_position) + shape.hidden
 
 
 def _add_t5_decoder(parts: dict[str, int], shape: ModelShape) -> None:
