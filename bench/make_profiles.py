@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "analysis" / "gputop_analysis" / "data" / ARCHIVE
 SCALAR = 512
 """Bytes; smaller storages take one block of the allocator and are left out."""
+NO_LAYER = -1
 FEWEST = 2
 """Traces of a variant; a third is made where two cannot tell all products apart."""
 SMALL = 65_536
@@ -64,8 +65,8 @@ def main() -> int:
     for name in [name for name, document in documents.items() if not repeatable(name, document)]:
         failed[name] = "its middle layers are unlike"
         del documents[name]
-    TARGET.write_bytes(pack(documents, versions()))
-    size = TARGET.stat().st_size
+    arguments.out.write_bytes(pack(documents, versions()))
+    size = arguments.out.stat().st_size
     print(json.dumps({"made": made, "packed": len(documents), "failed": failed, "archive_bytes": size}))
     return 0
 
@@ -193,7 +194,10 @@ def traced(asked: Any) -> dict[str, Any]:
     from gputop_agent.trace import models
 
     tracker = models.trace(asdict(asked), full=True, steps=1)
-    return tracker.log.document(tracker.meta)
+    found = tracker.log.document(tracker.meta)
+    if asked.model.family in STACKS:  # the larger of its stacks has the layers, which depends on the sizes
+        found["storages"] = [[*row[:-1], NO_LAYER] for row in found["storages"]]
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -211,6 +215,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(STRUCTURES)}; all by default")
     result.add_argument("--work", type=Path, default=Path("profiles_work"), help="where what was made lies")
     result.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further variant after so long")
+    result.add_argument("--out", type=Path, default=TARGET, help="the archive; the packaged one by default")
     result.add_argument("--add", action="store_true", help="add to the packaged archive what it has not")
     result.add_argument("--verbose", action="store_true", help="tracebacks of what failed")
     return result

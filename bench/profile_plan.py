@@ -36,10 +36,10 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "mla_rope_dim": (32, 96, 64),
     "mla_v_dim": (64, 96, 160),
     "rank": (8 * 61, 8 * 67, 8 * 71),
-    "patch": (14, 22, 26),
-    "side": (30, 34, 46),
+    "patch": (34, 38, 46),
+    "side": (36, 42, 50),
     "vision_heads": (20, 28, 44),
-    "vision_hidden": (20 * 96, 28 * 160, 44 * 224),
+    "vision_hidden": (20 * 104, 28 * 136, 44 * 152),
     "vision_ffn": (128 * 167, 128 * 173, 128 * 179),
 }
 """``side``: patches along an edge of an image.
@@ -47,7 +47,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
 SHORT_SEQ = (SIZES["seq"][0], 128 * 14 - 32, 128 * 13 - 32)
 """Of families in ``SHORT``; as many pieces of a fused loss as with the others."""
-SHORT = ("gpt2", "bert", "gemma3_text")
+SHORT = ("gpt2", "bert", "gemma3_text", "clip")
 """Families whose events change with the length: rows of position embeddings whose gradient is not sorted (up to 3072,
 ``EmbeddingBackwardKernel.cu``), or a window that masks all longer sequences."""
 LAYERS = 4
@@ -79,7 +79,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "bert": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False, "token_types": True},),
     "olmo2": ({**_SPLIT_HEADS, **_MHA}, _SPLIT_HEADS),
     "glm4": ({},),
-    "t5": ({**_MHA, **_TIED, "gated_mlp": False}, _MHA),
+    "t5": ({**_MHA, **_TIED, "gated_mlp": False}, {**_MHA, **_TIED}),
     "vit": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "clip": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
 }
@@ -165,7 +165,7 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
             yield Way({"lora": dropped, "autocast": True}, 2)
         if core:
             yield Way({"lora": replace(dropped, dtype="bf16")}, 3)
-        if family in (*ENCODERS, *MIXTURES) or targets == ATTENTION:
+        if family in (*OWN_LOSS, *MIXTURES) or targets == ATTENTION:
             continue
         yield Way({"lora": plain, "quantized": "nf4"}, 1)
         if wide:

@@ -17,17 +17,36 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import neg
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FORMAT = 1
-REMEMBERED = 16
+REMEMBERED = 32
 DUMMY = (0, 0, 0, 0, 0, -1)
 """The columns of a storage that is none."""
 MANY = 3
 """Layers whose storages are freed in one go, from which on it is no layer's own doing."""
+
+
+class Kinds(NamedTuple):
+    """Storages by what the allocator sees of them."""
+
+    of: list[int]
+    """Of each storage, which kind; the dummy is of the first."""
+    bytes: list[int]
+    """Of each kind; two may be of one size."""
+    stream: list[int]
+
+
+@dataclass(slots=True)
+class Known:
+    """What was found out of the events of a log, whatever their sizes."""
+
+    live: dict[int, set[int]] = field(default_factory=dict)
+    held: dict[tuple[str, int], dict[int, list[int]]] = field(default_factory=dict)
+    moves: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +66,53 @@ class EventLog:
     marks: tuple[tuple[int, str, int], ...]
     strings: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
-    known: dict[int, set[int]] = field(default_factory=dict, compare=False, repr=False)
-    """What ``live`` was asked; logs of the same events with other sizes share it."""
+    kinds: Kinds | None = field(default=None, compare=False, repr=False)
+    """Where the maker of the log knows them; ``kinds_of`` counts them otherwise."""
+    known: Known = field(default_factory=Known, compare=False, repr=False)
+    """Logs of the same events with other sizes share it."""
 
     def live(self, count: int) -> set[int]:
         """The storages that are there after the first ``count`` events."""
-        if count not in self.known:
-            if len(self.known) >= REMEMBERED:
-                self.known.clear()
+        live = self.known.live
+        if count not in live:
+            if len(live) >= REMEMBERED:
+                live.clear()
             met = set(self.events[:count])
-            self.known[count] = met.difference(map(neg, met))
-        return self.known[count]
+            live[count] = met.difference(map(neg, met))
+        return live[count]
+
+    def held(self, by: str, count: int) -> dict[int, list[int]]:
+        """The storages that are there after the first ``count`` events, by one of the columns."""
+        held = self.known.held
+        if (by, count) not in held:
+            if len(held) >= REMEMBERED:
+                held.clear()
+            column, found = getattr(self, by), {}
+            for storage in self.live(count):
+                found.setdefault(column[storage], []).append(storage)
+            held[by, count] = found
+        return held[by, count]
+
+    def running(self, kinds: Kinds, sizes: list[int]) -> list[int]:
+        """The sum of what lives after each event, where storages are as large as their kind says."""
+        if not self.known.moves:
+            signed = kinds.of + [~kind for kind in reversed(kinds.of[1:])]
+            self.known.moves.extend(map(signed.__getitem__, self.events))
+        table = sizes + [-size for size in reversed(sizes)]  # the last but k is of what frees the kind k
+        return list(accumulate(map(table.__getitem__, self.known.moves)))
 
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""
-        return replace(self, events=events, known={}, **changes)
+        return replace(self, events=events, known=Known(), kinds=None, **changes)
+
+
+def kinds_of(log: EventLog) -> Kinds:
+    """The kinds of a log's storages."""
+    if log.kinds is not None:
+        return log.kinds
+    pairs = list(zip(log.bytes, log.stream, strict=True))
+    number = {pair: kind for kind, pair in enumerate(dict.fromkeys(pairs))}
+    return Kinds(list(map(number.__getitem__, pairs)), *map(list, zip(*number, strict=True)))
 
 
 def parse(document: dict[str, Any]) -> EventLog:

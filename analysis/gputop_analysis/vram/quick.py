@@ -31,8 +31,8 @@ _NUMBER = (1 << _AT) - 1
 class Played(NamedTuple):
     """Sizes in units of 512 bytes."""
 
-    taken: list[int]
-    """What each storage got, or would have got if it came to that."""
+    whole: dict[int, int]
+    """What storages got that are in a larger block than they asked for."""
     reserved: int
     """The most."""
     at_most: int
@@ -93,23 +93,22 @@ class Playback:
     """Storages and what happens to them.
 
     Args:
-        sizes: of each storage, in units of 512 bytes, at least 1; index 0 is a dummy.
-        streams: of each storage, counted from 0.
+        kind: of each storage, an index of the next two; index 0 is a dummy.
+        sizes: of each kind, in units of 512 bytes, at least 1.
+        streams: of each kind, counted from 0.
         events: ``i`` allocates the storage ``i``, ``-i`` frees it.
         expandable: with expandable segments; there must be no capacity then.
     """
 
-    def __init__(self, sizes: list[int], streams: list[int], events: list[int], expandable: bool = False) -> None:
+    def __init__(
+        self, kind: list[int], sizes: list[int], streams: list[int], events: list[int], expandable: bool = False
+    ) -> None:
+        self.kind = kind
         self.sizes = sizes
         self.expandable = expandable
         self.events = events
         self.streams = max(streams, default=0) + 1
-        pairs = list(zip(sizes, streams, strict=True)) if self.streams > 1 else sizes
-        number = {pair: at for at, pair in enumerate(sorted(set(pairs)))}
-        self.kind = list(map(number.__getitem__, pairs))
-        """Of each storage: which of ``kinds``."""
-        kinds = [pair if isinstance(pair, tuple) else (pair, 0) for pair in number]
-        self.kinds = [(size, stream + self.streams * (size > SMALL)) for size, stream in kinds]
+        self.kinds = [(size, stream + self.streams * (size > SMALL)) for size, stream in zip(sizes, streams, strict=True)]
         """Size and pool."""
         self.asked = frozenset(size for size, _ in self.kinds)
         self._moments: list[_State] = []
@@ -129,26 +128,16 @@ class Playback:
                 break
             self._moments.append(state.copy())
         _play(state, self, limit)
-        taken = self.sizes.copy()
-        for storage, size in state.whole.items():
-            taken[storage] = size
-        return Played(taken, state.most, state.at_most, state.retries, state.oom)
+        return Played(state.whole, state.most, state.at_most, state.retries, state.oom)
 
     def _start(self) -> _State:
         pools = [_Pool({}, []) for _ in range(2 * self.streams)]
-        for size, which in self.kinds:  # the sizes rise
+        for size, which in sorted(set(self.kinds)):
             pools[which].bins[size] = []
             pools[which].sizes.append(size)
-        state = _State(pools, [0] * len(self.sizes), tails=[0] * len(pools))
+        state = _State(pools, [0] * len(self.kind), tails=[0] * len(pools))
         state.free[0] = self.expandable  # so that a block with no neighbour is looked at twice
         return state
-
-
-def play(
-    sizes: list[int], streams: list[int], events: list[int], capacity: int | None = None, expandable: bool = False
-) -> Played:
-    """Play events on storages once; the arguments are those of ``Playback`` and its ``play``."""
-    return Playback(sizes, streams, events, expandable).play(capacity)
 
 
 def _play(state: _State, playback: Playback, limit: int, pause: bool = False) -> bool:

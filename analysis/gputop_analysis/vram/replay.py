@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
-from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.eventlog import EventLog, kinds_of
 from gputop_analysis.vram.quick import Playback
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
@@ -53,6 +53,8 @@ class Replay:
     def __init__(self, log: EventLog, conf: AllocatorConf = DEFAULT) -> None:
         self.log = log
         self.conf = conf
+        self._kinds = kinds_of(log)
+        self._blocks = [UNIT * max(-(-size // UNIT), 1) for size in self._kinds.bytes]
         self._quick: Playback | None = None
 
     def played(self, capacity: int | None = None, remember: Sequence[int] = ()) -> Replayed:
@@ -65,15 +67,22 @@ class Replay:
         expandable = self.conf == EXPANDABLE and capacity is None
         if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
-        log, quick = self.log, self._playback(expandable)
-        least = max(_running(log.events, log.bytes), default=0) if remember else 0
+        log, quick, allocated = self.log, self._playback(expandable), self._running()
+        least = max(allocated, default=0)
         stops = [room // UNIT for room in remember if room >= least and not expandable]
         found = quick.play(None if capacity is None else capacity // UNIT, stops)
-        taken = [UNIT * size for size in found.taken]
+        taken = list(map(self._blocks.__getitem__, self._kinds.of))
+        for storage, size in found.whole.items():
+            taken[storage] = UNIT * size
         events = log.events[: log.events.index(found.oom)] if found.oom else log.events
-        allocated = _running(events, taken)
+        if found.whole or found.oom:
+            allocated = _running(events, taken)
         then = allocated[events.index(found.at_most)] if found.at_most else 0
         return Replayed(taken, events, allocated, UNIT * found.reserved, then, found.retries, found.oom)
+
+    def least(self) -> int:
+        """Bytes allocated at the peak if each block is as large as was asked for: no less is reserved."""
+        return max(self._running(), default=0)
 
     def reserved(self) -> int:
         """The most bytes that segments take, where they may take as many as they want."""
@@ -89,10 +98,13 @@ class Replay:
 
     def _playback(self, expandable: bool) -> Playback:
         if self._quick is None:
-            log = self.log
-            units = {size: max(-(-size // UNIT), 1) for size in set(log.bytes)}
-            self._quick = Playback(list(map(units.__getitem__, log.bytes)), log.stream, log.events, expandable)
+            kinds, units = self._kinds, [size // UNIT for size in self._blocks]
+            self._quick = Playback(kinds.of, units, kinds.stream, self.log.events, expandable)
         return self._quick
+
+    def _running(self) -> list[int]:
+        """Allocated after each event, if each block is as large as was asked for."""
+        return self.log.running(self._kinds, self._blocks)
 
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
@@ -184,10 +196,9 @@ def operation(log: EventLog, at: int) -> str:
 
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
-    held = [0] * len(log.strings)
-    for storage in log.live(top + 1):
-        held[log.category[storage]] += played.taken[storage]
-    sums = {log.strings[index]: size for index, size in enumerate(held) if size}
+    taken = played.taken
+    held = {index: sum(map(taken.__getitem__, own)) for index, own in sorted(log.held("category", top + 1).items())}
+    sums = {log.strings[index]: size for index, size in held.items() if size}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums
 
 

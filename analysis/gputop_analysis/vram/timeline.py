@@ -35,10 +35,9 @@ def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
     if not starts or "activations" not in log.strings:
         return ()
     wanted, sums = log.strings.index("activations"), [0] * (max(log.layer, default=-1) + 1)
-    for storage in log.live(starts[-1]):
-        layer = log.layer[storage]
-        if layer >= 0 and log.category[storage] == wanted:
-            sums[layer] += taken[storage]
+    for storage in log.held("category", starts[-1]).get(wanted, ()):
+        if log.layer[storage] >= 0:
+            sums[log.layer[storage]] += taken[storage]
     while sums and not sums[-1]:
         sums.pop()
     return tuple((f"layer {index}", size) for index, size in enumerate(sums))

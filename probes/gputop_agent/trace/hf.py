@@ -9,9 +9,14 @@ from typing import Any, Iterator, List, Tuple
 import torch
 
 from .kernels import flash_attention
+from .losses import version
 
 FLASH = "gputop_fa2"
 """FlashAttention as a kind of attention of transformers; a name with `flash` in it would ask for the real package."""
+
+_ALL_HEADS_BEFORE = (4, 48)
+_ALL_HEADS = ("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen2_vl", "starcoder2")
+"""Families whose ``FlashAttention2`` modules repeated keys and values for all heads, before transformers 4.48."""
 
 
 @contextmanager
@@ -33,12 +38,16 @@ def as_for_real_tensors() -> Iterator[None]:
             setattr(module, name, value)
 
 
-def register_flash() -> bool:
-    """Make FlashAttention known to transformers; False for a version whose attention cannot be chosen like this."""
+def register_flash(family: str = "", transformers: str = "") -> bool:
+    """Make FlashAttention known to transformers; False for a version whose attention cannot be chosen like this.
+
+    ``family`` and ``transformers`` say whose habits it has.
+    """
+    repeats = family in _ALL_HEADS and bool(transformers) and version(transformers) < _ALL_HEADS_BEFORE
     try:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        ALL_ATTENTION_FUNCTIONS.register(FLASH, _flash)
+        ALL_ATTENTION_FUNCTIONS.register(FLASH, _flash_of_all_heads if repeats else _flash)
     except (ImportError, AttributeError):
         return False
     try:
@@ -62,6 +71,18 @@ def _flash(
         value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
     out = flash_attention(query, key, value, options.get("dropout") or 0.0, True, options.get("scaling"))
     return out[..., :width].transpose(1, 2), None
+
+
+def _flash_of_all_heads(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    groups = query.shape[1] // key.shape[1]
+    return _flash(module, query, _repeated(key, groups), _repeated(value, groups), mask, **options)
+
+
+def _repeated(value: torch.Tensor, groups: int) -> torch.Tensor:
+    """``repeat_kv``: a copy."""
+    batch, heads, tokens, width = value.shape
+    whole = value[:, :, None].expand(batch, heads, groups, tokens, width)
+    return whole.reshape(batch, heads * groups, tokens, width)
 
 
 def _low_precision(module: Any) -> torch.dtype:

@@ -234,7 +234,10 @@ def _had_single_experts(setup: Dict[str, Any]) -> bool:
 def attention_of(setup: Dict[str, Any]) -> str:
     """The kind of attention by the name that transformers knows here."""
     asked = setup.get("attention") or "sdpa"
-    return asked if asked != "flash" else FLASH if register_flash() else "sdpa"
+    if asked != "flash":
+        return asked
+    known = register_flash(setup["model"].get("family") or "", setup.get("transformers") or "")
+    return FLASH if known else "sdpa"
 
 
 def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from gputop_analysis.vram.eventlog import EventLog
+from gputop_analysis.vram.eventlog import EventLog, Kinds
 from gputop_analysis.vram.profiles.optimizers import SAME, UPDATES, size, states, temporaries
 
 _EMBEDDINGS = ("embed", "wte", "wpe", "shared")
@@ -25,17 +25,18 @@ class Course(NamedTuple):
 
     log: EventLog
     """``bytes`` is what the storage, or the parameter that it was made for, has there in the profile."""
-    kinds: dict[str, list[int]]
-    """Storages that the optimizer makes, by how large they are."""
+    kind: list[int]
+    """Of each storage, an index of ``made``."""
+    made: list[tuple[int, str, int]]
+    """Of each kind: what ``bytes`` says, how large it is for a parameter of that size, and the stream."""
 
     def sized(self, sizes: list[int], width: int) -> EventLog:
         """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained parameters."""
-        found = list(map(sizes.__getitem__, self.log.bytes))
-        found[0] = 0
-        for kind, storages in self.kinds.items():
-            for storage in storages:
-                found[storage] = size(kind, found[storage], width)
-        return replace(self.log, bytes=found)
+        found = [size(how, sizes[term], width) for term, how, _ in self.made]
+        kinds = Kinds(self.kind, found, [stream for _, _, stream in self.made])
+        column = list(map(found.__getitem__, self.kind))
+        column[0] = 0
+        return replace(self.log, bytes=column, kinds=kinds)
 
 
 class Training(NamedTuple):
@@ -111,7 +112,7 @@ class _Made:
         self.source = source
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.columns = {name: getattr(source, name)[:1] for name in _COLUMNS}
-        self.kinds: dict[str, list[int]] = {}
+        self.how: dict[str, list[int]] = {}
         """What the optimizer made: the storages, by how large they are."""
         self.events: list[int] = []
         self.marks: list[tuple[int, str, int]] = []
@@ -154,7 +155,7 @@ class _Made:
             source = getattr(self.source, name)
             column += [own[name]] * len(wanted) if name in own else [source[row] for row, _ in wanted]
         for number, (_, kind) in zip(numbers, wanted, strict=True):
-            self.kinds.setdefault(kind, []).append(number)
+            self.how.setdefault(kind, []).append(number)
         self.events += numbers
         return numbers
 
@@ -163,5 +164,11 @@ class _Made:
         self.events += [-number for number in self.make(wanted, "temporaries")]
 
     def course(self) -> Course:
-        marks, strings = tuple(self.marks), tuple(self.strings)
-        return Course(self.source.played(self.events, **self.columns, marks=marks, strings=strings), self.kinds)
+        how = [SAME] * len(self.columns["bytes"])
+        for kind, storages in self.how.items():
+            for storage in storages:
+                how[storage] = kind
+        made = list(zip(self.columns["bytes"], how, self.columns["stream"], strict=True))
+        number = {one: kind for kind, one in enumerate(dict.fromkeys(made))}
+        log = self.source.played(self.events, **self.columns, marks=tuple(self.marks), strings=tuple(self.strings))
+        return Course(log, list(map(number.__getitem__, made)), list(number))

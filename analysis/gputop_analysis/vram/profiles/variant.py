@@ -99,7 +99,7 @@ def _structure(shape: ModelShape) -> str:
     """What the modules of one family do differently from model to model."""
     kv_heads = shape.kv_heads or shape.heads
     said = (
-        "tied" if shape.tied_embeddings else "",
+        "tied" if shape.tied_embeddings or shape.family == "t5" else "",  # Transformers 5 ties every T5
         "mha" if kv_heads == shape.heads else "",
         "gated" if shape.family == "t5" and shape.gated_mlp else "",
         "bias" if shape.attention_bias else "",
