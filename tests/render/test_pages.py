@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tui_support import START_NS, a_finding, write_run
+from tui_support import START_NS, a_finding, a_proof, write_run
 
 from gputop.feed.budget import BudgetLoader
 from gputop.feed.build import build, by_worth
@@ -16,6 +16,7 @@ from gputop.feed.ranks import RanksLoader
 from gputop.pages import budget, evidence, numerics, ranks
 from gputop.render.rows import row_text, row_width
 from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.model import Input
 from gputop_probes.record.reader import RunRecord
 
 
@@ -81,6 +82,14 @@ def test_the_gauge_marks_value_and_threshold_in_their_order():
     (_, line) = evidence.gauge(a_finding().proof, "high", 78)
     text = row_text(line)
     assert text.index("┃") < text.index("●") and text.endswith("31.2 %  threshold 10 %")
+
+
+def test_long_values_of_a_proof_are_shown():
+    values = Input("wait", 3.613, "ms per step", "DDP's timers"), Input("line", "train.py:19 <module>", "", "stacks")
+    found = a_finding(proof=replace(a_proof(), inputs=values))
+    for width in (78, 118):
+        lines = "\n".join(texts(evidence.inputs(found, width)))
+        assert "3.613 ms per step" in lines and "train.py:19 <module>" in lines
 
 
 def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, snapshot):

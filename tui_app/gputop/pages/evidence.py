@@ -9,7 +9,7 @@ from gputop.feed.evidence import Evidence, EvidenceLoader
 from gputop.feed.plots import Plot
 from gputop.pages.page import Page
 from gputop.render import numbers
-from gputop.render.rows import Row, beside, left, right, row_width, spread, wrap
+from gputop.render.rows import Row, beside, left, right, row_width, shorten, spread, text_width, wrap
 from gputop.widgets import plots
 from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
@@ -132,16 +132,22 @@ def inputs(finding: Finding, width: int) -> list[Row]:
         return []
     rows: list[Row] = [plots.ruled("computed from", [], width)]
     names = min(max((len(item.name) for item in proof.inputs), default=0) + 2, max(width // 3, 12))
+    values = min(max((text_width(_value(item)) for item in proof.inputs), default=0), max(width // 3, 12))
     for item in proof.inputs:
-        rows += _input(item, names, width)
+        rows += _input(item, names, values, width)
     if proof.formula:
         rows += [[(line, "muted")] for line in wrap(proof.formula, width)]
     return rows
 
 
-def _input(item: Input, names: int, width: int) -> list[Row]:
+def _value(item: Input) -> str:
     value = item.value if isinstance(item.value, str) else numbers.scalar(item.value)
-    start: Row = [(left(item.name, names), "text"), (right(f"{value} {item.unit}".rstrip(), 16) + "  ", "bold text")]
+    return f"{value} {item.unit}".rstrip()
+
+
+def _input(item: Input, names: int, values: int, width: int) -> list[Row]:
+    value = right(shorten(_value(item), values), values)
+    start: Row = [(left(item.name, names), "text"), (value + "  ", "bold text")]
     room = width - row_width(start)
     if room < 24:
         return [start, *([("  " + line, "muted")] for line in wrap(item.source, width - 2))]
