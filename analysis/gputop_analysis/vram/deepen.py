@@ -28,6 +28,7 @@ UNLIKE = "the model's middle layers are unlike, so that a few cannot stand for a
 _IN_TURN = ("forward", "loss", "backward", "optimizer")
 """Phases in which one layer is at work after the other, and frees what its neighbour left; an update in lists of
 tensors frees those of all layers at once, which ``_tags`` tells apart."""
+_PASSES = ("forward", "loss", "backward")
 _COPIED = ("bytes", "stream", "category", "operator", "module")
 """Columns that a copy of a layer has from the one that was traced."""
 
@@ -54,6 +55,26 @@ def deepen(log: EventLog, layers: int) -> EventLog:
         return log
     if traced != TRACED or layers < TRACED:
         raise ValueError(f"a trace of {traced} layers cannot stand for {layers}: it takes {TRACED}")
+    try:
+        return _repeated(log, layers)
+    except ValueError:
+        return _repeated(_newest_first(log), layers)
+
+
+def _newest_first(log: EventLog) -> EventLog:
+    """With what passes free in one go freed as a backward pass meets the layers, which leaves the allocator the same.
+
+    FSDP1 lets go of what its hooks hold of all layers in the order of its units, autocast in that of a hash table.
+    """
+    events = log.events.copy()
+    for start, end, phase, _ in spans(log, len(log.events)):
+        if phase in _PASSES:
+            runs = groupby(events[start:end], lambda event: event < 0)
+            events[start:end] = chain.from_iterable(sorted(run) if frees else run for frees, run in runs)
+    return log.played(events)
+
+
+def _repeated(log: EventLog, layers: int) -> EventLog:
     sections = [section for span in spans(log, len(log.events)) for section in _sections(log, *span[:3])]
     owner = _owners(log, sections)
     log, sections = _postponed(log, sections, owner)

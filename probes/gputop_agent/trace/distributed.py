@@ -133,7 +133,7 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
 
     def shard() -> nn.Module:
         for parameter in model.parameters():
-            _store_as_floats(parameter)
+            _store_as_floats(parameter, build.compute_dtype(setup))
         wrapped = FullyShardedDataParallel(
             model,
             auto_wrap_policy=_wrap_policy(kinds, bool(setup.get("lora"))),
@@ -162,10 +162,11 @@ def _wrap_policy(kinds: Any, adapted: bool) -> Any:
     return functools.partial(_or_policy, policies=policies)
 
 
-def _store_as_floats(parameter: Any) -> None:
-    """Packed weights are stored as bf16, or else they could not be sharded (``bnb_4bit_quant_storage``)."""
+def _store_as_floats(parameter: Any, dtype: torch.dtype) -> None:
+    """Packed weights are stored as what lies beside them, or else they could not be flattened together
+    (``bnb_4bit_quant_storage``)."""
     if parameter.dtype in (torch.uint8, torch.int8):
-        parameter.data = parameter.data.flatten().view(torch.bfloat16)[:, None]
+        parameter.data = parameter.data.flatten().view(dtype)[:, None]
 
 
 def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Module:
