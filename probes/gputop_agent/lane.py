@@ -7,7 +7,6 @@ would have: every 100 ms, the records of five times 20 ms one after the other, a
 turn.
 """
 
-from array import array
 from operator import sub
 from time import monotonic_ns
 
@@ -22,7 +21,7 @@ marks = L.marks
 segments = []  # stretches of steps that ended: (thin, times with that of the end, ``thin.reading`` if a record ends)
 sizes = []  # of the batches of the steps noted: a shape, or what ``batch.count`` says
 losses = []  # of the steps noted, of thin ones each fourth; None: not known
-cpu_marks = array("q")  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
+cpu_marks = []  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
 pauses = []  # (stretches ended by then, nanoseconds) of the garbage collector
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 PAUSE_STEPS = 50  # so long the general path runs when a step was not plain

@@ -6,7 +6,6 @@ thread reads; what must not be torn is changed under ``S.lock``.
 
 import os
 import threading
-from array import array
 from time import monotonic_ns
 from typing import Any
 
@@ -102,7 +101,7 @@ class Lane:
     def __init__(self):
         #: monotonic times of fetch, forward, backward and update, their beginnings and ends in turn; eight a step. In
         #: thin steps: beginning and end of the fetch, two a step
-        self.marks = array("q")  # plain numbers: as objects they would take five times the cache
+        self.marks = []  # an array would take less memory, but touching its code costs a short step 3 us
         self.note = self.marks.append
         self.now = monotonic_ns
         self.ident = NOT_ACTIVE  # of the training thread

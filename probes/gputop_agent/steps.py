@@ -43,6 +43,7 @@ class Fold:
         self.cpu_cut_ns = -1  # the thread's CPU time at a record's end that is booked later
         self.probing = True
         self.memory: Any = (-1, -1, -1, -1)
+        self.loss_step = -1  # the last one whose loss was read
         self.nonfinite_events = 0
         self.hello_ns = 0
 
@@ -66,7 +67,8 @@ def close(now_ns, upto=None):
         loss = C.loss_sum / C.loss_count
         if loss - loss != 0:
             flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss)
+            _report_nonfinite(step, loss, F.loss_step)
+        F.loss_step = step
     with S.lock:
         alone = flags & F_UNSTEADY
         if alone and F.n_steps:
@@ -120,6 +122,7 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
                 _fold_nonfinite(first, losses, every)
             elif not highest <= F.loss_max:
                 F.loss_max = highest
+            F.loss_step = first + every * (len(losses) - 1)
         F.cpu_cut_ns = cpu_ns
         if F.probing:
             F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
@@ -131,12 +134,15 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
 
 def _fold_nonfinite(first, losses, every):
     """What ``close`` does with a loss, one by one."""
+    before = F.loss_step
     for i, loss in enumerate(losses):
+        step = first + every * i
         if not loss <= F.loss_max:
             F.loss_max = loss
         if loss - loss != 0:
             F.flags |= wire.F_NONFINITE
-            _report_nonfinite(first + every * i, loss)
+            _report_nonfinite(step, loss, before)
+        before = step
 
 
 def close_at_cut():
@@ -285,10 +291,10 @@ def _look_for_cuda():
         guard.safely(device.activate, S.torch, cuda.current_device())
 
 
-def _report_nonfinite(step, loss):
+def _report_nonfinite(step, loss, before):
     if F.nonfinite_events < MAX_NONFINITE_EVENTS:
         F.nonfinite_events += 1
-        transport.send_event("nonfinite", step=step, value=repr(loss))
+        transport.send_event("nonfinite", step=step, value=repr(loss), unread=step - before - 1)
 
 
 def _float32(value):

@@ -33,7 +33,7 @@ except ImportError:  # not Unix
 
 STRIDE = 2  # marks of a thin step
 SHORT_NS = steps.FOLD_NS // (steps.MAX_PROBED_STEPS + 1)  # of longer steps the CPU time is told too
-LOSS_EVERY = 16  # of a stretch of thin steps the first leaves its loss, and each sixteenth after it
+LOSS_EVERY = 64  # of a stretch of thin steps the first leaves its loss, and each 64th after it
 BULK_NS = 250_000_000  # so long at most thin steps wait to be booked
 CALM_STEPS = 500  # plain steps before the first thin one
 CALM_TIMES = 4

@@ -313,6 +313,8 @@ async def test_no_colour_uses_letters_and_the_terminals_own_colours(running, mon
     monkeypatch.setenv("NO_COLOR", "1")
     async with started(running, size=(80, 24)) as (app, _):
         assert app.theme == "ansi-dark" and "bbbbbb" in screen_text(app)
+        styles = [part.style for line in app.screen._compositor.render_strips() for part in line if part.style]
+        assert {c.name for style in styles for c in (style.color, style.bgcolor) if c is not None} == {"default"}
 
 
 async def test_any_theme_has_the_roles(running):

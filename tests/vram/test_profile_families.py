@@ -30,6 +30,10 @@ MODELS = (
     "mixtral-8x7b",
     "qwen3-30b-a3b",
     "deepseek-v2-lite",
+    "t5-large",
+    "bert-large",
+    "vit-large",
+    "clip-vit-h",
 )
 
 
@@ -46,7 +50,7 @@ def test_a_common_family_is_answered_by_a_profile(name: str):
 
 
 def test_what_a_profile_would_get_wrong_is_left_to_the_formula():
-    """Four layers cannot stand for three dense ones and those with experts, nor for two stacks."""
+    """Four layers cannot stand for three dense ones and those with experts, nor for other lengths."""
     with pytest.raises(tiers.NotCoveredError, match="no event profile covers deepseek-v3"):
         tiers.estimate(Setup(model("deepseek-v3"), seq=1024), "profile")
     assert profiles.events(Setup(model("gemma-3-1b"), seq=400)) is None  # no longer than its window

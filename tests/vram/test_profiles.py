@@ -15,6 +15,7 @@ from gputop_analysis.vram import profiles, replay
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.eventlog import parse
 from gputop_analysis.vram.profiles import store
+from gputop_analysis.vram.profiles.stacks import STACKS, deepened
 from gputop_analysis.vram.setup import Lora, Setup
 
 LLAMA = Setup(model=model("llama-3-8b"))
@@ -28,6 +29,8 @@ AS_TRACED = {
     "checkpointing, fused kernel of AdamW": LLAMA.but(seq=4096, checkpointing="full", optimizer="adamw-fused"),
     "LoRA on another shape": LLAMA.but(model=SMALL, seq=777, micro_batch=5, lora=QV),
     "QLoRA": LLAMA.but(seq=2048, lora=Lora(targets=("all-linear",)), quantized="nf4", checkpointing="full"),
+    "two stacks": Setup(model=model("t5-small"), seq=400, micro_batch=16),
+    "two towers": Setup(model=replace(model("clip-vit-base-patch16"), layers=4, vision_layers=5), micro_batch=64),
     "8-bit AdamW, fused loss": LLAMA.but(model=SMALL, optimizer="adamw-8bit", loss="fused", micro_batch=8),
 }
 
@@ -48,7 +51,8 @@ def test_a_profile_says_what_a_trace_of_the_modules_says(tracer, name: str):
     found = profiles.peak(setup)
     assert found is not None
     tracker = tracer.trace(asdict(setup))
-    traced = replay.peak(deepen(parse(tracker.log.document(tracker.meta)), setup.model.layers))
+    log = parse(tracker.log.document(tracker.meta))
+    traced = replay.peak(log if setup.model.family in STACKS else deepen(log, setup.model.layers))
     assert found.allocated == pytest.approx(traced.allocated, rel=1e-3)
     assert found.reserved == pytest.approx(traced.reserved, rel=0.03)
     for category in ("weights", "gradients", "optimizer"):
@@ -60,7 +64,8 @@ def test_every_profile_can_be_read_and_repeated():
     for name in store.index()["profiles"]:
         profile = store.load(name)
         assert profile is not None
-        log = deepen(profile.log, 7)
+        family = name.partition("/")[0]
+        log = deepened(profile.log, family, (7, 6) if family in STACKS else (7,))
         allocated = [event for event in log.events if event > 0]
         assert len(set(allocated)) == len(allocated), name
         assert {-event for event in log.events if event < 0} <= set(allocated), name

@@ -40,7 +40,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     first = min((one for rank in view.ranks if (one := _first_nonfinite(view, rank))), default=None)
     if first is None:
         return None
-    step, rank, value = first
+    step, rank, value, unread = first
     series = view.per_rank[rank]
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
@@ -57,6 +57,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         f"loss is {value} at step {step} on rank {rank}"
         + (", finite again since" if recovered else " and stays so" if counted > 1 else ""),
         f"first at step {step} on rank {rank}"
+        + (f", or in one of the {unread} steps before it, whose losses were not read" if unread else "")
         + (f" ({', '.join(known)})" if known else "")
         + f"; {about}{counted:,} steps seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
@@ -79,19 +80,19 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str] | None:
-    """First step with a loss that is no number, the rank, and what it was."""
+def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | None:
+    """First step with a loss that is no number, the rank, what it was, and how many losses before it were not read."""
     events = told(view, "nonfinite").get(rank)
     if events:
         first = min(events, key=lambda e: e.get("step", 0))
-        return int(first.get("step", 0)), rank, _name(first.get("value"))
+        return int(first.get("step", 0)), rank, _name(first.get("value")), int(first.get("unread", 0))
     tables = [view.per_rank[rank].rows]
     if len(view.record.device(rank)):
         tables.append(view.device(rank))
     for rows in tables:
         bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE)
         if len(bad):
-            return int(rows["step"][bad[0]]), rank, "not finite"
+            return int(rows["step"][bad[0]]), rank, "not finite", 0
     return None
 
 

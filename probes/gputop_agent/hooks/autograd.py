@@ -152,7 +152,7 @@ def _timed_backward(original, counter):
 
 
 def _in_thin_step(args):
-    """Whether the backward that begins is one to be counted. The first of sixteen steps leaves its loss."""
+    """Whether the backward that begins is one to be counted. The first of 64 steps leaves its loss."""
     noted = len(marks)
     if noted % _STRIDE:
         return False

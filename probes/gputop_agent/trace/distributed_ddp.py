@@ -42,6 +42,9 @@ class BucketedModel(nn.Module):
         self.module = module
         self.process_group = process_group
         self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
+        self.find_unused_parameters = find_unused_parameters
+        self.reducer = _Reducer()
         self.require_backward_grad_sync = True
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         _broadcast(list(module.parameters()))
@@ -69,6 +72,15 @@ class BucketedModel(nn.Module):
 
     def _get_ddp_logging_data(self) -> Any:
         return {}
+
+
+class _Reducer:
+    """What trainers tell the reducer of a model that they drive themselves."""
+
+    def prepare_for_backward(self, outputs: Any) -> None: ...
+
+    def _rebuild_buckets(self) -> bool:
+        return False
 
 
 class BucketedLayers(nn.Module):

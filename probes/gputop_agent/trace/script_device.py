@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
+from . import script_types
 from . import script_values as values
 from .script_fake import CPU, CUDA, Fakes, on_gpu
 
@@ -134,10 +135,9 @@ class Devices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _type(self, func: Any, args: Any, kwargs: Any) -> Any:
-        name = args[1] if len(args) > 1 else kwargs.get("dtype")
-        if isinstance(name, str) and name.startswith("torch.cuda."):
-            plain = getattr(torch, name.rpartition(".")[2]).dtype
-            return self._gpu(args[0], plain)
+        dtype = script_types.dtype_of(args[1] if len(args) > 1 else kwargs.get("dtype"))
+        if dtype is not None:
+            return self._gpu(args[0], dtype)
         return func(*args, **kwargs)
 
     def _on_real(self, func: Any, args: Any, kwargs: Any) -> Any:

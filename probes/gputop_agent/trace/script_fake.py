@@ -98,6 +98,7 @@ class Fakes(TorchDispatchMode):
             return False
         out = self._run(func, args, kwargs)
         values.carry(func, args, kwargs, out)
+        values.judge(func, args, out)
         return self._mark(out, any(on_gpu(fake) for fake in fakes))
 
     def _without_fakes(self, func: Any, args: Any, kwargs: Any, has_tensors: bool) -> Any:

@@ -75,7 +75,7 @@ class Steps:
     def _enter(self, module: nn.Module, arguments: Any, options: Any) -> Any:
         """An outermost module is called: the forward of a model, or a loss."""
         parameters = [parameter for parameter in module.parameters() if parameter is not None]
-        if not parameters:
+        if not parameters or _is_transformed():
             return arguments, options
         if time.monotonic() > self.deadline and self.done:
             self.finished()
@@ -189,6 +189,12 @@ class Steps:
         self.done += 1
         if self.done >= 2:
             self.finished()
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` is at work, in which parameters are not themselves."""
+    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
 
 
 def _local(parameters: List[Any]) -> List[Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from . import script_types
 from . import script_values as values
 from .script_device import is_gpu
 from .script_fake import Fakes, on_gpu
@@ -20,6 +21,7 @@ _PLAIN_OVERRIDE = getattr(torch._C, "_disabled_torch_function_impl", None)
 
 def replace(fakes: Fakes, notes: Any) -> None:
     """All of it, for this process; ``notes`` is called with a sentence for what the user should know."""
+    script_types.replace()
     _see_through_functions()
     _fake_parameters(fakes)
     _plain_module_moves()
@@ -29,6 +31,7 @@ def replace(fakes: Fakes, notes: Any) -> None:
     _foreach_defaults()
     _scaler_always_steps()
     _one_replica(notes)
+    torch.distributions.Distribution.set_default_validate_args(False)  # of values that are made up
 
 
 def _see_through_functions() -> None:

@@ -2,7 +2,8 @@
 
 A fake tensor that came from a small real one, and whatever is computed from such alone, keeps *known* values. Masks,
 lengths and token ids then answer ``.item()``, ``if`` and boolean indexing with the truth. Everything else, as a loss,
-answers 1.0, 1 or False: a training loop prints, compares and averages such values, and none of these ends it early.
+answers 1.0 or 1, and a comparison of such values what it is for these: a training loop prints, compares and averages
+them, asks whether a loss is finite or not a number, and none of the answers ends it early.
 """
 
 # torch is patched from outside here, in places that its type hints do not know.
@@ -63,13 +64,31 @@ def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
                 value.__dict__.pop("_known", None)
 
 
+def judge(func: Any, args: Any, out: Any) -> None:
+    """Give the result of a comparison, or of what combines such, the truth that it has for values of one."""
+    if not isinstance(out, FakeTensor) or out.dtype != torch.bool or known(out) is not None or func._schema.is_mutable:
+        return
+    try:
+        ones = tree_map(lambda leaf: _one_value(leaf) if isinstance(leaf, torch.Tensor) else leaf, args)
+        out.__dict__["_truth"] = bool(func(*ones).all())
+    except Exception:  # its shape says more than its values
+        return
+
+
+def _one_value(tensor: torch.Tensor) -> torch.Tensor:
+    values = known(tensor)
+    if values is not None and values.numel() == 1:
+        return values
+    return torch.full((1,) * tensor.dim(), item(tensor) if tensor.dtype == torch.bool else 1, dtype=tensor.dtype)
+
+
 def item(tensor: torch.Tensor) -> Any:
     """What ``.item()`` answers."""
     values = known(tensor)
     if values is not None:
         return values.item()
     if tensor.dtype == torch.bool:
-        return False
+        return tensor.__dict__.get("_truth", False)
     return 1.0 if tensor.is_floating_point() else 1
 
 
@@ -78,7 +97,7 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
     values = known(tensor)
     if values is not None:
         return values.clone()
-    fill = 0 if tensor.dtype == torch.bool else 1
+    fill = item(tensor) if tensor.dtype == torch.bool else 1
     return torch.full(tuple(tensor.shape), fill, dtype=tensor.dtype, device="cpu")
 
 

@@ -303,7 +303,9 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: torch.Tensor) -> List[torch.Tensor]:
-    """The plain tensors that a wrapper subclass holds, or the tensor itself."""
+    """The plain tensors that a wrapper subclass or a sparse tensor holds, or the tensor itself."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]

@@ -1,4 +1,4 @@
-"""Keys that are typed faster than screens come and go: what every app of ours does about them."""
+"""What every app of ours does: no colour where none is wanted, and no screen opened by a key typed ahead."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, InputEvent
 
+from gputop.app import theme
+
 Result = TypeVar("Result")
 
 
 class LeavingApp(App[Result]):
     """Between ``exit`` and the end, screens are being taken down: a key must not open another one there."""
+
+    def __init__(self) -> None:
+        # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
+        super().__init__(ansi_color=theme.colourless() or None)
 
     async def on_event(self, event: Event) -> None:
         leaving = self._exit or not self._screen_stack

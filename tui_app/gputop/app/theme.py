@@ -135,9 +135,14 @@ def themes() -> list[Theme]:
     return [dark, light]
 
 
+def colourless() -> bool:
+    """Whether the user wants no colour (no-color.org), asked as Textual asks it."""
+    return "NO_COLOR" in os.environ
+
+
 def preferred() -> str:
     """The theme to start with: without colour the terminal's own, else light where the terminal says it is."""
-    if os.environ.get("NO_COLOR"):
+    if colourless():
         return "ansi-dark"
     chosen = os.environ.get("GPUTOP_THEME", "")
     if chosen in ("dark", "light"):
