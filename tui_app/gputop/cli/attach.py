@@ -35,5 +35,5 @@ def execute(words: list[str]) -> int:
 
     result = run_app(Source(path, "live", RunControl(handle)))
     if result.still_running:
-        print(f"the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
+        print(f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
     return 0
