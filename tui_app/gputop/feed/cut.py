@@ -75,3 +75,8 @@ def span(record: RunRecord) -> tuple[int, int]:
             starts.append(int(rows["t_end_ns"][0] - rows["wall_ns"][0]))
     start = min(starts)
     return start, max([*ends, start + 1])
+
+
+def first_step_ns(record: RunRecord) -> int:
+    """When the first step of any rank had ended; the start of a record without one."""
+    return min((int(record.steps(rank)["t_end_ns"][0]) for rank in record.ranks()), default=span(record)[0])

@@ -28,7 +28,7 @@ class ReplayFeed:
         Args:
             run_dir: the record.
             clock: where the time of playing comes from.
-            play: begin at the start and play; otherwise stand at the end, where the verdict is.
+            play: begin at the first step and play; otherwise stand at the end, where the verdict is.
         """
         self.run_dir = run_dir
         self.clock = clock or SystemClock()
@@ -100,7 +100,7 @@ class ReplayFeed:
         return self._last
 
     def _open(self) -> None:
-        from gputop.feed.cut import span
+        from gputop.feed.cut import first_step_ns, span
         from gputop_probes.record.reader import RunRecord
 
         self._record = RunRecord.open(self.run_dir)
@@ -108,6 +108,8 @@ class ReplayFeed:
         self._played_until = self.clock.monotonic()
         if self._share is not None:
             self.seek_to(self._share)
+        if self.playing:  # nobody wants to watch torch being imported
+            self._at_ns = max(self._at_ns, first_step_ns(self._record))
 
     def _advance(self) -> Position:
         with self._lock:

@@ -73,8 +73,13 @@ class Output(ScrollView, can_focus=True):
 
     def _note(self) -> str:
         if self.follow or not self.view.lines:
-            return f"{self.view.dropped + len(self.view.lines):,} lines" if self.view.lines else ""
+            return f"{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}" if self.view.lines else ""
         return f"line {self.view.dropped + round(self.scroll_offset.y) + 1:,}, end: follow again"
+
+    def _of_when(self) -> str:
+        """The log does not say when a line came, so a replay shows all of them throughout."""
+        position = self.snapshot.position if self.snapshot else None
+        return "" if position is None or position.share >= 1 else ", the whole run's"
 
     def _empty(self) -> str:
         note = self.snapshot.output_note if self.snapshot else ""
