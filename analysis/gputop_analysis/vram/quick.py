@@ -108,7 +108,9 @@ class Playback:
         self.expandable = expandable
         self.events = events
         self.streams = max(streams, default=0) + 1
-        self.kinds = [(size, stream + self.streams * (size > SMALL)) for size, stream in zip(sizes, streams, strict=True)]
+        self.kinds = [
+            (size, stream + self.streams * (size > SMALL)) for size, stream in zip(sizes, streams, strict=True)
+        ]
         """Size and pool."""
         self.asked = frozenset(size for size, _ in self.kinds)
         self._moments: list[_State] = []
