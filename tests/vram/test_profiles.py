@@ -23,6 +23,8 @@ SMALL = replace(model("llama-3.2-1b"), tied_embeddings=False)
 BLOCKS = 4e-3
 """A block may be up to 1 MiB larger than what was asked for, and which one is depends on all before it; this model has
 600 large tensors in 14 GiB."""
+SMALL_BLOCKS = 1e-2
+"""The same of models below 1 GiB."""
 QV = Lora(targets=("q_proj", "v_proj"))
 AS_TRACED = {
     "full training": LLAMA.but(seq=1500, micro_batch=3),
@@ -53,11 +55,14 @@ def test_a_profile_says_what_a_trace_of_the_modules_says(tracer, name: str):
     tracker = tracer.trace(asdict(setup))
     log = parse(tracker.log.document(tracker.meta))
     traced = replay.peak(log if setup.model.family in STACKS else deepen(log, setup.model.layers))
-    assert found.allocated == pytest.approx(traced.allocated, rel=1e-3)
+    small = setup.model.family in STACKS
+    assert found.allocated == pytest.approx(traced.allocated, rel=SMALL_BLOCKS if small else 1e-3)
     assert found.reserved == pytest.approx(traced.reserved, rel=0.03)
     for category in ("weights", "gradients", "optimizer"):
         traced_bytes = traced.breakdown.get(category, 0)
-        assert found.breakdown.get(category, 0) == pytest.approx(traced_bytes, rel=2e-3, abs=2**20)
+        assert found.breakdown.get(category, 0) == pytest.approx(
+            traced_bytes, rel=SMALL_BLOCKS if small else 2e-3, abs=2**20
+        )
 
 
 def test_every_profile_can_be_read_and_repeated():

@@ -75,7 +75,8 @@ def estimate(
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
-    return _advised(answer, need, gpu, spread) if advice and not two_stacks(setup) else answer
+    advised = advice and (not two_stacks(setup) or _profile(setup, None) is not None)
+    return _advised(answer, need, gpu, spread) if advised else answer
 
 
 def two_stacks(setup: Setup) -> bool:
@@ -92,15 +93,20 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
     return _solver(setup, tier, None)(None)
 
 
-def max_micro_batch(setup: Setup, needs: Callable[[Setup], int], room: int) -> int:
+def max_micro_batch(
+    setup: Setup, needs: Callable[[Setup], int], room: int, least: Callable[[Setup], int] = lambda _: 0
+) -> int:
     """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never need less.
 
     Memory is nearly a straight line in the micro-batch, so the line through two points says where to look; every other
-    look halves what is left, for where it is bent.
+    look halves what is left, for where it is bent. ``least`` tells quickly what is not enough, so that what is far too
+    large is not played.
     """
 
     def need(size: int) -> int:
-        return needs(setup.but(micro_batch=size))
+        changed = setup.but(micro_batch=size)
+        bound = least(changed)
+        return bound if bound > room else needs(changed)
 
     low, at_low, high, at_high = 1, need(1), 2, need(2)
     if at_low > room:
@@ -139,12 +145,13 @@ def _solver(setup: Setup, tier: str | None, log: EventLog | None) -> Solver:
     profile = None if tier == "formula" else _profile(setup, None)
     if profile is not None:
         return lambda room: profile if room is None else _profile(setup, room) or profile
-    if tier == "profile":
-        raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
     if two_stacks(setup):
         raise NotCoveredError(
-            f"{setup.model.name} has an encoder and a decoder, which only a trace covers: --tier trace, with torch"
+            f"{setup.model.name} has an encoder and a decoder, and no event profile covers it trained so: a trace "
+            "does, --tier trace with torch"
         )
+    if tier == "profile":
+        raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
     from gputop_analysis.vram import formula
 
     return lambda room: formula.peak(setup, room)
@@ -185,7 +192,7 @@ def _advised(answer: Estimate, need: Need, gpu: str, spread: Callable[..., Itera
     if wanted is None:
         return replace(answer, levers=found)
     room = wanted.usable_bytes - answer.context - answer.nccl
-    most = max_micro_batch(answer.setup, again, room)
+    most = max_micro_batch(answer.setup, again, room, _least if answer.peak.tier == "profile" else lambda _: 0)
     if need.within(room):
         most = max(most, answer.setup.micro_batch)
     return replace(answer, levers=found, gpu=wanted.name, max_micro_batch=most)
@@ -194,7 +201,8 @@ def _advised(answer: Estimate, need: Need, gpu: str, spread: Callable[..., Itera
 def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
     """Estimates what a changed setup reserves, by the same tier.
 
-    Where that tier does not cover the change, and after a trace, another one estimates both, and their ratio counts.
+    Where that tier does not cover the change, and after a trace, another one estimates both, and their ratio counts;
+    nothing is saved by a change that none covers.
     """
     setup = answer.setup
     covered = answer.peak.tier != "formula" and _profile(setup, None) is not None
@@ -204,6 +212,8 @@ def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
         if changed == setup:
             return reserved
         by_profile = _profile_reserved(changed) if covered else None
+        if by_profile is None and two_stacks(changed):
+            return reserved
         tier = "formula" if by_profile is None else "profile"
         found = solve(changed, tier).reserved if by_profile is None else by_profile
         return round(reserved * found / unchanged(tier))
@@ -215,6 +225,12 @@ def _profile_reserved(setup: Setup) -> int | None:
     from gputop_analysis.vram import profiles
 
     return profiles.reserved(setup)
+
+
+def _least(setup: Setup) -> int:
+    from gputop_analysis.vram import profiles
+
+    return profiles.least(setup)
 
 
 def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:
