@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 
 from gputop.cli.parsing import Parser
+from gputop.render.rows import shorten_middle
 
 
 def execute(words: list[str]) -> int:
@@ -30,9 +33,16 @@ def execute(words: list[str]) -> int:
     for run in found:
         state = run.state if run.exit_code is None else f"exit {run.exit_code}"
         called = f"[{run.given_name}] " if run.given_name else ""
-        command = called + " ".join(run.command)
-        print(f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  {command}")
+        start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
+        print(start + _fitted(called + " ".join(run.command), len(start)))
     return 0
+
+
+def _fitted(command: str, used: int) -> str:
+    """The command in what is left of a terminal's line; whole where it goes to a file or a pipe."""
+    if not sys.stdout.isatty():
+        return command
+    return shorten_middle(command, max(shutil.get_terminal_size().columns - used, 20))
 
 
 def _ago(then_ns: int) -> str:
