@@ -241,7 +241,7 @@ class _Deep:
     def make(self, made: list[int], depths: Sequence[int]) -> None:
         """The columns of what one section allocates, at each of these depths."""
         for name, column in self.columns.items():
-            column += [getattr(self.log, name)[storage] for storage in made] * len(depths)
+            column += list(map(getattr(self.log, name).__getitem__, made)) * len(depths)
         of_layer = [self.log.layer[storage] >= 0 for storage in made]
         for depth in depths:
             self.layer += [depth if own else -1 for own in of_layer]

@@ -51,9 +51,15 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
 
 @lru_cache(REMEMBERED)
 def reserved(setup: Setup) -> int | None:
-    """The peak of reserved bytes alone, in half the time; None for a setup that no profile covers."""
-    log = events(setup)
-    return None if log is None else Replay(log, conf.parse(setup.allocator)).reserved()
+    """The peak of reserved bytes alone; None for a setup that no profile covers."""
+    replay = replay_of(setup)
+    return None if replay is None else replay.reserved()
+
+
+def least(setup: Setup) -> int:
+    """Bytes that are surely reserved, without a play; 0 for a setup that no profile covers."""
+    replay = replay_of(setup)
+    return 0 if replay is None else replay.least()
 
 
 @lru_cache(PLAYED)

@@ -164,11 +164,18 @@ class _Made:
         self.events += [-number for number in self.make(wanted, "temporaries")]
 
     def course(self) -> Course:
-        how = [SAME] * len(self.columns["bytes"])
-        for kind, storages in self.how.items():
-            for storage in storages:
-                how[storage] = kind
-        made = list(zip(self.columns["bytes"], how, self.columns["stream"], strict=True))
-        number = {one: kind for kind, one in enumerate(dict.fromkeys(made))}
         log = self.source.played(self.events, **self.columns, marks=tuple(self.marks), strings=tuple(self.strings))
-        return Course(log, list(map(number.__getitem__, made)), list(number))
+        return Course(log, *self.kinds())
+
+    def kinds(self) -> tuple[list[int], list[tuple[int, str, int]]]:
+        """``Course.kind`` and ``Course.made``; each kind is one number until all are known."""
+        codes, streams = self.columns["bytes"].copy(), self.columns["stream"]
+        terms, hows = max(codes) + 1, [SAME, *(how for how in self.how if how != SAME)]
+        for place, how in enumerate(hows[1:], 1):
+            for storage in self.how[how]:
+                codes[storage] += place * terms
+        if any(streams):
+            codes = [code + stream * terms * len(hows) for code, stream in zip(codes, streams, strict=True)]
+        number = {code: kind for kind, code in enumerate(dict.fromkeys(codes))}
+        made = [(code % terms, hows[code // terms % len(hows)], code // (terms * len(hows))) for code in number]
+        return list(map(number.__getitem__, codes)), made
