@@ -42,7 +42,7 @@ class ReplayFeed:
         self._played_until = 0.0
         self._span = (0, 1)
         self._record: RunRecord | None = None
-        self._last = first_snapshot(run_dir, self.clock.now_ns())
+        self._last = first_snapshot(run_dir)
         self._recent: RecentSteps | None = None
         self._findings: tuple[Finding, ...] = ()
         self._judged_at: tuple[int, float] | None = None

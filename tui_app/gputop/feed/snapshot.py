@@ -130,8 +130,13 @@ def empty_summary(command: tuple[str, ...] = (), now_ns: int = 0, started_ns: in
     )
 
 
-def first_snapshot(run_dir: Path, now_ns: int) -> Snapshot:
-    """What can be said before the record is mapped: the command, read from ``run.json`` alone. Never raises."""
+def first_snapshot(run_dir: Path, now_ns: int = 0) -> Snapshot:
+    """What can be said before the record is mapped: the command, read from ``run.json`` alone. Never raises.
+
+    Args:
+        run_dir: the record.
+        now_ns: the moment that is shown, for a run that goes on; a replay shows its beginning.
+    """
     import json
 
     command: tuple[str, ...] = ()
