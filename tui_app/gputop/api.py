@@ -86,11 +86,13 @@ def answer(
 
 
 def is_factory(model: Any) -> bool:
-    """Whether a name is ``module:callable``."""
+    """Whether a name is ``module:callable`` or ``file.py:callable``."""
     if not isinstance(model, str) or Path(model).exists():
         return False
-    module, colon, name = model.partition(":")
-    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    module, colon, name = model.rpartition(":")
+    if not colon or not name.isidentifier():
+        return False
+    return Path(module).is_file() or all(part.isidentifier() for part in module.split("."))
 
 
 def factory_shape(name: str) -> ModelShape:

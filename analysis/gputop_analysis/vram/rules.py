@@ -41,6 +41,11 @@ def _counts(setup: Setup) -> Iterator[str]:
 def _adapters(setup: Setup) -> Iterator[str]:
     if setup.lora is not None and setup.lora.rank < 1:
         yield f"the LoRA rank must be at least 1, not {setup.lora.rank}"
+    hidden = setup.model.hidden
+    if setup.lora is not None and hidden and setup.lora.rank > hidden:
+        yield f"LoRA rank {setup.lora.rank} is above the hidden size {hidden}: adapters would outgrow their layers"
+    if setup.lora is not None and hidden and not setup.model.vision_layers:
+        yield from _targets(setup)
     if setup.quantized and setup.lora is None and setup.optimizer != "none":
         yield f"{setup.quantized} weights are frozen: they can only be trained with LoRA adapters (add a LoRA rank)"
     if setup.quantized and setup.parallel.sharding in ("zero1", "zero2", "zero3") and setup.parallel.offload == "all":
@@ -49,6 +54,16 @@ def _adapters(setup: Setup) -> Iterator[str]:
         yield f"{setup.model.name} has no vision tower, so it takes no images"
     if "vision" in setup.freeze and not setup.model.vision_layers:
         yield f"{setup.model.name} has no vision tower to freeze"
+
+
+def _targets(setup: Setup) -> Iterator[str]:
+    from gputop_analysis.vram.formula.parts import adapters, linears
+
+    lora, shape = setup.lora, setup.model
+    names = dict.fromkeys(one.name for moe in (False, True) for one in linears(shape, moe))
+    if lora is not None and names and not adapters(shape, lora):
+        asked = ", ".join(lora.targets) or "nothing"
+        yield f"no layer of {shape.name} is called {asked}: LoRA targets are {', '.join(names)}, or all-linear"
 
 
 def _division(setup: Setup) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""A model by ``module:callable``, and a batch for it.
+"""A model by ``module:callable`` or ``file.py:callable``, and a batch for it.
 
-The callable takes no arguments and gives an ``nn.Module``. The batch comes from the ``batch`` function next to it
-(``batch(micro_batch, seq)``: a tensor, a tuple or a dict), else from the names of the arguments of ``forward``.
+The callable takes no arguments and gives an ``nn.Module``, or it is one. The batch comes from ``batch(micro_batch, seq)``
+next to it (a tensor, a tuple or a dict), else from the names of the arguments of ``forward``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import sys
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
@@ -33,18 +33,39 @@ def load(name: str) -> Tuple[nn.Module, Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute:
         raise ValueError("a factory is written module:callable, as in train:make_model")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = _module(module_name)
         make = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError("cannot take %s: %s" % (name, error)) from error
+    if isinstance(make, nn.Module):
+        return make.to("meta").train(), module
+    needed = _without_default(make)
+    if needed:
+        raise ValueError("%s needs %s: write a function without arguments that calls it" % (name, ", ".join(needed)))
     with torch.device("meta"):
         model = make()
     if not isinstance(model, nn.Module):
         raise ValueError("%s gives a %s and not an nn.Module" % (name, type(model).__name__))
     return model.train(), module
+
+
+def _module(name: str) -> Any:
+    """A module that can be imported from the working directory, or the file of one."""
+    folder, file = os.path.split(os.path.abspath(name))
+    for place in (os.getcwd(), *([folder] if name.endswith(".py") else [])):
+        if place not in sys.path:
+            sys.path.insert(0, place)
+    return importlib.import_module(file[: -len(".py")] if name.endswith(".py") else name)
+
+
+def _without_default(make: Any) -> List[str]:
+    try:
+        taken = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # it is written in C
+        return []
+    named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in taken if one.default is one.empty and one.kind not in named]
 
 
 def batch_maker(model: nn.Module, module: Any, setup: Dict[str, Any]) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:

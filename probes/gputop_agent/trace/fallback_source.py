@@ -33,6 +33,20 @@ _OPTIMIZERS = {
 }
 
 
+_NAMED_OPTIMIZERS = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw-fused",
+    "adamw_8bit": "adamw-8bit",
+    "adamw_bnb_8bit": "adamw-8bit",
+    "paged_adamw_8bit": "adamw-paged-8bit",
+    "paged_adamw_32bit": "adamw-paged",
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+    "lion_8bit": "lion-8bit",
+}
+"""Values of ``optim`` of ``transformers.TrainingArguments``."""
+
+
 def read(path: str) -> Dict[str, Any]:
     """What a script's source says.
 
@@ -117,6 +131,10 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
             elif word.arg in _FLAGS and value is True:
                 option, setting = _FLAGS[word.arg]
                 found[option] = setting
+                if setting == "fp16":
+                    found["weights"] = "fp32"  # a gradient scaler refuses fp16 weights
+            elif word.arg == "optim" and value in _NAMED_OPTIMIZERS:
+                found["optimizer"] = _NAMED_OPTIMIZERS[value]
         if name == "gradient_checkpointing_enable":
             found["checkpointing"] = "full"
     return found

@@ -11,6 +11,8 @@ _PADS_LABELS_SINCE = (4, 49)
 """Before pull request 35646 the logits were shifted and copied; since then the labels are padded instead."""
 _FLOATS_IN_LOSS_SINCE = (4, 46)
 """Before, the model itself turned its logits to fp32 and returned those."""
+_IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "stablelm")
+"""Families that left their logits as they were, as of transformers 4.45 and 4.48 (``modeling_FAMILY.py``)."""
 Entropy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of logits (rows, vocabulary) and labels (rows)."""
 CHUNKS = 8
@@ -32,8 +34,10 @@ def behave_like(model: nn.Module, transformers: str) -> bool:
     asked = version(transformers)
     if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False
-    model.loss_function = Shifting(nn.functional.cross_entropy)  # type: ignore[assignment]
-    head = _head(model)
+    in_16_bits = getattr(model.config, "model_type", "") in _IN_16_BITS
+    kind = ShiftingAsTheyAre if in_16_bits else Shifting
+    model.loss_function = kind(nn.functional.cross_entropy)  # type: ignore[assignment]
+    head = None if in_16_bits else _head(model)
     if asked < _FLOATS_IN_LOSS_SINCE and head is not None:
         head.register_forward_hook(lambda _module, _inputs, output: output.float())
     return True
@@ -46,9 +50,19 @@ class Shifting:
         self.entropy = entropy
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
-        logits = logits.float()
-        shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
+        shifted = self.raised(logits)[..., :-1, :].contiguous().view(-1, vocab_size)
         return self.entropy(shifted, labels[..., 1:].contiguous().view(-1))
+
+    def raised(self, logits: torch.Tensor) -> torch.Tensor:
+        """In the type that the loss is computed in."""
+        return logits.float()
+
+
+class ShiftingAsTheyAre(Shifting):
+    """The same without a turn to fp32."""
+
+    def raised(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
 
 
 class Padding(Shifting):

@@ -99,8 +99,10 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
         if not hasattr(config, "to_dict"):
             config = cls.config_class.from_pretrained(config or name)
         dtype = options.get("dtype", options.get("torch_dtype"))
-        if dtype in (None, "auto"):
-            dtype = getattr(config, "dtype", None) if dtype == "auto" else None
+        if dtype is None and _loads_as_stored():
+            dtype = "auto"
+        if dtype == "auto":
+            dtype = getattr(config, "dtype", None)
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
         if options.get("quantization_config") is not None:
@@ -121,6 +123,13 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
             return adjust(model, _without_package(attention), *arguments, **more)
 
         module.PreTrainedModel._check_and_adjust_attn_implementation = adjusted
+
+
+def _loads_as_stored() -> bool:
+    """Whether weights keep the dtype of their checkpoint unless told otherwise: since transformers 5."""
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0]) >= 5
 
 
 def _without_package(attention: Any) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import ModelShape, Setup
 
-_USAGE = """gputop estimate --model NAME|PATH [options] [--json]
+_USAGE = """gputop estimate --model NAME|PATH|MODULE:FACTORY [options] [--json]
        gputop estimate train.py [options] [-- ARGUMENTS OF THE SCRIPT]
        gputop estimate --run RUN [options]
        gputop estimate --csv FILE [--json]
@@ -36,6 +36,8 @@ def execute(words: list[str]) -> int:
 def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
     options = _parser().parse_args(mine)
+    if options.script and not options.model:
+        _take_factory(options)
     asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
     if len(asked) > 1 and asked != ["model", "script"]:
         raise CliError(f"--{asked[0]} and {asked[1]} are two questions: ask one at a time")
@@ -56,11 +58,21 @@ def _execute(words: list[str]) -> int:
     return 0
 
 
+def _take_factory(options: argparse.Namespace) -> None:
+    """``gputop estimate module:factory`` names a model, not a script."""
+    from gputop.api import is_factory
+
+    if is_factory(options.script):
+        options.model, options.script = options.script, None
+
+
 def _parser() -> Parser:
     parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
     parser.add_argument("script", nargs="?", metavar="train.py", help="trace this script; this runs its code")
     parser.add_argument(
-        "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path, module:factory"
+        "--model",
+        metavar="NAME|PATH",
+        help="a name of the catalog, a Hugging Face name, a path, module:factory or file.py:factory",
     )
     parser.add_argument("--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)")
     parser.add_argument("--csv", metavar="FILE", help="one estimate a row; columns are called as the options")
@@ -138,7 +150,7 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     factory = setup.model.name if is_factory(options.model) else ""
     tier = "trace" if factory else options.tier
     if factory:
-        module = factory.partition(":")[0]
+        module = factory.rpartition(":")[0]
         print(f"gputop: importing {module} to build its model: this runs its code", file=sys.stderr)
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)

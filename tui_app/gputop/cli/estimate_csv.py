@@ -40,23 +40,33 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
         tier: which tier answers; None: the first that covers the row.
         as_json: one JSON object a line in place of CSV.
     """
+    if tier == "trace":
+        raise CliError("a batch is answered without torch: leave out --tier, or take profile or formula")
+    rows = list(_rows(file))
     writer: csv.DictWriter[str] = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
     if not as_json:
         writer.writeheader()
     bad = 0
-    for number, row in enumerate(_rows(file), 1):
+    for number, row in enumerate(rows, 1):
+        cells = _cells(row)
+        named = {"row": number, "model": cells.get("model") or cells.get("name", "")}
         try:
-            answer = {"row": number, "model": row.get("model", ""), **estimate_row(row, common, tier), "error": ""}
+            answer = {**named, **estimate_row(cells, common, tier), "error": ""}
         except (ValueError, LookupError) as error:
             bad += 1
-            answer = {"row": number, "model": row.get("model", ""), "error": str(error)}
+            answer = {**named, "error": str(error)}
         print(json.dumps(answer)) if as_json else writer.writerow(answer)
     if bad:
         print(f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why", file=sys.stderr)
     return 1 if bad else 0
 
 
-def estimate_row(row: Mapping[str, str], common: Mapping[str, Any], tier: str | None) -> dict[str, Any]:
+def _cells(row: Mapping[str, str]) -> dict[str, str]:
+    """What a row says, by plain names; cells beyond the header and empty ones say nothing."""
+    return {plain_name(name): value.strip() for name, value in row.items() if name and value and value.strip()}
+
+
+def estimate_row(cells: Mapping[str, str], common: Mapping[str, Any], tier: str | None) -> dict[str, Any]:
     """The answer to one row, with the names of ``Estimate.to_json`` and two of this table.
 
     Raises:
@@ -66,9 +76,6 @@ def estimate_row(row: Mapping[str, str], common: Mapping[str, Any], tier: str | 
     from gputop.models import resolve
     from gputop_analysis.vram.options import setup_of
 
-    if tier == "trace":
-        raise ValueError("a batch is answered without torch: by the profile or the formula tier")
-    cells = {plain_name(name): value.strip() for name, value in row.items() if name and value and value.strip()}
     shape = resolve(cells["model"]) if cells.get("model") else _shape(cells)
     values = {name: value for name, value in cells.items() if name in OPTION}
     found = answer(setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False).to_json()

@@ -39,6 +39,7 @@ def add_options(parser: Parser) -> None:
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """The options that the user gave, by plain names; short ones spelled out, what was said at length wins."""
     values: dict[str, Any] = {}
+    _one_sharding(options)
     if options.zero is not None:
         values["sharding"] = "zero" + options.zero if options.zero != "0" else "ddp"
         values["recipe"] = "deepspeed"
@@ -56,6 +57,12 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     return values | {name: value for name, value in said.items() if value is not None}
 
 
+def _one_sharding(options: argparse.Namespace) -> None:
+    named = [f"--{name}" for name in ("zero", "fsdp", "hsdp", "sharding") if getattr(options, name) is not None]
+    if len(named) > 1:
+        raise CliError(f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but one out")
+
+
 def existing_file(text: str) -> Path:
     """A file that is there.
 
@@ -63,8 +70,10 @@ def existing_file(text: str) -> Path:
         CliError: it is not.
     """
     path = Path(text)
+    if path.is_dir():
+        raise CliError(f"{text} is a folder: a file is needed here; a model in a folder is named with --model")
     if not path.is_file():
-        raise CliError(f"no file {text}")
+        raise CliError(f"no file {text}; a model is named with --model")
     return path
 
 

@@ -22,6 +22,7 @@ _HOW = {
     "module": "its code could not be run to an optimizer step: a model class of it was built and trained by itself",
     "source": "only its source was read: it names the model",
 }
+_NAMED = "it tells no model, so --model does; its source says how it is trained"
 _ASSUMED = "no {name} is said in the source: {value} is assumed, --{option} sets it"
 
 
@@ -55,6 +56,8 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     if found.pretrained:
         return _of_source(found, script, values, options)
     tried = "; ".join(f"{one.get('way')}: {one.get('outcome')}" for one in found.tried)
+    if options.model:
+        return _of_model(found, script, values, options, tried)
     raise CliError(f"{script} tells no model{f' (tried {tried})' if tried else ''}: name it with --model")
 
 
@@ -78,6 +81,15 @@ def _setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> S
     layout = Parallel(dp=world, sharding="ddp" if world > 1 else "none")
     setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
     return setup.but(allocator=str(values.get("allocator", "")))
+
+
+def _of_model(
+    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace, tried: str
+) -> Estimate:
+    """The model that the user named beside a script that tells none, trained as its source says."""
+    named = replace(found, pretrained=(options.model,))
+    answer = _of_source(named, script, values, options)
+    return replace(answer, notes=tuple(note.replace(_HOW["source"], f"{_NAMED} ({tried})") for note in answer.notes))
 
 
 def _of_source(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:

@@ -97,9 +97,9 @@ def targeted(linear: Linear, lora: Lora) -> bool:
 
 
 FUSED = {
-    "q_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "query"),
-    "v_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "value"),
-    "k_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "key"),
+    "q_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "query", "q", "q_b_proj"),
+    "v_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "value", "v", "kv_b_proj"),
+    "k_proj": ("query_key_value", "qkv_proj", "c_attn", "Wqkv", "key", "k", "kv_b_proj"),
     "o_proj": ("dense", "out_proj"),
     "gate_proj": ("gate_up_proj",),
     "up_proj": ("gate_up_proj", "fc1", "c_fc", "dense_h_to_4h"),
