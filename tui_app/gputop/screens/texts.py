@@ -58,13 +58,14 @@ def notice_text(notice: Notice) -> str:
 
 def _profile(body: Mapping[str, Any]) -> str:
     table = [row for row in body.get("table") or [] if isinstance(row, dict)]
-    lines = [f"{body.get('steps', '?')} steps", f"{'operator':<44}{'calls':>8}{'cpu ms':>10}{'device ms':>11}"]
+    on_device = any(row.get("device_ms") for row in table)
+    head = f"{'operator':<44}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
+    lines = [f"{body.get('steps', '?')} steps", head]
     for row in table:
         name = str(row.get("op", "?"))
         name = name if len(name) <= 43 else name[:42] + "…"
-        device = row.get("device_ms")
-        shown = numbers.NONE if device is None else numbers.ms(float(device))
-        lines.append(f"{name:<44}{row.get('calls', 0):>8}{numbers.ms(float(row.get('cpu_ms') or 0)):>10}{shown:>11}")
+        line = f"{name:<44}{row.get('calls', 0):>8}{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
+        lines.append(line + f"{numbers.ms(float(row.get('device_ms') or 0)):>11}" * on_device)
     return "\n".join(lines)
 
 
