@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from difflib import SequenceMatcher
+from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from gputop_analysis.data import table
@@ -49,7 +50,7 @@ _VERSION = re.compile(r"\bv\d+(?:\.\d+)?\b|\b\d{4}\b")
 
 def models() -> tuple[ModelShape, ...]:
     """All models of the table, in its order."""
-    return tuple(_table().values())
+    return tuple(map(_shape, _rows()))
 
 
 def model(name: str) -> ModelShape:
@@ -61,9 +62,9 @@ def model(name: str) -> ModelShape:
     Raises:
         LookupError: none of that name; the message lists the five nearest.
     """
-    for known, spelling in zip(_indexes(), SPELLINGS, strict=True):
-        if (found := known.get(spelling(name))) is not None:
-            return found
+    for spelling in SPELLINGS:
+        if (found := _index(spelling).get(spelling(name))) is not None:
+            return _shape(found)
     raise LookupError(f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}")
 
 
@@ -74,11 +75,13 @@ def hf_id(shape: ModelShape) -> str:
 
 def nearest_models(name: str, count: int = NEAREST) -> tuple[str, ...]:
     """The short names most like ``name``, the nearest first."""
-    return nearest(name, tuple(shape.name for shape in models()), count)
+    return nearest(name, tuple(_rows()), count)
 
 
 def nearest(name: str, names: tuple[str, ...], count: int = NEAREST) -> tuple[str, ...]:
     """Those of ``names`` most like ``name``, the nearest first."""
+    from difflib import SequenceMatcher  # slow to import, and only a mistake needs it
+
     wanted = _plain(name).rpartition("/")[2]
 
     def unlike(other: str) -> float:
@@ -88,8 +91,8 @@ def nearest(name: str, names: tuple[str, ...], count: int = NEAREST) -> tuple[st
 
 
 @cache
-def _table() -> dict[str, ModelShape]:
-    return {row["name"]: _shape(row) for row in table("models.csv")}
+def _rows() -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in table("models.csv")}
 
 
 @cache
@@ -98,18 +101,12 @@ def _ids() -> dict[str, str]:
 
 
 @cache
-def _indexes() -> tuple[dict[str, ModelShape], ...]:
-    """By every name and id, one index for each of ``SPELLINGS``."""
-    pairs = [(name, shape) for name, shape in _table().items()] + [
-        (name, _table()[key]) for key, name in _ids().items()
-    ]
-    indexes = []
-    for spelling in SPELLINGS:
-        index: dict[str, ModelShape] = {}
-        for name, shape in pairs:
-            index.setdefault(spelling(name), shape)
-        indexes.append(index)
-    return tuple(indexes)
+def _index(spelling: Callable[[str], str]) -> dict[str, str]:
+    """Names of the table by every name and id, in one of ``SPELLINGS``: most are found by the first."""
+    index: dict[str, str] = {}
+    for called, name in chain(zip(_rows(), _rows(), strict=True), ((called, name) for name, called in _ids().items())):
+        index.setdefault(spelling(called), name)
+    return index
 
 
 def _plain(name: str) -> str:
@@ -129,7 +126,9 @@ SPELLINGS = (_plain, _untuned, _unversioned)
 """How a name is compared, from exact to liberal."""
 
 
-def _shape(row: dict[str, str]) -> ModelShape:
+@cache
+def _shape(name: str) -> ModelShape:
+    row = _rows()[name]
     counts: dict[str, Any] = {field: _count(row[column]) for field, column in _COUNTS.items()}
     return ModelShape(
         name=row["name"],
