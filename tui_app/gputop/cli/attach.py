@@ -9,6 +9,8 @@ from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, shell_name
 from gputop.cli.terminal import need_terminal
 
+_END_WITHIN_S = 5.0
+
 
 def execute(words: list[str]) -> int:
     """Attach to a run; where its recorder is gone, a new one takes the run up again first."""
@@ -36,4 +38,9 @@ def execute(words: list[str]) -> int:
     result = run_app(Source(path, "live", RunControl(handle)))
     if result.still_running:
         print(f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
+    else:
+        from gputop.cli.summary import print_summary
+
+        handle.wait(_END_WITHIN_S)  # the last lines of the record are its recorder's
+        print_summary(path)
     return 0
