@@ -37,6 +37,8 @@ class RunSummary(NamedTuple):
     gpus: tuple[GpuSummary, ...]
     hosts: tuple[HostSummary, ...]
     context: dict[str, Any]
+    unseen: tuple[str, ...] = ()
+    """Processes that seem to train and that the agent is not in: which, and why."""
 
     @property
     def duration_s(self) -> float:

@@ -59,7 +59,13 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         gpus=gpu_summaries(record, view.from_ns),
         hosts=host_summaries(record),
         context=context(record),
+        unseen=tuple(_unseen(event) for event in record.events("no_agent")),
     )
+
+
+def _unseen(event: dict[str, Any]) -> str:
+    why = event.get("reason", "unknown")
+    return f"process {event.get('pid', '?')}: " + ("no reason found" if why == "unknown" else str(why))
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:

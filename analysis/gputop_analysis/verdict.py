@@ -26,6 +26,8 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     if serious:
         health: Health = "critical" if serious[0].severity == "critical" else "attention"
         return Verdict(health, _problem(serious))
+    if summary.steps == 0 and summary.unseen:
+        return Verdict("attention", _blind(summary))
     if summary.steps == 0:
         return Verdict("waiting", "waiting for the first step")
     if summary.steps < ENOUGH_STEPS:
@@ -60,8 +62,14 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
     if serious and serious[0].id == "HC09":  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
-    said = _problem(serious) if serious else breakdown(summary) or NO_STEP
+    said = _problem(serious) if serious else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     return f"ended: {_steps(summary)}, {how}; {said}"
+
+
+def _blind(summary: RunSummary) -> str:
+    first, *others = summary.unseen
+    more = f" (+{len(others)} more)" if others else ""
+    return f"no step can be seen, as the agent is not in {first}{more}"
 
 
 def _steps(summary: RunSummary) -> str:

@@ -128,6 +128,15 @@ def test_verdicts_from_start_to_end(tmp_path):
     assert judged(build).headline.startswith("ended: 505 steps, exit 0; input-bound")
 
 
+def test_verdict_of_a_run_that_the_agent_is_not_in(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.event("no_agent", pid=7, host="h", reason="python was started with -I, which ignores PYTHONPATH")
+    said = "no step can be seen, as the agent is not in process 7: python was started with -I, which ignores PYTHONPATH"
+    assert judged(build) == ("attention", said)
+    build.end()
+    assert judged(build).headline == f"ended: 0 steps, exit 0; {said}"
+
+
 def test_verdict_of_a_killed_run(tmp_path):
     build = Builder(tmp_path / "r")
     build.steps(50, forward=3.0)

@@ -300,3 +300,30 @@ def test_a_process_that_trains_unseen_is_named_once(monkeypatch: pytest.MonkeyPa
         assert not told or clock.now >= 115
     reason = "PYTHONPATH was overwritten or the environment was cleared"
     assert told == [("no_agent", {"pid": 1, "host": "h", "reason": reason})]
+    watch.finish()
+    assert len(told) == 1
+
+
+def test_of_a_short_run_the_end_names_the_process_that_trained_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "_runs_torch", lambda pid: True)
+    monkeypatch.setattr(strangers.procfs, "environment", lambda pid: {})
+    member = SimpleNamespace(command_line=["python", "-I", "train.py"])
+    tree = SimpleNamespace(
+        stats=dict.fromkeys((1, 2), SimpleNamespace(cpu_ticks=0)),
+        members=dict.fromkeys((1, 2), member),
+        ancestors=lambda pid: [1] if pid == 2 else [],
+    )
+    known: set[int] = set()
+    for expected in ([1], []):  # the second time a rank has been seen by the end
+        told: list[int] = []
+        watch = strangers.StrangerWatch(
+            SimpleNamespace(state={"host": "h"}),  # type: ignore[arg-type]
+            tree,  # type: ignore[arg-type]
+            lambda: known,
+            lambda kind, fields, told=told: told.append(fields["pid"]),  # type: ignore[misc]
+        )
+        watch.check()
+        assert not told
+        watch.finish()
+        assert told == expected
+        known = {7}

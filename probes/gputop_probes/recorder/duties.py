@@ -79,7 +79,7 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
     gpu.give_up = threads[1].stop
     for thread in threads:
         thread.start()
-    recorder.farewells.append(("samplers", lambda: _stop(threads)))
+    recorder.farewells += [("samplers", lambda: _stop(threads)), ("strangers", strangers.finish)]
 
 
 def rank_pids(ranks: RankTable) -> RankPids:

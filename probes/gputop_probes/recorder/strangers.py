@@ -38,13 +38,15 @@ class StrangerWatch:
         self._busy_since: dict[tuple[int, float], float] = {}
         self._before: dict[int, tuple[float, int]] = {}
         self._told: set[int] = set()
+        self._silent: dict[int, str] = {}
 
     def check(self) -> None:
         """Look for busy Python processes with torch that are no rank and no child of one."""
-        now = time.monotonic()
+        now, known = time.monotonic(), self._known()
+        if not known:
+            self._note_silent()
         if now - self._started < _FIRST_LOOK_S:
             return
-        known = self._known()
         for pid, found in list(self._tree.stats.items()):
             if pid in known or pid in self._told or known.intersection(self._tree.ancestors(pid)):
                 continue
@@ -53,11 +55,31 @@ class StrangerWatch:
             if (self._lasts(pid, share, now, *_BUSY_WITH_REASON) or certain) and _runs_torch(pid):
                 self._judge(pid, certain)
 
-    def _judge(self, pid: int, certain: bool) -> None:
-        reason = why_silent(self._tree.members[pid].command_line, procfs.environment(pid))
-        if reason or certain:
+    def finish(self) -> None:
+        """The run is over: where no rank ever was, tell of the processes that could have been one, however short."""
+        if not self._known():
+            for pid, reason in self._silent.items():
+                self._tell(pid, reason)
+
+    def _note_silent(self) -> None:
+        for pid in [pid for pid in self._tree.stats if pid not in self._silent]:
+            if not any(above in self._silent for above in self._tree.ancestors(pid)):
+                reason = self._reason(pid)
+                if reason and _runs_torch(pid):
+                    self._silent[pid] = reason
+
+    def _reason(self, pid: int) -> str:
+        return why_silent(self._tree.members[pid].command_line, procfs.environment(pid))
+
+    def _tell(self, pid: int, reason: str) -> None:
+        if pid not in self._told:
             self._told.add(pid)
-            self._emit("no_agent", {"pid": pid, "host": self._host, "reason": reason or "unknown"})
+            self._emit("no_agent", {"pid": pid, "host": self._host, "reason": reason})
+
+    def _judge(self, pid: int, certain: bool) -> None:
+        reason = self._reason(pid)
+        if reason or certain:
+            self._tell(pid, reason or "unknown")
 
     def _cpu_share(self, pid: int, cpu_ticks: int, now: float) -> float:
         """Cores used since the last look."""
