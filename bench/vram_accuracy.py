@@ -1,12 +1,13 @@
 """How far the memory estimates are from published measurements.
 
     python bench/vram_accuracy.py DIR [--tier trace|profile|formula|best] [--json] [--groups]
-                                      [--limit N] [--write] [--write-intervals]
+                                      [--limit N] [--limit-s S] [--write] [--write-intervals]
 
 ``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes
 through the tier, and is compared with what was measured: allocated with allocated, reserved with reserved, the
 driver's view with the device total. Rows are never looked up. ``best`` (the default) takes the profile tier where it
-covers a row, else the formula; ``trace`` needs torch here, and traces each distinct setup once."""
+covers a row, else the formula; ``trace`` needs torch here, and traces each distinct setup once: after ``--limit-s``
+seconds only those that were traced before, and the other rows are left out."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pickle
 import re
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,13 +52,17 @@ def cases(folder: Path, limit: int | None) -> Iterator[Case]:
                     yield read(row, path.stem)
 
 
-def answer(case: Case, tier: str | None) -> Answer:
-    """The estimate for a case, or why there is none."""
+def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
+    """The estimate for a case, or why there is none; no trace begins after ``until``, a reading of the clock."""
     if case.setup is None:
         return Answer(case, reason=case.reason)
     capacity = _capacity(case.gpu)
     try:
-        found = _traced(case.setup, capacity) if tier == "trace" else estimate(case.setup, tier, capacity, advice=False)
+        found = (
+            _traced(case.setup, capacity, until)
+            if tier == "trace"
+            else estimate(case.setup, tier, capacity, advice=False)
+        )
     except (NotCoveredError, LookupError, ValueError, ImportError) as why:
         return Answer(case, reason=f"{tier or 'best'} tier: {why}"[:120])
     sizes = {
@@ -97,18 +103,20 @@ def _fits(found: Estimate, capacity: int) -> bool:
     return found.device_total <= capacity
 
 
-def _traced(setup: Setup, capacity: int | None) -> Estimate:
+def _traced(setup: Setup, capacity: int | None, until: float) -> Estimate:
     """With the trace of a setup, made once and kept in a temporary folder."""
-    return estimate(setup, "trace", capacity, log=_log(setup), advice=False)
+    return estimate(setup, "trace", capacity, log=_log(setup, until), advice=False)
 
 
-def _log(setup: Setup) -> EventLog:
+def _log(setup: Setup, until: float = float("inf")) -> EventLog:
     from gputop import tracing
 
     CACHE.mkdir(exist_ok=True)
     kept = CACHE / f"{zlib.crc32(repr(setup).encode()):08x}.pickle"
     if kept.exists():
         found = pickle.loads(kept.read_bytes())
+    elif time.monotonic() > until:
+        raise NotCoveredError("no time was left to trace it (--limit-s)")
     else:
         try:
             found = tracing.trace(setup, progress=lambda line: None)
@@ -152,6 +160,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--groups", action="store_true", help="errors by what is trained, sharded and kept")
     parser.add_argument("--limit", type=int, help="rows of each file at most")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further trace after so long")
     parser.add_argument("--write", action="store_true", help="write docs/vram_accuracy.md")
     parser.add_argument("--write-intervals", action="store_true", help="write the packaged table of intervals")
     options = parser.parse_args()
@@ -160,7 +169,8 @@ def main() -> None:
     tier = None if options.tier == "best" else options.tier
     if options.write_intervals and tier is None:
         parser.error("--write-intervals needs a --tier: with best each tier would speak for some of its rows only")
-    answers = [answer(case, tier) for case in cases(options.folder, options.limit)]
+    until = time.monotonic() + options.limit_s
+    answers = [answer(case, tier, until) for case in cases(options.folder, options.limit)]
     if not answers:
         parser.error(f"no CSV file with these columns under {options.folder}")
     judged = judge(answers)

@@ -46,9 +46,8 @@ reserved beside what each tier says, with the GPU, its driver and the versions. 
 made, so there are no such figures yet; every error below is against measurements that others have published.
 """
 REASONS = {
-    "fms_acceleration": "Half of the runs are within 3 %. Those far off: `gpt_bigcode`, whose code of that time "
-    "computed the loss in 16 bits; LoRA and QLoRA under FSDP1, 8 to 32 % too low, where full runs under FSDP1 agree "
-    "and the missing memory grows with the batch: not explained; a fused loss on quantised weights, 5 % too low. "
+    "fms_acceleration": "Most runs are within 2 %. Those far off: `gpt_bigcode` with 4-bit weights, whose modules of "
+    "that time are not those of GPT-2 that stand for it here; by formula, LoRA under FSDP1 and `gpt_bigcode`. "
     "On a full GPU the driver's view lies anywhere between what is needed and what is "
     "there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the "
     "allocator's cache is likely in the driver's view of those runs, 2 to 4 GiB above the "

@@ -90,6 +90,7 @@ def test_optimizers(written: str, read_as: str | None) -> None:
         ("ZeRO1", "zero1"),
         ("zero1(dist-opt)", "zero1"),
         ("FSDP FULL_SHARD", "fsdp1"),
+        ("FULL_SHARD", "fsdp1"),
         ("FSDP SHARD_GRAD_OP", "zero2"),
         ("fsdp2 fully_shard", "fsdp2"),
         ("HSDP", "hsdp"),

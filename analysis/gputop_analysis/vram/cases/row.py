@@ -96,7 +96,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         raise Skip("sequences are not packed, their length is not said")
     return Setup(
         model=shape,
-        seq=_needed(cells, "seq"),
+        seq=shape.max_position if shape.family == "vit" else _needed(cells, "seq"),
         micro_batch=_needed(cells, "micro_batch"),
         accumulation=_accumulation(cells, said, parallel),
         dtype=dtype or "bf16",

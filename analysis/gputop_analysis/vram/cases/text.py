@@ -106,7 +106,7 @@ def sharding(text: str) -> str | None:
         return "hsdp"
     if "fsdp2" in lower or "fullyshard" in lower:
         return "fsdp2"
-    if "fsdp" in lower:
+    if re.search("fsdp|fullshard|shardgradop|noshard", lower):  # the names of FSDP1's strategies stand for it
         return _fsdp(lower)
     if stage:
         return ("ddp", "zero1", "zero2", "zero3")[int(stage[1])]
