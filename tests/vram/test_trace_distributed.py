@@ -12,7 +12,7 @@ import pytest
 from vram_log import storages
 
 from gputop_analysis.vram import deepen, eventlog, replay
-from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
 pytest.importorskip("transformers")
 PROBES = Path(__file__).parents[2] / "probes"
@@ -57,6 +57,9 @@ def logs(tmp_path_factory):
     jobs["no_experts"] = {"setup": _setup("none", ep=2), "full": False}
     chunked = {"dp": 1, "pp": 3, "vpp": 2, "accumulation": 6}
     jobs |= {f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False} for i in (0, 2)}
+    adapted = {"lora": Lora(targets=("all-linear",)), "checkpointing": "full"}
+    jobs |= {name: {"setup": _setup("fsdp1", **adapted, transformers=name), "full": False} for name in ("4.48", "4.52")}
+    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": False}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
@@ -221,3 +224,21 @@ def test_chunks_hold_more_micro_batches_than_whole_stages(logs):
 
 def test_what_is_not_traced_is_refused_in_words(logs):
     assert "experts of LlamaForCausalLM are not traced" in logs[1]
+
+
+def most_at_once(log, size):
+    """Storages of so many bytes that are there together."""
+    steps = ((event > 0) - (event < 0) for event in log.events if log.bytes[abs(event)] == size)
+    return max(accumulate(steps))
+
+
+def test_a_checkpoint_around_units_of_frozen_weights_keeps_their_inputs_and_gradients(logs):
+    """Before transformers 4.52, whose layers recompute themselves inside of their units."""
+    deep, _ = logs
+    hidden_state = 2 * 64 * SHAPE.hidden * 2
+    around, inside = (most_at_once(deep[version], hidden_state) for version in ("4.48", "4.52"))
+    assert around - inside >= SHAPE.layers - 2
+
+
+def test_4_bit_weights_are_sharded_as_what_lies_beside_them(logs):
+    assert logs[0]["fp16"].meta["trained"] > 0

@@ -50,7 +50,8 @@ class Shifting:
         self.entropy = entropy
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
-        shifted = self.raised(logits)[..., :-1, :].contiguous().view(-1, vocab_size)
+        logits = self.raised(logits)  # this one stays until the loss is there
+        shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
         return self.entropy(shifted, labels[..., 1:].contiguous().view(-1))
 
     def raised(self, logits: torch.Tensor) -> torch.Tensor:
