@@ -12,24 +12,39 @@ Item = TypeVar("Item")
 
 
 def in_halves(work: Callable[[Item], int], items: Sequence[Item]) -> list[int]:
-    """What ``work`` gives for each item, as ``map`` would; every other one is done by a forked child.
+    """What ``work`` gives for each item, as ``map`` would, by this process and a forked child.
 
-    A child that fails sends nothing: its share is then done here, where an error is raised as usual.
+    Each takes the next item when it is done with one, so that both end at about the same time. A child that fails sends
+    nothing: its share is then done here, where an error is raised as usual.
+
+    Args:
+        work: takes an item; what it leaves behind in a child is lost.
+        items: at most 256, whose numbers are bytes.
     """
     if len(items) < 2 or not _may_fork():
         return [work(item) for item in items]
+    queue, numbers = os.pipe()
+    os.write(numbers, bytes(range(len(items))))
+    os.close(numbers)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        _send(work, items[::2], writing)
+        _send(work, items, queue, writing)
     os.close(writing)
-    own = [work(item) for item in items[1::2]]
+    found = _taken(work, items, queue)
+    os.close(queue)
     with os.fdopen(reading, "rb") as sent:
         received = sent.read()
     os.waitpid(child, 0)
-    theirs = json.loads(received) if received else [work(item) for item in items[::2]]
-    found = [0] * len(items)
-    found[::2], found[1::2] = theirs, own
+    found.update(json.loads(received) if received else ())
+    return [found[number] if number in found else work(item) for number, item in enumerate(items)]
+
+
+def _taken(work: Callable[[Item], int], items: Sequence[Item], queue: int) -> dict[int, int]:
+    """The results of the items that this process got, by their numbers."""
+    found = {}
+    while number := os.read(queue, 1):
+        found[number[0]] = work(items[number[0]])
     return found
 
 
@@ -39,9 +54,9 @@ def _may_fork() -> bool:
     return processors > 1 and threading.active_count() == 1 and hasattr(os, "fork")
 
 
-def _send(work: Callable[[Item], int], items: Sequence[Item], writing: int) -> None:
+def _send(work: Callable[[Item], int], items: Sequence[Item], queue: int, writing: int) -> None:
     """In the child: the results as one line of JSON, and no return; nothing of the parent's is flushed or closed."""
     try:
-        os.write(writing, json.dumps([work(item) for item in items]).encode())
+        os.write(writing, json.dumps(list(_taken(work, items, queue).items())).encode())
     finally:
         os._exit(0)
