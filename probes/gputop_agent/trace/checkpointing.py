@@ -53,7 +53,7 @@ def around_units(model: Any, setup: Dict[str, Any]) -> None:
         return
     options = {"use_reentrant": _reentrant(setup)}
     for unit in list(model.modules()):
-        layer = getattr(unit, "_fsdp_wrapped_module", None)
+        layer: Any = getattr(unit, "_fsdp_wrapped_module", None)
         if getattr(layer, "gradient_checkpointing", False) and hasattr(layer, "_gradient_checkpointing_func"):
             layer.gradient_checkpointing = False
             unit.forward = _recomputed(unit.forward, options)
