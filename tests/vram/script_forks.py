@@ -27,6 +27,7 @@ def trace(name: str, job: dict, folder: str) -> None:
     if child:
         os.waitpid(child, 0)
         return
+    os.chdir(job.get("home", "."))
     scratch = tempfile.mkdtemp(dir=folder)
     script_run.Run(job["script"], job.get("arguments", []), options, scratch).way(job.get("way", "ran"))
 

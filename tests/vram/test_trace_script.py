@@ -36,6 +36,8 @@ JOBS = {
     "default_device": ("default_device", {}),
     "ddp": ("ddp_torchrun", {"world": 4}),
     "fsdp2": ("fsdp2_loop", {"world": 4}),
+    "fsdp1": ("fsdp1_process", {"world": 4}),
+    "files": ("local_files", {"arguments": ["HOME"], "home": "HOME"}),
     "module": ("needs_data", {"way": "module"}),
     "failing": ("needs_data", {}),
     "trainer": ("hf_trainer", {"arguments": ["--bf16", "--checkpointing"]}),
@@ -45,6 +47,7 @@ JOBS = {
     "by_hand": ("by_hand", {}),
     "usage": ("plain_argparse", {"arguments": ["--width", "many"]}),
 }
+FILES = {"conf/base.txt": "one\n", "data/rows.csv": "1,2\n", "old/kept": "", "single.txt": ""}
 NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning", "by_hand": "transformers"}
 
 
@@ -62,13 +65,16 @@ def traced(tmp_path_factory):
     configs.write_text(json.dumps({"example/tiny-llama": TINY}))
     elsewhere = folder.parent / "elsewhere"
     elsewhere.mkdir()
-    given = {"ELSEWHERE": str(elsewhere)}
+    home = folder.parent / "home"
+    fill(home)
+    given = {"ELSEWHERE": str(elsewhere), "HOME": str(home)}
     jobs = {
         name: {"script": str(SCRIPTS / f"{script}.py"), "configs": str(configs), **job}
         for name, (script, job) in JOBS.items()
     }
     for job in jobs.values():
         job["arguments"] = [given.get(one, one) for one in job.get("arguments", [])]
+        job["home"] = given.get(job.get("home"), ".")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "probes")}
     command = [sys.executable, str(HERE / "script_forks.py"), str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
@@ -77,8 +83,16 @@ def traced(tmp_path_factory):
         log = folder / f"{name}.json.gz"
         outcome = json.loads((folder / f"{name}.outcome.json").read_text())
         found[name] = outcome, eventlog.load(log) if log.exists() else None
-    found["elsewhere"] = elsewhere
+    found["elsewhere"], found["home"] = elsewhere, home
     return found
+
+
+def fill(home):
+    """A user's folder."""
+    for name, text in FILES.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    (home / "single.txt").chmod(0o640)
 
 
 def made(log, category, step):
@@ -173,6 +187,25 @@ def test_what_a_script_writes_elsewhere_is_not_written(traced):
     has_landlock = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint(1)) > 0
     left = {one.name for one in traced["elsewhere"].iterdir()}
     assert left <= (set() if has_landlock else {"touched"})
+
+
+def test_files_of_the_user_are_seen_and_stay_as_they_are(traced):
+    outcome, _ = traced["files"]
+    assert outcome.get("done"), outcome
+    home = traced["home"]
+    assert {str(one.relative_to(home)): one.read_text() for one in home.rglob("*") if one.is_file()} == FILES
+    assert (home / "single.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_fsdp1_in_a_process_of_its_own_shards_states(traced):
+    _, log = traced["fsdp1"]
+    parameters = 256 * 1024 + 1024 + 1024 * 256 + 256
+    assert made(log, "optimizer", 0) == pytest.approx(8 * parameters / 4, rel=0.01)
+    assert log.meta["world"] == 4
+
+
+def test_what_cudnn_keeps_is_said_to_be_unknown(traced):
+    assert any("cuDNN" in note for note in traced["files"][0]["notes"])
 
 
 def test_a_script_that_ends_itself_says_why(traced):

@@ -1,7 +1,7 @@
 """A model by ``module:callable`` or ``file.py:callable``, and a batch for it.
 
-The callable takes no arguments and gives an ``nn.Module``, or it is one. The batch comes from ``batch(micro_batch, seq)``
-next to it (a tensor, a tuple or a dict), else from the names of the arguments of ``forward``.
+The callable takes no arguments and gives an ``nn.Module``, or it is one. The batch comes from
+``batch(micro_batch, seq)`` next to it (a tensor, a tuple or a dict), else from the names of ``forward``'s arguments.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ class _Files:
             if not (_named(source, options) and _named(target, options)):
                 original(source, target, **options)
                 return
-            original(self.overlay.to_write(source, keeps=True), self.overlay.to_write(target, keeps=False))
+            held = self.overlay.to_write(source, keeps=True)
+            original(held, self.overlay.to_write(target, keeps=False))
+            self.overlay.forget(held)
 
         return rename
 

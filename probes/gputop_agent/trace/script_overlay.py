@@ -87,6 +87,10 @@ class Overlay:
             _unlink(place)
         elif _there(place):
             original(place)
+        self.forget(place)
+
+    def forget(self, place: str) -> None:
+        """What the user has there is not seen any more."""
         self._removed.add(place)
 
     def place(self, full: str) -> Optional[str]:

@@ -105,7 +105,14 @@ class Steps:
         def fake(leaf: Any) -> Any:
             return self.fakes.to_gpu(leaf) if isinstance(leaf, torch.Tensor) and not on_gpu(leaf) else leaf
 
-        return torch.utils._pytree.tree_map(fake, tree) if leaves(tree) else tree
+        def moved(argument: Any) -> Any:
+            if isinstance(argument, nn.utils.rnn.PackedSequence):  # its lengths stay on the host
+                return argument._replace(data=fake(argument.data))
+            return torch.utils._pytree.tree_map(fake, argument)
+
+        if not leaves(tree):
+            return tree
+        return {name: moved(one) for name, one in tree.items()} if isinstance(tree, dict) else tuple(map(moved, tree))
 
     def _watch_backward(self) -> None:
         backward = torch.autograd.backward
