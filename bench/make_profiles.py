@@ -131,7 +131,7 @@ def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     largest = [max(row[0] for row in rows) for rows in zip(*(each["storages"] for each in documents), strict=True)]
     documents = [without(document, [size <= SCALAR for size in largest]) for document in documents]
     if any(document["events"] != documents[0]["events"] for document in documents):
-        documents = [{**document, "events": in_order(document["events"])} for document in documents]
+        documents = [{**document, "events": in_order(document)} for document in documents]
     for other in documents[1:]:
         for key in ("strings", "events", "marks"):
             if other[key] != documents[0][key]:
@@ -141,10 +141,15 @@ def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return documents
 
 
-def in_order(events: list[int]) -> list[int]:
-    """With each run of frees sorted: autocast drops its casts in the order of their addresses."""
-    runs = groupby(events, key=lambda event: event > 0)
-    return [event for allocates, run in runs for event in (run if allocates else sorted(run))]
+def in_order(document: dict[str, Any]) -> list[int]:
+    """With each run of frees of a pass sorted: autocast drops its casts in the order of their addresses."""
+    events, marks = list(document["events"]), document["marks"]
+    ends = [at for at, _, _ in marks[1:]] + [len(events)]
+    for (start, phase, _), end in zip(marks, ends, strict=True):
+        if phase in ("forward", "loss", "backward"):
+            runs = groupby(events[start:end], key=lambda event: event > 0)
+            events[start:end] = [event for allocates, run in runs for event in (run if allocates else sorted(run))]
+    return events
 
 
 def recognised(documents: list[dict[str, Any]], sizes: list[dict[str, int]]) -> dict[str, Any]:
