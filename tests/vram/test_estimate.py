@@ -240,7 +240,7 @@ def test_gib_is_exact():
     assert sum(map(gib, peak.breakdown.values())) == gib(replace(peak).allocated)
 
 
-def test_two_stacks_are_for_a_trace():
+def test_two_stacks_that_no_profile_covers_are_for_a_trace():
     model = ModelShape("t5", family="t5", hidden=512, layers=6, heads=8, kv_heads=8, head_dim=64, ffn=2048, vocab=32128)
     with pytest.raises(NotCoveredError, match="--tier trace"):
-        estimate(Setup(model))
+        estimate(Setup(model, master_weights=True))
