@@ -1,12 +1,18 @@
-"""Silence until a process trains: nothing is opened, sent or searched before its first backward or optimizer step."""
+"""Silence until a process trains: nothing is opened, sent or searched before its first backward or optimizer step.
 
+Many use ``autograd.grad`` without training anything. Where a parameter that it was asked about has been changed in
+place before it is asked again, updates are made by hand, and the first of them lies behind us.
+"""
+
+import weakref
 from _thread import get_ident
 from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, lane, steps
+from . import clock, cycle, lane, steps, wire
 from .cycle import C
+from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
 
 IDLE_NS = 2_000_000_000
@@ -19,6 +25,8 @@ class Trail:
     fetch: Any = None  # (began_ns, ended_ns, samples, tokens)
     loader: Any = None  # description of the DataLoader that was asked
     grad: Any = None  # (began_ns, ended_ns)
+    by_hand: Any = None  # (fetch, grad, weakref to a parameter, its version) of what may have been the first step
+    asked: Any = None  # the parameter that the ``autograd.grad`` going on is asked about
 
 
 def before_training():
@@ -36,6 +44,42 @@ def fetch_ended(began_ns, samples, tokens, loader):
 def grad_ended(began_ns):
     """``autograd.grad`` ended before training began."""
     Trail.grad = (began_ns, monotonic_ns())
+    parameter, Trail.asked = Trail.asked, None
+    if parameter is not None:
+        Trail.by_hand = Trail.fetch, Trail.grad, weakref.ref(parameter), parameter._version
+
+
+def trains_by_hand(parameter):
+    """``autograd.grad`` begins before training, about ``parameter`` (or None): has an update of it been seen now?"""
+    Trail.asked = parameter
+    if parameter is None or Trail.by_hand is None or Trail.thread_ident not in (0, get_ident()):
+        return False
+    fetch, grad, reference, version = Trail.by_hand
+    if reference() is not parameter or parameter._version == version:
+        return False
+    now, second = monotonic_ns(), Trail.fetch if Trail.fetch is not fetch else None
+    Trail.asked, Trail.fetch, Trail.grad = None, fetch, None
+    start(grad[0])
+    _close_first_step(grad, parameter, second[0] if second else now)
+    if second:
+        _book_first_step(second, now, True)
+    S.last_ns = now
+    return True
+
+
+def _close_first_step(grad, parameter, end_ns):
+    """The step is over whose gradients were asked for first: all but its update is booked."""
+    totals = clock.totals
+    totals[BACKWARD] += grad[1] - grad[0]
+    totals[OTHER] += end_ns - grad[1]
+    totals[clock.MICRO_BATCHES] += 1
+    C.backwards, C.forwards = 1, 1
+    C.flags |= wire.F_NO_OPT_EVENT
+    sentinel.follow(parameter)
+    S.last_ns = end_ns
+    C.belongs_to_training()
+    steps.close(end_ns)
+    totals[S.phase] -= S.last_ns - end_ns  # the hello's time: what has been since then is booked once
 
 
 def start(now_ns, by_backward=True):
@@ -51,7 +95,7 @@ def start(now_ns, by_backward=True):
         _book_first_step(fetch, now_ns, by_backward)
     S.last_ns = now_ns
     C.loader = Trail.loader if fetch else None
-    Trail.fetch = Trail.grad = Trail.loader = None
+    Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = None
     from . import exceptions, process
 
     exceptions.install()
@@ -96,7 +140,7 @@ def _book_first_step(fetch, now_ns, by_backward):
     totals[BACKWARD] += grad_ns
     totals[FORWARD if C.forwards else OTHER] += now_ns - ended - grad_ns
     C.samples, C.tokens, C.unsure = samples, tokens, True
-    C.last_fetch_step = 0
+    C.last_fetch_step = S.step
 
 
 def _alive(ident):
@@ -114,4 +158,4 @@ def _native_tid():
 
 def reset():
     """In a forked child."""
-    Trail.fetch = Trail.grad = Trail.loader = None
+    Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = Trail.asked = None

@@ -22,6 +22,7 @@ class Sentinel:
         self.backwards = 0  # of the last step that ended by an update unseen
         self.guess: Any = None  # where the first step ended if the change seen there was an update
         self.believed = False  # such changes are updates
+        self.by_grads = False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
         self.bare = False  # a tensor of no module: an update may put another one in its place
 
     def watch(self, parameters, bare=False):
@@ -33,8 +34,13 @@ class Sentinel:
                 self.bare = bare
                 return
 
+    def follow(self, parameter):
+        """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version alone."""
+        self.reference, self.version, self.by_grads = weakref.ref(parameter), parameter._version, True
+
     def optimizer_stepped(self):
         """An optimizer event was seen: nothing needs to be inferred."""
+        self.by_grads = False
         self.events += 1
         self.longest = max(self.longest, self.unseen)
         self.unseen = 0
@@ -60,7 +66,7 @@ class Sentinel:
             self.reference = None
             return self.bare
         version, self.version = self.version, parameter._version
-        return version != self.version or parameter.grad is None
+        return version != self.version or (parameter.grad is None and not self.by_grads)
 
     def was_freed(self):
         """Whether the parameter is gone, as at the end of a script that trained in a function."""

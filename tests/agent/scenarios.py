@@ -562,6 +562,19 @@ def gradients_by_grad():
 
 
 @scenario
+def updated_by_hand_from_grad():
+    net, source = Net(), iter(batches())
+    for _ in range(N):
+        parameters = list(net.parameters())
+        loss = forward(net, fetch(source))
+        with timed("backward"):
+            gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients):
+                parameter -= 1e-3 * gradient
+
+
+@scenario
 def in_a_thread():
     thread = threading.Thread(target=plain)
     thread.start()

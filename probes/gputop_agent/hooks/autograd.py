@@ -229,7 +229,7 @@ def _look_after(args):
 
 def before_grad(args, kwargs):
     """``autograd.grad`` counts as backward; before training begins it only leaves a trace."""
-    if not S.thread_ident:
+    if not S.thread_ident and not activation.trains_by_hand(_parameter(args, kwargs)):
         return monotonic_ns()
     if C.in_backward:
         return None
@@ -241,6 +241,10 @@ def before_grad(args, kwargs):
     if not C.in_forward and not C.in_optimizer:
         _begin_outermost()
         C.grads += 1
+        if sentinel.by_grads:
+            sentinel.unseen += 1
+            C.backwards += 1
+            totals[MICRO_BATCHES] += 1
     C.in_backward = True
     clock.enter(BACKWARD)
     return depth
@@ -252,6 +256,15 @@ def after_grad(token, args, result):
         return activation.grad_ended(token)
     clock.unwind(token)
     C.in_backward = False
+    if sentinel.by_grads:
+        _look_after(args)
+
+
+def _parameter(args, kwargs):
+    """The first parameter that gradients are asked for; None without any, or where looking would use them up."""
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+    asked = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+    return next((one for one in asked if isinstance(one, S.torch.nn.Parameter)), None)
 
 
 def note_loss(loss):
