@@ -63,6 +63,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
     Option("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
     Option("kernels", "Memory", "flag", False, "fused norms, rotary embedding and in-place cross-entropy (Liger)"),
+    Option("gated_kernel", "Memory", "flag", True, "with kernels: one for the gated MLP's product (Liger)"),
     Option("optimizer_in_backward", "Memory", "flag", False, "update each parameter in the backward pass"),
     Option("offload_activations", "Memory", "flag", False, "kept activations wait on the host"),
     Option("dropout", "Memory", "share", 0.0, "dropout of the model itself"),
