@@ -1,5 +1,7 @@
 """The script's words about devices: ``cuda`` in any call of torch means the GPU's mark on a fake tensor."""
 
+# torch is patched from outside here, in places that its type hints do not know.
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import sys
