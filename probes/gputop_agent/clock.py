@@ -4,6 +4,7 @@
 of it, which is why the phases of a record add up to its wall time to the nanosecond.
 """
 
+from collections import deque
 from time import monotonic_ns
 
 from .state import OTHER, S
@@ -13,6 +14,7 @@ GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS
 
 totals = [0] * (N_PHASES + 7)
 stack = []  # phases to go back to
+collections_began, collections_ended = deque(maxlen=1 << 16), deque(maxlen=1 << 16)  # of the garbage collector, times
 
 
 def enter(phase):
@@ -66,9 +68,23 @@ def move(nanoseconds, source, target):
     totals[target] += nanoseconds
 
 
+def collected(until_ns):
+    """Nanoseconds of each collection that has ended by then and was not asked for before."""
+    found = []
+    while collections_ended and collections_ended[0] <= until_ns:
+        ended, began = collections_ended.popleft(), 0
+        while collections_began and collections_began[0] <= ended:
+            began = collections_began.popleft()
+        if began:
+            found.append(ended - began)
+    return found
+
+
 def reset():
     """Start from zero (in a forked child, or when training begins)."""
     totals[:] = [0] * len(totals)
     del stack[:]
+    collections_began.clear()
+    collections_ended.clear()
     S.phase = OTHER
     S.last_ns = monotonic_ns()

@@ -11,7 +11,7 @@ from operator import sub
 from time import monotonic_ns
 
 from . import batch, events, steps, thin
-from .clock import COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
+from .clock import COMPUTE_CPU_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from .cycle import C
 from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, L, S
@@ -22,7 +22,6 @@ segments = []  # stretches of steps that ended: (thin, times with that of the en
 sizes = []  # of the batches of the steps noted: a shape, or what ``batch.count`` says
 losses = []  # of the steps noted, of thin ones each fourth; None: not known
 cpu_marks = []  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
-pauses = []  # (stretches ended by then, nanoseconds) of the garbage collector
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 PAUSE_STEPS = 50  # so long the general path runs when a step was not plain
 BULK_NS = 100_000_000  # so long at most the steps wait to be booked
@@ -136,7 +135,7 @@ def settle(end_ns=0):
     updates, begun = thin.end() if L.thin else (whole, whole)
     partly = was_thin and len(times) == stride * whole + thin.STRIDE and begun > whole
     now = thin.reading(monotonic_ns()) if any(is_thin for is_thin, _, _ in ended) else None
-    noted = Noted(batch.count_noted(sizes), losses[:], cpu_marks[:], pauses[:])
+    noted = Noted(batch.count_noted(sizes), losses[:], cpu_marks[:])
     reset()
     thin.T.sizes.extend(noted.sizes[-thin.KNOWN_SIZES :])
     S.last_ns, before = ended[0][1][0], thin.T.began
@@ -148,7 +147,7 @@ def settle(end_ns=0):
             last = i + 1 == len(ended)
             if len(span) > 1 or F.n_steps or (last and len(times) > stride * whole + 1):
                 F.probing = L.probing
-            paused_ns, cpu_ns = noted.book_pauses(i), reading[1] if reading else -1
+            paused_ns, cpu_ns = steps.book_collections(span[-1], S.step), reading[1] if reading else -1
             if is_thin:
                 after = next((one for _, _, one in ended[i:] if one), now)
                 seen = (updates, begun - partly - whole) if last else (len(span), 0)
@@ -178,8 +177,8 @@ def settle(end_ns=0):
 class Noted:
     """What was noted beside the times. What is taken is gone."""
 
-    def __init__(self, sizes, losses, cpu, pauses):
-        self.sizes, self.losses, self.cpu, self.pauses = sizes, losses, cpu, pauses
+    def __init__(self, sizes, losses, cpu):
+        self.sizes, self.losses, self.cpu = sizes, losses, cpu
 
     def take(self, steps, values):
         """``(sizes, losses)`` of the next ``steps`` steps, of which ``values`` have a loss."""
@@ -192,14 +191,6 @@ class Noted:
         times = self.cpu[:n]
         del self.cpu[:n]
         totals[COMPUTE_CPU_NS] += sum(times[1::2]) - sum(times[: len(times) // 2 * 2 : 2])
-
-    def book_pauses(self, upto):
-        """Those of all stretches up to the one of this index. Returns nanoseconds."""
-        spent_ns = 0
-        while self.pauses and self.pauses[0][0] <= upto:
-            spent_ns += self.pauses.pop(0)[1]
-        totals[GC_NS] += spent_ns
-        return spent_ns
 
 
 def _note_lr():
@@ -217,7 +208,7 @@ def reset():
     if L.thin:
         thin.bypass(False)
     L.most -= len(sizes)
-    del marks[:], segments[:], sizes[:], losses[:], cpu_marks[:], pauses[:]
+    del marks[:], segments[:], sizes[:], losses[:], cpu_marks[:]
 
 
 def _book_many(times, noted, cpu_ns, may_end):

@@ -17,6 +17,7 @@ from .wire import F_NO_FORWARD, F_UNSTEADY
 
 FOLD_NS = 20_000_000
 STALE_NS = 200_000_000
+LONG_PAUSE_NS = 10_000_000  # of the garbage collector: told of
 NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
 MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
 MAX_NONFINITE_EVENTS = 5
@@ -62,6 +63,9 @@ def close(now_ns, upto=None):
     flags = C.flags if C.forwards else C.flags | F_NO_FORWARD
     if not step:
         flags |= wire.F_FIRST
+    paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
+    if upto:
+        upto[GC_NS] += paused_ns
     loss = NAN
     if C.loss_count:
         loss = C.loss_sum / C.loss_count
@@ -98,6 +102,17 @@ def close(now_ns, upto=None):
     if step >= C.look_due:
         look_closer(step)
     S.step = step + 1
+
+
+def book_collections(until_ns, step):
+    """Count the garbage collector's pauses that ended by then; long ones are told of. Returns nanoseconds."""
+    spent_ns = 0
+    for pause_ns in clock.collected(until_ns):
+        spent_ns += pause_ns
+        if pause_ns >= LONG_PAUSE_NS:
+            transport.send_event("gc", step=step, duration_ms=round(pause_ns / 1e6, 3))
+    totals[GC_NS] += spent_ns
+    return spent_ns
 
 
 def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):

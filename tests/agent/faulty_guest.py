@@ -36,7 +36,6 @@ THIN = {
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",
-    "hooks.gc_pauses.on_gc",
     "hooks.dynamo.compile_begins",
     "hooks.dynamo.compile_ended",
     "exceptions._chain.excepthook",

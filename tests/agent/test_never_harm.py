@@ -160,7 +160,6 @@ def test_thin_entries_hold_nothing_but_a_try():
     for file, name in (
         ("hooks/optimizer.py", "before_step"),
         ("hooks/optimizer.py", "after_step"),
-        ("hooks/gc_pauses.py", "on_gc"),
         ("hooks/dynamo.py", "compile_begins"),
         ("hooks/dynamo.py", "compile_ended"),
         ("guard.py", "failed"),
@@ -216,3 +215,36 @@ def test_copies_pickles_and_lifetimes(tmp_path):
     outcome = run_script([str(script)])
     assert (outcome.stdout, outcome.stderr) == ("ok\n", "")
     assert outcome.agent_errors == ""
+
+
+INTERRUPTED = """
+import gc, signal, threading, time, torch
+def steps():
+    for _ in range(30):
+        net(torch.randn(2, 4)).sum().backward(); opt.step(); opt.zero_grad()
+net = torch.nn.Linear(4, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
+steps()
+gc.disable(); rubbish, caught = [[i] for i in range(1_000_000)], 0
+for _ in range(5):
+    began = time.perf_counter(); gc.collect(); length = time.perf_counter() - began
+    try:
+        signal.setitimer(signal.ITIMER_REAL, length / 3)
+        gc.collect()
+        time.sleep(length)
+    except KeyboardInterrupt:
+        caught += 1
+steps()
+print(caught)
+"""
+
+
+def test_a_signal_during_a_collection_is_not_lost(tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text("import signal; signal.signal(signal.SIGALRM, signal.default_int_handler)" + INTERRUPTED)
+    outcome = run_script([str(script)])
+    assert (outcome.stdout, outcome.stderr, outcome.agent_errors) == ("5\n", "", "")
+    (guest,) = outcome.guests
+    assert guest.n_steps == 60
+    pauses = guest.of_type("gc")  # both collections of each round, though no step ended between them
+    assert len(pauses) == 10
+    assert sum(pause["duration_ms"] for pause in pauses) <= sum(record["gc_ns"] for record in guest.steps) / 1e6

@@ -124,7 +124,7 @@ def test_no_process_samples_no_verdict_on_cores(tmp_path):
 
 def test_garbage_collection(tmp_path):
     build = healthy(tmp_path, steps=10)
-    build.event("gc", rank=0, duration_ms=389, generation=2, step=50)
+    build.event("gc", rank=0, duration_ms=389, step=50)
     for step in range(150):
         build.step(forward=10.0, backward=10.0, gc_ns=5_000_000 if step % 2 else 0)
     gc = found(build)["HO03"]

@@ -46,7 +46,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
     seen = (
         f"; {counted(len(pauses), 'pause')} above 10 ms, the longest {longest.get('duration_ms', 0):.0f} ms at step "
-        f"{longest.get('step', '?')} (generation {longest.get('generation', '?')})"
+        f"{longest.get('step', '?')}"
         if longest
         else ""
     )

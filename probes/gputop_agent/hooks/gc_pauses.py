@@ -1,39 +1,27 @@
-"""Pauses of Python's garbage collector. They lie inside the phases and are counted beside them."""
+"""Pauses of Python's garbage collector. They lie inside the phases and are counted beside them.
+
+The collector drops what its callbacks raise, and Python runs the handlers of signals where a function of Python's
+begins. A callback written in Python would so swallow a Ctrl-C that comes during a collection. This one is C all
+through: ``getattr(noting, "start", info)`` asks a property for its value, which is what ``next`` finds, and the next of
+the map appends the time.
+"""
 
 import gc
+from functools import partial
 from time import monotonic_ns
 
-from gputop_agent import clock, guard, lane, transport
+from gputop_agent import clock
 from gputop_agent.state import S
 
-MIN_EVENT_NS = 10_000_000
 
-_began_ns = 0
+def _noting(times):
+    """A property that appends the time when it is asked for."""
+    return property(partial(next, map(times.append, iter(monotonic_ns, None))))
 
 
 def install(torch):
     """Register with the collector."""
+    times = {"start": _noting(clock.collections_began), "stop": _noting(clock.collections_ended)}
+    on_gc = partial(getattr, type("Noting", (), times)())
     gc.callbacks.append(on_gc)
     S.undo.append(lambda: gc.callbacks.remove(on_gc))
-
-
-def on_gc(phase, info):
-    """The collector calls this at the start and the end of a collection."""
-    global _began_ns
-    try:
-        if phase == "start":
-            _began_ns = monotonic_ns()
-        elif _began_ns and S.thread_ident > 0:
-            _ended(monotonic_ns() - _began_ns, info)
-    except Exception:
-        guard.failed("on_gc")
-
-
-def _ended(pause_ns, info):
-    if lane.marks:
-        lane.pauses.append((len(lane.segments), pause_ns))
-    else:
-        clock.totals[clock.GC_NS] += pause_ns
-    if pause_ns >= MIN_EVENT_NS:
-        generation = info.get("generation")
-        transport.send_event("gc", step=lane.step(), duration_ms=round(pause_ns / 1e6, 3), generation=generation)
