@@ -86,7 +86,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     gpus = text.count(cells.get("gpus", "")) or 1
     parallel = parallel_of(cells, said)
     shape = model_of(cells, said, parallel)
-    lora = lora_of(cells, said, habits)
+    lora = _on_its_layers(lora_of(cells, said, habits), shape)
     _refuse_other_adapters(said, shape, lora)
     loss = _known(text.loss(cells.get("fused_loss", "")), "loss", cells.get("fused_loss", ""))
     dtype = text.compute_dtype(
@@ -208,6 +208,16 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
         dropout=habits.lora_dropout,
         dtype=dtype or text.compute_dtype(cells.get("dtype", "")) or "bf16",
     )
+
+
+def _on_its_layers(lora: Lora | None, shape: ModelShape) -> Lora | None:
+    """The adapter on layers that the model here has, where the row names those of an older release of it."""
+    from gputop_analysis.vram.formula.parts import FUSED, adapters
+
+    if lora is None or adapters(shape, lora):
+        return lora
+    pieces = {piece for piece, fused in FUSED.items() if set(fused) & set(lora.targets)}
+    return replace(lora, targets=tuple(sorted(pieces))) if pieces else lora
 
 
 def _refuse_other_adapters(said: dict[str, Any], shape: ModelShape, lora: Lora | None) -> None:
