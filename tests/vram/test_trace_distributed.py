@@ -59,7 +59,7 @@ def logs(tmp_path_factory):
     jobs |= {f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False} for i in (0, 2)}
     adapted = {"lora": Lora(targets=("all-linear",)), "checkpointing": "full"}
     jobs |= {name: {"setup": _setup("fsdp1", **adapted, transformers=name), "full": False} for name in ("4.48", "4.52")}
-    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": False}
+    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": True}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
@@ -241,4 +241,7 @@ def test_a_checkpoint_around_units_of_frozen_weights_keeps_their_inputs_and_grad
 
 
 def test_4_bit_weights_are_sharded_as_what_lies_beside_them(logs):
-    assert logs[0]["fp16"].meta["trained"] > 0
+    log = logs[0]["fp16"]
+    assert log.meta["trained"] > 0
+    adapters = held(log, "gradients")
+    assert 0 < held(log, "weights") - adapters < 0.6 * 2 * PARAMETERS / WORLD

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gputop_analysis.vram import conf
@@ -37,19 +37,14 @@ def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
                 yield name, changed
 
 
-def levers(
-    setup: Setup, reserved: int, again: Callable[[Setup], int], spread: Callable[..., Iterable[int]] = map
-) -> list[Lever]:
+def levers(reserved: int, asked: Iterable[tuple[str, Setup]], others: Iterable[int]) -> list[Lever]:
     """The changes that save, the one that saves most first.
 
     Args:
-        setup: what was estimated.
-        reserved: its peak, in bytes.
-        again: estimates the peak of a changed setup by the same tier, in bytes.
-        spread: calls a function on each of a list, as ``map`` does; another one may use several processors.
+        reserved: the unchanged setup's peak, in bytes.
+        asked: ``changes`` of it.
+        others: the peak with each of them, by the same tier, in bytes.
     """
-    asked = list(changes(setup))
-    others = spread(again, [changed for _, changed in asked])
     answered = zip(asked, others, strict=True)
     found = [Lever(name, to, other, reserved - other) for (name, to), other in answered if reserved - other >= WORTH]
     return sorted(found, key=lambda lever: -lever.saves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from gputop_analysis import catalog
@@ -14,7 +14,7 @@ from gputop_analysis.vram.answer import TIERS, Peak
 from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.fits import Fit, Need, fits, smallest
 from gputop_analysis.vram.intervals import interval
-from gputop_analysis.vram.levers import Lever, levers
+from gputop_analysis.vram.levers import Lever, changes, levers
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Setup
 
@@ -50,7 +50,7 @@ def estimate(
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
         advice: whether to look for levers and the largest micro-batch, which takes a dozen further estimates.
-        spread: what does that for the levers, as ``map`` or on several processors.
+        spread: asks those, as ``map`` or on several processors.
 
     Raises:
         ValueError: an impossible combination (which rule) or an unknown tier.
@@ -187,15 +187,26 @@ def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
 def _advised(answer: Estimate, need: Need, gpu: str, spread: Callable[..., Iterable[int]] = map) -> Estimate:
     """With levers and the largest micro-batch."""
     again = _again(answer, need.reserved)
-    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(answer.setup, need.reserved, again, spread))
     wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
-    if wanted is None:
-        return replace(answer, levers=found)
+    asked = list(changes(answer.setup))
+    questions: list[Callable[[], int]] = [partial(again, changed) for _, changed in asked]
+    if wanted is not None:
+        questions.insert(0, partial(_largest, answer, need, again, wanted))  # the longest first
+    others = list(spread(_ask, questions))
+    most = others.pop(0) if wanted is not None else None
+    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(need.reserved, asked, others))
+    return replace(answer, levers=found, gpu=wanted.name if wanted else "", max_micro_batch=most)
+
+
+def _ask(question: Callable[[], int]) -> int:
+    return question()
+
+
+def _largest(answer: Estimate, need: Need, again: Callable[[Setup], int], wanted: catalog.GpuSpec) -> int:
+    """The largest micro-batch that fits on a GPU."""
     room = wanted.usable_bytes - answer.context - answer.nccl
     most = max_micro_batch(answer.setup, again, room, _least if answer.peak.tier == "profile" else lambda _: 0)
-    if need.within(room):
-        most = max(most, answer.setup.micro_batch)
-    return replace(answer, levers=found, gpu=wanted.name, max_micro_batch=most)
+    return max(most, answer.setup.micro_batch) if need.within(room) else most
 
 
 def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
