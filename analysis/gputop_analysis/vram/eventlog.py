@@ -47,6 +47,8 @@ class Known:
     live: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[str, int], dict[int, list[int]]] = field(default_factory=dict)
     moves: list[int] = field(default_factory=list)
+    peak: int = 0
+    """So many events lead to the peak with the sizes that were played last; 0: none were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,8 @@ class Playback:
         for stop in remember:
             if stop >= limit or _play(state, self, stop, pause=True):
                 break
-            self._moments.append(state.copy())
+            if not self._moments or self._moments[-1].done < state.done:
+                self._moments.append(state.copy())
         _play(state, self, limit)
         return Played(state.whole, state.most, state.at_most, state.retries, state.oom)
 

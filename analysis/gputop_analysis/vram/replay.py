@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import neg
 from typing import NamedTuple
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
@@ -67,16 +68,15 @@ class Replay:
         expandable = self.conf == EXPANDABLE and capacity is None
         if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
-        log, quick, allocated = self.log, self._playback(expandable), self._running()
-        least = max(allocated, default=0)
+        log, quick = self.log, self._playback(expandable)
+        least = self._some() if remember else 0
         stops = [room // UNIT for room in remember if room >= least and not expandable]
         found = quick.play(None if capacity is None else capacity // UNIT, stops)
         taken = list(map(self._blocks.__getitem__, self._kinds.of))
         for storage, size in found.whole.items():
             taken[storage] = UNIT * size
         events = log.events[: log.events.index(found.oom)] if found.oom else log.events
-        if found.whole or found.oom:
-            allocated = _running(events, taken)
+        allocated = _running(events, taken) if found.whole or found.oom else self._running()
         then = allocated[events.index(found.at_most)] if found.at_most else 0
         return Replayed(taken, events, allocated, UNIT * found.reserved, then, found.retries, found.oom)
 
@@ -102,6 +102,14 @@ class Replay:
             self._quick = Playback(kinds.of, units, kinds.stream, self.log.events, expandable)
         return self._quick
 
+    def _some(self) -> int:
+        """Bytes allocated at some time, if each block is as large as was asked for: where other sizes had their peak.
+
+        That is near the peak of these, and is told without a sum over all events.
+        """
+        peak, of = self.log.known.peak, self._kinds.of
+        return sum(self._blocks[of[storage]] for storage in self.log.live(peak)) if peak else self.least()
+
     def _running(self) -> list[int]:
         """Allocated after each event, if each block is as large as was asked for."""
         return self.log.running(self._kinds, self._blocks)
@@ -114,7 +122,7 @@ def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = 
 
 def _running(events: list[int], sizes: list[int]) -> list[int]:
     """The sum of what lives after each event."""
-    signed = sizes + [-size for size in reversed(sizes[1:])]  # so that the index of a free event gives what it frees
+    signed = sizes + list(map(neg, reversed(sizes[1:])))  # so that the index of a free event gives what it frees
     return list(accumulate(map(signed.__getitem__, events)))
 
 
@@ -166,6 +174,7 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
     if not allocated:
         raise ValueError("the trace holds no memory events")
     top = allocated.index(max(allocated))
+    log.known.peak = top + 1
     return Peak(
         tier=tier,
         allocated=allocated[top],
