@@ -65,7 +65,9 @@ def _profile(body: Mapping[str, Any]) -> str:
         name = str(row.get("op", "?"))
         name = name if len(name) <= 43 else name[:42] + "…"
         line = f"{name:<44}{row.get('calls', 0):>8}{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
-        lines.append(line + f"{numbers.ms(float(row.get('device_ms') or 0)):>11}" * on_device)
+        device = row.get("device_ms")
+        shown = numbers.NONE if device is None else numbers.ms(float(device))
+        lines.append(line + f"{shown:>11}" * on_device)
     return "\n".join(lines)
 
 
