@@ -14,7 +14,9 @@ GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS
 
 totals = [0] * (N_PHASES + 7)
 stack = []  # phases to go back to
-collections_began, collections_ended = deque(maxlen=1 << 16), deque(maxlen=1 << 16)  # of the garbage collector, times
+MOST = 1 << 13
+"""Collections that are kept for the next booking: each process has them, also one that never trains and books none."""
+collections_began, collections_ended = deque(maxlen=MOST), deque(maxlen=MOST)  # times of the garbage collector's
 
 
 def enter(phase):

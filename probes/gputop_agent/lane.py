@@ -20,7 +20,7 @@ from .steps import FOLD_NS, F
 marks = L.marks
 segments = []  # stretches of steps that ended: (thin, times with that of the end, ``thin.reading`` if a record ends)
 sizes = []  # of the batches of the steps noted: a shape, or what ``batch.count`` says
-losses = []  # of the steps noted, of thin ones each fourth; None: not known
+losses = []  # of the steps noted, of thin ones each ``thin.LOSS_EVERY``-th; None: not known
 cpu_marks = []  # while ``L.probing``: the thread's CPU times at the beginnings and ends of forward and backward
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 PAUSE_STEPS = 50  # so long the general path runs when a step was not plain
