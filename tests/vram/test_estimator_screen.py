@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from tui_pilot import press, screen_text, settle, started
@@ -17,6 +18,7 @@ from gputop.feed.plots import Trouble
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.models import ModelDialog, matching
+from gputop.tracing import Watch, run
 from gputop_analysis import catalog
 from gputop_analysis.vram.options import OPTION, setup_of
 from gputop_analysis.vram.rules import check
@@ -190,6 +192,39 @@ async def test_a_trace_shows_its_progress_and_its_answer(setup):
         assert told == [setup] and answer_of(app).estimate.peak.tier == "trace"
         await press(app, pilot, "down", "down", "right")
         assert answer_of(app).estimate.peak.tier != "trace"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_trace_that_runs_is_seen_and_ended_by_its_own_key(setup, size):
+    over = Event()
+
+    def tracer(asked, gpu, watch):
+        watch("layer 3 of 12")
+        while not watch.stopped:
+            over.wait(0.02)
+        over.set()
+        raise ValueError("killed")
+
+    app = EstimatorApp(setup, tracer)
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        await pilot.press("t")
+        for _ in range(200):
+            if "layer 3 of 12" in screen_text(app):
+                break
+            await pilot.pause(0.02)
+        assert "layer 3 of 12, " in screen_text(app) and "t stops it" in screen_text(app)
+        await press(app, pilot, "t")
+        assert over.is_set() and "layer 3" not in screen_text(app) and not answer_of(app).problem
+
+
+def test_a_trace_is_ended_with_its_process(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'trace: began' >&2\nexec sleep 60\n", encoding="utf-8")
+    python.chmod(0o755)
+    watch = Watch(lambda line: watch.stop())
+    with pytest.raises(ValueError, match="exit code -9"):
+        run([], tmp_path / "log", str(python), watch)
 
 
 def test_a_trace_that_fails_says_why_and_which_tier_answers(setup):

@@ -17,10 +17,35 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
 
 Progress = Callable[[str], None]
+"""Told each line of what happens; a ``Watch`` can end it, too."""
 _SAYS = "trace: "
 _FAILS = "trace: error: "
 _NO_LIBRARY = 3
 """Exit code of a trace whose interpreter lacks torch or transformers."""
+
+
+class Watch:
+    """Told of a trace's progress in one thread; ends it from another."""
+
+    def __init__(self, tell: Progress) -> None:
+        self._tell = tell
+        self._process: subprocess.Popen[str] | None = None
+        self.stopped = False
+
+    def __call__(self, line: str) -> None:
+        self._tell(line)
+
+    def began(self, process: subprocess.Popen[str]) -> None:
+        """The process that traces now; of a pipeline there are several, one after another."""
+        self._process = process
+        if self.stopped:
+            process.kill()
+
+    def stop(self) -> None:
+        """End what runs, and whatever would begin."""
+        self.stopped = True
+        if self._process is not None:
+            self._process.kill()
 
 
 def trace(
@@ -97,6 +122,8 @@ def run(arguments: Sequence[str], out: Path, python: str | None = None, progress
         )
     except OSError as error:
         raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None
+    if isinstance(progress, Watch):
+        progress.began(process)
     try:
         said = _follow(process, tell)
         code = process.wait()

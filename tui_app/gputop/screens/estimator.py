@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -19,6 +20,7 @@ from gputop.feed.snapshot import Snapshot
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
+from gputop.tracing import Watch
 from gputop.widgets.estimate_answer import Answer, EstimateAnswer
 from gputop.widgets.estimate_form import EstimateForm
 from gputop.widgets.estimate_title import EstimateTitle
@@ -41,12 +43,17 @@ class Estimated(Message):
 class Traced(Estimated):
     """A form has been answered by a trace, or the trace failed."""
 
+    def __init__(self, result: Result, watch: Watch):
+        super().__init__(result)
+        self.watch = watch
+
 
 class TraceProgressed(Message):
     """A trace goes on."""
 
-    def __init__(self, text: str):
+    def __init__(self, watch: Watch, text: str):
         super().__init__()
+        self.watch = watch
         self.text = text
 
 
@@ -76,6 +83,8 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self._answered: Form | None = None
         self._busy = False
         self._tracing = ""
+        self._watch: Watch | None = None
+        self._since = 0.0
         self._last: Result | None = None
 
     def compose(self) -> ComposeResult:
@@ -87,6 +96,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
     def on_mount(self) -> None:
         self._show(self.form)
+        self.set_interval(1.0, self._tick_trace)
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 100, "narrow")
@@ -145,7 +155,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         shown = result.estimate or (self._last.estimate if self._last else None)
         if result.estimate is not None:
             self._last = result
-        self.query_one(EstimateAnswer).answer = Answer(shown, result.base, result.problem, self._tracing)
+        self.query_one(EstimateAnswer).answer = Answer(shown, result.base, result.problem, self._working())
 
     def _title(self) -> None:
         line = self._form_widget.line
@@ -288,34 +298,60 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
     # ---- the trace
 
     def action_trace(self) -> None:
-        if self._tracing:
+        """Begin a trace of the present form; the same key ends one that runs."""
+        if self._watch is not None:
+            self._stop_trace()
             return
-        self._progress("tracing")
-        self.run_worker(partial(self._trace, self.form), thread=True, group="trace", exit_on_error=False)
+        watch = self._watch = Watch(lambda text: self.post_message(TraceProgressed(watch, text)))
+        self._since = monotonic()
+        self._progress("starting")
+        self.run_worker(partial(self._trace, self.form, watch), thread=True, group="trace", exit_on_error=False)
 
-    def _trace(self, form: Form) -> None:
-        def tell(text: str) -> None:
-            self.post_message(TraceProgressed(text))
+    def _trace(self, form: Form, watch: Watch) -> None:
+        self.post_message(Traced(self._estimator.trace(form, watch), watch))
 
-        self.post_message(Traced(self._estimator.trace(form, tell)))
+    def _stop_trace(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        self._watch = None
+        self._progress("")
+
+    def on_unmount(self) -> None:
+        """Whoever leaves does not wait for a trace."""
+        if self._watch is not None:
+            self._watch.stop()
 
     def _progress(self, text: str) -> None:
         self._tracing = text
+        self._tick()
+
+    def _tick(self) -> None:
+        """Show what the trace does, and for how long already."""
         widget = self.query_one(EstimateAnswer)
         answer = widget.answer
-        widget.answer = Answer(answer.estimate, answer.base, answer.problem, text)
+        widget.answer = Answer(answer.estimate, answer.base, answer.problem, self._working())
+
+    def _working(self) -> str:
+        return f"{self._tracing}, {monotonic() - self._since:.0f} s" if self._tracing else ""
+
+    def _tick_trace(self) -> None:
+        if self._tracing:
+            self._tick()
 
     def on_trace_progressed(self, message: TraceProgressed) -> None:
-        if self._tracing:
+        if message.watch is self._watch:
             self._progress(message.text)
 
     def on_traced(self, message: Traced) -> None:
         message.stop()
-        self._tracing = ""
+        if message.watch is not self._watch:
+            return
+        self._watch, self._tracing = None, ""
         if message.result.form == self.form:
             self._present(message.result)
         else:
             self._progress("")
+            self.notify("the trace answers the setup as it was: undo with u to see it")
 
 
 class _Reads:

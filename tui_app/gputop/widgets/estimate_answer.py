@@ -9,7 +9,7 @@ from textual.reactive import reactive
 
 from gputop.feed.form import differences
 from gputop.render import vram, vram_fits
-from gputop.render.rows import Row, beside, clip, left, right, row_width, say, spread
+from gputop.render.rows import Row, beside, clip, left, right, row_width, say, shorten, spread
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 
@@ -37,7 +37,10 @@ class Answer:
 
 def draw(answer: Answer, width: int, height: int, lever: int | None = None, mono: bool = False) -> list[Row]:
     """All rows; ``lever`` is the number of the lever at the cursor."""
-    rows = [[(line, "high") for line in [text]] for text in _wrapped(answer.problem, width)]
+    rows = [[(text, "high")] for text in _wrapped(answer.problem, width)]
+    if answer.working:
+        end: Row = [("t", "bold accent"), (" stops it", "muted")]
+        rows.append(spread([("≈ trace: " + shorten(answer.working, width - 22), "accent")], end, width))
     found = answer.estimate
     if found is None:
         return rows or say("Estimating.", width)
@@ -62,8 +65,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
-    end: Row = [(answer.working, "accent")] if answer.working else []
-    if answer.base is not None and not end:
+    end: Row = []
+    if answer.base is not None:
         change, style = vram.difference(found.device_total - answer.base.device_total)
         end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
     rows = [spread(vram.headline(found), end, width), clip(vram.figures(found, width), width)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.feed.form import Form
-from gputop.render.rows import Row, row_width, shorten, spread
+from gputop.render.rows import Row, row_width, shorten, shorten_middle, spread
 from gputop.render.vram import words
 from gputop.widgets.canvas import Canvas
 
@@ -12,7 +12,8 @@ def draw(form: Form, source: str, meaning: str, width: int) -> list[Row]:
     """Two rows."""
     name = form.setup.model.name
     start: Row = [("gputop estimate", "bold accent"), ("   " + name, "bold text"), (_size(form), "muted")]
-    end: Row = [(source, "accent")] if source else []
+    space = width - row_width(start) - 3
+    end: Row = [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
     room = width - row_width(start) - row_width(end) - 4
     start += [("   " + shorten(words(form.setup), room), "text")] if room > 12 else []
     return [spread(start, end, width), [(shorten(meaning, width), "muted")]]
