@@ -17,8 +17,8 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
-from operator import neg
+from itertools import accumulate, compress, groupby
+from operator import neg, not_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ class Known:
     live: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[str, int], dict[int, list[int]]] = field(default_factory=dict)
     moves: list[int] = field(default_factory=list)
+    parts: dict[tuple[bool, ...], tuple[list[int], list[int]]] = field(default_factory=dict)
     peak: int = 0
     """So many events lead to the peak with the sizes that were played last; 0: none were."""
 
@@ -83,6 +84,11 @@ class EventLog:
             live[count] = met.difference(map(neg, met))
         return live[count]
 
+    def initial(self) -> list[int]:
+        """The storages that are made before the first step: what holds the weights."""
+        first = next((at for at, phase, _ in self.marks if phase != "init"), 0)
+        return [event for event in self.events[:first] if event > 0]
+
     def held(self, by: str, count: int) -> dict[int, list[int]]:
         """The storages that are there after the first ``count`` events, by one of the columns."""
         held = self.known.held
@@ -95,17 +101,37 @@ class EventLog:
             held[by, count] = found
         return held[by, count]
 
-    def running(self, kinds: Kinds, sizes: list[int]) -> list[int]:
-        """The sum of what lives after each event, where storages are as large as their kind says."""
+    def moves(self, kinds: Kinds) -> list[int]:
+        """Of each event the kind that it allocates, or as ``~kind`` the one that it frees."""
         if not self.known.moves:
             signed = kinds.of + [~kind for kind in reversed(kinds.of[1:])]
             self.known.moves.extend(map(signed.__getitem__, self.events))
-        table = sizes + [-size for size in reversed(sizes)]  # the last but k is of what frees the kind k
-        return list(accumulate(map(table.__getitem__, self.known.moves)))
+        return self.known.moves
+
+    def running(self, kinds: Kinds, sizes: list[int]) -> list[int]:
+        """The sum of what lives after each event, where storages are as large as their kind says."""
+        return running(self.moves(kinds), sizes)
+
+    def parts(self, kinds: Kinds, chosen: tuple[bool, ...]) -> tuple[list[int], list[int]]:
+        """The moves of the kinds that are chosen, and the events of all others."""
+        parts = self.known.parts
+        if chosen not in parts:
+            if len(parts) >= REMEMBERED:
+                parts.clear()
+            moves, table = self.moves(kinds), chosen + chosen[::-1]  # a move below 0 counts from the end
+            flags = list(map(table.__getitem__, moves))
+            parts[chosen] = list(compress(moves, flags)), list(compress(self.events, map(not_, flags)))
+        return parts[chosen]
 
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""
         return replace(self, events=events, known=Known(), kinds=None, **changes)
+
+
+def running(moves: list[int], sizes: list[int]) -> list[int]:
+    """The sum of what lives after each move (see ``EventLog.moves``); ``sizes`` are of the kinds."""
+    table = sizes + [-size for size in reversed(sizes)]  # the last but k is of what frees the kind k
+    return list(accumulate(map(table.__getitem__, moves)))
 
 
 def kinds_of(log: EventLog) -> Kinds:

@@ -10,6 +10,9 @@ from gputop_analysis.vram.overhead import CONTEXT, nccl
 from gputop_analysis.vram.rules import needs_fp8
 from gputop_analysis.vram.setup import Setup
 
+NEAR = 1.03
+"""GPUs of one nominal size differ by less than this in what they leave."""
+
 
 class Need:
     """What an estimate asks of a GPU; bytes.
@@ -56,22 +59,37 @@ def overhead(setup: Setup) -> int:
     return CONTEXT + nccl(setup)
 
 
-def rooms(setup: Setup) -> list[int]:
-    """Bytes that segments may take on each GPU that it can run on, the least first."""
+def rooms(setup: Setup) -> list[list[int]]:
+    """Bytes that segments may take on each GPU that it can run on, the least first; in groups that are ``NEAR``."""
     besides = overhead(setup)
-    return sorted({spec.usable_bytes - besides for spec in _gpus(setup)})
+    found: list[list[int]] = []
+    for room in sorted({spec.usable_bytes - besides for spec in _gpus(setup)}):
+        if not found or room > NEAR * found[-1][0]:
+            found.append([])
+        found[-1].append(room)
+    return found
 
 
 def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     """Every GPU of the catalog that PyTorch runs on, the smallest first."""
     besides = overhead(setup)
     specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
-    any(need.within(room) for room in rooms(setup))  # upwards: to run out of memory is soon told, to run is told once
+    _settle(need, rooms(setup))
     found = []
     for spec in specs:
         room = spec.usable_bytes - besides
         found.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
     return tuple(found)
+
+
+def _settle(need: Need, upwards: list[list[int]]) -> None:
+    """Ask for the rooms, the least first, until one is enough: to run out of memory is soon told, to run is told once.
+
+    Where the least of some near one another is not enough, the most of them is asked about next: mostly nor is that.
+    """
+    for group in upwards:
+        if need.within(group[0]) or (need.within(group[-1]) and any(need.within(room) for room in group)):
+            return
 
 
 def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:

@@ -44,7 +44,8 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     replay = replay_of(setup)
     if replay is None:
         return None
-    found = summary(replay.log, replay.played(capacity, rooms(setup) if capacity is None else ()), "profile")
+    next_asked = [] if capacity is not None else [group[0] for group in rooms(setup)]
+    found = summary(replay.log, replay.played(capacity, next_asked), "profile")
     made = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
 
@@ -66,7 +67,7 @@ def least(setup: Setup) -> int:
 def replay_of(setup: Setup) -> Replay | None:
     """What plays the events of a setup; None for one that no profile covers."""
     log = events(setup)
-    return None if log is None else Replay(log, conf.parse(setup.allocator))
+    return None if log is None else Replay(log, conf.parse(setup.allocator), brief=True)
 
 
 def events(setup: Setup) -> EventLog | None:
