@@ -113,7 +113,7 @@ class _Made:
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.columns = {name: getattr(source, name)[:1] for name in _COLUMNS}
         self.how: dict[str, list[int]] = {}
-        """What the optimizer made: the storages, by how large they are."""
+        """What the optimizer made that is not as large as the gradient: the storages, by how large they are."""
         self.events: list[int] = []
         self.marks: list[tuple[int, str, int]] = []
         self.number = [0] * len(source.bytes)
@@ -150,12 +150,14 @@ class _Made:
         """New storages for (the gradient of a parameter, how large); returns their numbers."""
         count = len(self.columns["bytes"])
         numbers = list(range(count, count + len(wanted)))
+        rows = [row for row, _ in wanted]
         own = {"category": self.strings.index(category), "operator": len(self.strings) - 1}
         for name, column in self.columns.items():
             source = getattr(self.source, name)
-            column += [own[name]] * len(wanted) if name in own else [source[row] for row, _ in wanted]
+            column += [own[name]] * len(wanted) if name in own else map(source.__getitem__, rows)
         for number, (_, kind) in zip(numbers, wanted, strict=True):
-            self.how.setdefault(kind, []).append(number)
+            if kind != SAME:
+                self.how.setdefault(kind, []).append(number)
         self.events += numbers
         return numbers
 
@@ -170,7 +172,7 @@ class _Made:
     def kinds(self) -> tuple[list[int], list[tuple[int, str, int]]]:
         """``Course.kind`` and ``Course.made``; each kind is one number until all are known."""
         codes, streams = self.columns["bytes"].copy(), self.columns["stream"]
-        terms, hows = max(codes) + 1, [SAME, *(how for how in self.how if how != SAME)]
+        terms, hows = max(codes) + 1, [SAME, *self.how]
         for place, how in enumerate(hows[1:], 1):
             for storage in self.how[how]:
                 codes[storage] += place * terms
