@@ -50,7 +50,8 @@ class Replay:
 
     A third of the time of a play goes to the small pool, which never shares a segment with the large one and packs
     well. With ``brief`` it is not played where it hardly counts: what it reserves is taken to be its peak in whole
-    segments. Over the packaged profiles that was at most 0.02 % of all that is reserved too little.
+    segments. That is never too much; for 95 setups of 14 models it was up to 0.15 % of all that is reserved too little,
+    and exact for most.
 
     Args:
         log: events of one or more steps, with all layers (see ``deepen``).
