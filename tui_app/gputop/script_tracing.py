@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,8 @@ class ScriptTrace:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a setup that the source gives."""
     notes: tuple[str, ...] = ()
+    syntax_error: str = ""
+    """Why the source cannot be parsed."""
 
 
 def trace_script(
@@ -94,6 +97,7 @@ def trace_script(
             pretrained=tuple(found.get("pretrained") or ()),
             options=dict(found.get("options") or {}),
             notes=tuple(found.get("notes") or ()),
+            syntax_error=str(found.get("syntax_error") or ""),
         )
 
 
@@ -114,11 +118,19 @@ def _config(shape: ModelShape) -> dict[str, Any]:
     return {"model_type": shape.family, "tie_word_embeddings": shape.tied_embeddings, **config}
 
 
+def _input() -> int | None:
+    """What is piped into this command is the script's; of a terminal it reads nothing."""
+    try:
+        return None if not os.isatty(0) else subprocess.DEVNULL
+    except OSError:  # there is no standard input
+        return subprocess.DEVNULL
+
+
 def _run(command: list[str], env: dict[str, str], tell: Callable[[str], None]) -> tuple[str, str]:
     """The answer on stdout and the last line on stderr."""
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+            command, stdin=_input(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
         )
     except OSError as error:
         raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None

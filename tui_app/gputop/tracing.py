@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.setup import Setup
 
-Progress = Callable[[str], None]
+Progress = Callable[[str], object]
 """Told each line of what happens; a ``Watch`` can end it, too."""
 _SAYS = "trace: "
 _FAILS = "trace: error: "

@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 from torch import nn
 
-from .fallback_source import module_classes
+from .fallback_source import NothingToBuildError, module_classes
 
 BATCH = 8
 TOKENS = 512
@@ -29,13 +29,15 @@ def train(path: str, note: Note) -> None:
     """Two steps of the largest model of the source that can be built.
 
     Raises:
-        ValueError: there is no such class, or none of the batches that were tried fits it.
+        NothingToBuildError: there is no such class, or none of the batches that were tried fits it.
     """
     namespace, names = _definitions(path)
     models = sorted(filter(None, (_built(namespace.get(name)) for name in names)), key=_size, reverse=True)
     if not models:
-        raise ValueError(
-            "no module class that can be built without arguments (found: %s)" % (", ".join(names) or "none")
+        raise NothingToBuildError(
+            "none of its module classes can be built without arguments: %s" % ", ".join(names)
+            if names
+            else "its source has no module class"
         )
     model = models[0].to("cuda").train()
     batch = _fitting_batch(model)
@@ -91,7 +93,7 @@ def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
             return batch
         except Exception as error:
             problem = problem or error
-    raise ValueError("%s takes none of the batches that were tried: %s" % (type(model).__name__, problem))
+    raise NothingToBuildError("%s takes none of the batches that were tried: %s" % (type(model).__name__, problem))
 
 
 def _candidates(model: nn.Module) -> List[torch.Tensor]:

@@ -20,8 +20,12 @@ _NUMBERS = {
     "lora_r": "lora_rank",
 }
 _FLAGS = {"bf16": ("dtype", "bf16"), "fp16": ("dtype", "fp16"), "gradient_checkpointing": ("checkpointing", "full")}
+_PEFT_RANK = 8
+"""Of ``peft.LoraConfig`` where none is given."""
 _FLAGS["load_in_4bit"] = ("quantized", "nf4")
 _FLAGS["load_in_8bit"] = ("quantized", "int8")
+_MODEL_NAMES = ("pretrained_model_name_or_path", "model_name", "model")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _OPTIMIZERS = {
     "AdamW": "adamw",
     "Adam": "adamw",
@@ -47,11 +51,15 @@ _NAMED_OPTIMIZERS = {
 """Values of ``optim`` of ``transformers.TrainingArguments``."""
 
 
+class NothingToBuildError(ValueError):
+    """A source has no module class that can be trained by itself; the message says why not."""
+
+
 def read(path: str) -> Dict[str, Any]:
     """What a script's source says.
 
-    ``pretrained``: names given to ``from_pretrained``, models before others; ``options`` of a setup; ``classes`` of
-    modules; ``syntax_error`` where it cannot be parsed.
+    ``pretrained``: names given to ``from_pretrained`` or to a trainer of TRL, models before others; ``options`` of a
+    setup; ``classes`` of modules; ``syntax_error`` where it cannot be parsed.
 
     Raises:
         OSError: the file cannot be read.
@@ -106,18 +114,22 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
     """Names of models first, then of tokenizers and configurations, each once."""
     ranked: List[Any] = []
     for call in calls:
-        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained":
+            owner = _last_name(call.func.value)
+        elif _last_name(call.func).endswith("Trainer"):  # those of TRL take a model's name
+            owner = ""
+        else:
             continue
-        given = call.args[:1] + [word.value for word in call.keywords if word.arg == "pretrained_model_name_or_path"]
+        given = call.args[:1] + [word.value for word in call.keywords if word.arg in _MODEL_NAMES]
         name = _value(given[0], constants) if given else None
         if isinstance(name, str):
-            owner = _last_name(call.func.value)
             ranked.append((any(word in owner for word in ("Tokenizer", "Config", "Processor")), name))
     return list(dict.fromkeys(name for _, name in sorted(ranked, key=lambda pair: pair[0])))
 
 
 def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
+    stored = ""
     for call in calls:
         name = _last_name(call.func)
         if name in _OPTIMIZERS:
@@ -125,7 +137,7 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
         for word in call.keywords:
             value = _value(word.value, constants)
             if word.arg in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
-                if word.arg == "r" and "Lora" not in name and "LoRA" not in name:
+                if word.arg == "r" and not _adapts(name):
                     continue
                 found[_NUMBERS[word.arg]] = value
             elif word.arg in _FLAGS and value is True:
@@ -137,6 +149,33 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
                 found["optimizer"] = _NAMED_OPTIMIZERS[value]
         if name == "gradient_checkpointing_enable":
             found["checkpointing"] = "full"
+        if name == "from_pretrained":
+            stored = stored or _stored(call, constants)
+        if name == "LoraConfig":
+            found.setdefault("lora_rank", _PEFT_RANK)
+    return _with_stored(found, stored)
+
+
+def _adapts(name: str) -> bool:
+    """Whether the argument ``r`` of a call is the rank of adapters; ``get_peft_model`` is Unsloth's."""
+    return "Lora" in name or "LoRA" in name or name == "get_peft_model"
+
+
+def _stored(call: ast.Call, constants: Dict[str, Any]) -> str:
+    """The type in which ``from_pretrained`` is told to keep the weights; empty where it is not."""
+    for word in call.keywords:
+        if word.arg in ("dtype", "torch_dtype"):
+            named = _value(word.value, constants) or _last_name(word.value)
+            return _DTYPES.get(str(named).rpartition(".")[2], "")
+    return ""
+
+
+def _with_stored(found: Dict[str, Any], stored: str) -> Dict[str, Any]:
+    """With the type of the weights, where it is not that of the computation."""
+    if stored and found.setdefault("dtype", stored) == stored:
+        found.pop("weights", None)
+    elif stored:
+        found["weights"] = stored
     return found
 
 

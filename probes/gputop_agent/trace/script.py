@@ -84,7 +84,7 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
         command += ["--outcome", outcome, "--world", str(options.world)]
         if options.configs:
             command += ["--configs", os.path.abspath(options.configs)]
-        ended = _wait(command + ["--"] + rest)
+        ended = _wait(command + ["--"] + rest, stdin=None if way == "ran" else subprocess.DEVNULL)
         if ended is None:
             return {"error": "made no whole step in %d s" % LIMIT_S}
         if os.path.exists(outcome):
@@ -97,9 +97,9 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
     return {"error": "its process ended with code %d and no word" % ended}
 
 
-def _wait(command: List[str]) -> Optional[int]:
+def _wait(command: List[str], stdin: Optional[int]) -> Optional[int]:
     """Run a command to its end, and end whatever it leaves behind; None if it takes too long."""
-    process = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+    process = subprocess.Popen(command, stdin=stdin, stdout=sys.stderr, start_new_session=True)
     try:
         return process.wait(LIMIT_S + 60)
     except subprocess.TimeoutExpired:

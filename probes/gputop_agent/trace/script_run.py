@@ -6,14 +6,16 @@ import io
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 import warnings
 from typing import Any, Dict, List, NoReturn
 
 from . import script_sandbox
+from .fallback_source import NothingToBuildError
+from .script_waiting import Input, Waiting
 
+_NO_INPUT = "; it reads standard input, of which there was none: gputop estimate %s < FILE"
 LIMIT_S = 240
 """For one way; a script that has made a whole step by then is answered from that."""
 
@@ -40,6 +42,7 @@ class Run:
 
         stdout, sys.stdout = sys.stdout, self._output
         said = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
+        asked = sys.stdin = Input(sys.stdin)  # type: ignore[assignment]
         try:
             with as_on_cuda(), self.devices, self.fakes, self.tracker:
                 self.tracker.mark("init", 0)
@@ -48,14 +51,15 @@ class Run:
                 self.finish(name)
             error = "ended before its first optimizer step"
         except SystemExit as end:
-            error = _why_it_ended(end.code, said.last)
+            error = _why_it_ended(end.code, said.last) + _what_to_give(end.code, self.arguments)
             if self.steps.enough():
                 self.finish(name)
         except BaseException as problem:  # the script's own error is the answer, whatever it is
-            error = "failed before its first optimizer step: %s" % _one_line(problem)
+            error = _why_it_failed(problem)
             if self.steps.done:
                 self.steps.note("The script failed in its second step: %s" % _one_line(problem))
                 self.finish(name)
+            error += _NO_INPUT % os.path.basename(self.path) if name == "ran" and asked.missed() else ""
             self._leave({"error": error, "traceback": _own_traceback(problem, self.path)})
         finally:
             sys.stdout = stdout
@@ -83,7 +87,7 @@ class Run:
         self.devices = script_device.Devices(self.fakes)
         self.steps = script_steps.Steps(self.tracker, self.fakes, lambda: self.finish("ran"))
         self.steps.deadline = time.monotonic() + LIMIT_S
-        self._give_up_after(LIMIT_S + 5, threading.current_thread().ident or 0)
+        Waiting(self.path, LIMIT_S, lambda: self.steps.done > 0, self._give_up).begin()
         script_cuda.pretend(max(1, min(self.world, 8)))
         script_fake.show_devices()
         script_torch.replace(self.fakes, self.steps.note)
@@ -93,17 +97,9 @@ class Run:
         script_distributed.replace(self.tracker, self.steps.note, self.world, self.fakes)
         self.steps.watch()
 
-    def _give_up_after(self, seconds: float, thread: int) -> None:
-        """Say where the script was if it has made no step by then."""
-
-        def give_up() -> None:
-            if not self.steps.enough():
-                where = _place(sys._current_frames().get(thread), self.path)
-                self._leave({"error": "made no whole step in %d s%s" % (LIMIT_S, where)})
-
-        timer = threading.Timer(seconds, give_up)
-        timer.daemon = True
-        timer.start()
+    def _give_up(self, error: str) -> None:
+        if not self.steps.enough():
+            self._leave({"error": error})
 
     def _run_script(self) -> None:
         sys.argv = [self.path, *self.arguments]
@@ -161,18 +157,24 @@ class _Remembering:
         return getattr(self.stream, name)
 
 
-def _place(frame: Any, path: str) -> str:
-    """The innermost line of the script that is at work."""
-    while frame is not None and frame.f_code.co_filename != path:
-        frame = frame.f_back
-    return "" if frame is None else ": it was at line %d of %s" % (frame.f_lineno, os.path.basename(path))
-
-
 def _why_it_ended(code: Any, said: str) -> str:
     """``sys.exit("words")`` ends with code 1 and prints the words."""
     words = code.strip() if isinstance(code, str) else said
     number = 1 if isinstance(code, str) else code or 0
     return "ended by itself with exit code %s before its first optimizer step%s" % (number, words and ": " + words)
+
+
+def _what_to_give(code: Any, arguments: List[str]) -> str:
+    """Most programs end with code 2 where their arguments are wrong."""
+    return "" if code != 2 or arguments else " (the script's own arguments go after `--`)"
+
+
+def _why_it_failed(problem: BaseException) -> str:
+    if isinstance(problem, NothingToBuildError):
+        return str(problem)
+    if "SparseTensorImpl" in str(problem):
+        return "has sparse gradients, whose size depends on the data: a trace on fake tensors cannot follow them"
+    return "failed before its first optimizer step: %s" % _one_line(problem)
 
 
 def _one_line(problem: BaseException) -> str:

@@ -23,6 +23,9 @@ _HOW = {
     "source": "only its source was read: it names the model",
 }
 _NAMED = "it tells no model, so --model does; its source says how it is trained"
+_NOT_USED = "not used, since the script itself says how it trains: {options}; its own arguments go after --"
+_OF_ANY_SCRIPT = ("dp", "allocator")
+_SAID = (("seq", "sequence length"), ("micro_batch", "micro-batch"), ("dtype", "number format"))
 _ASSUMED = "no {name} is said in the source: {value} is assumed, --{option} sets it"
 
 
@@ -55,10 +58,25 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
         return _of_log(found, script, values, options)
     if found.pretrained:
         return _of_source(found, script, values, options)
-    tried = "; ".join(f"{one.get('way')}: {one.get('outcome')}" for one in found.tried)
     if options.model:
-        return _of_model(found, script, values, options, tried)
-    raise CliError(f"{script} tells no model{f' (tried {tried})' if tried else ''}: name it with --model")
+        named = replace(found, pretrained=(options.model,))
+        return _of_source(named, script, values, options, f"{_NAMED} ({_tried(found)})")
+    raise CliError(_nothing(found, script, options.no_execute))
+
+
+def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
+    """Why there is no estimate, and what would help."""
+    if found.syntax_error:
+        return f"{script} cannot be parsed: {found.syntax_error}"
+    if only_read:
+        return f"the source of {script} names no model: leave --no-execute out, or name the model with --model"
+    return f"nothing to estimate in {script}: {_tried(found)}; mend that, or name the model with --model"
+
+
+def _tried(found: ScriptTrace) -> str:
+    """What came of each way, as parts of one sentence."""
+    start = {"ran": "it ", "source": "its source "}
+    return "; ".join(start.get(one.get("way", ""), "") + one.get("outcome", "") for one in found.tried) or "only read"
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
@@ -68,7 +86,7 @@ def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: a
     setup = _setup_of_log(found, script, values)
     capacity = gpu_named(options.gpu).usable_bytes if options.gpu else None
     answer = estimate(setup, "trace", capacity, log=found.log, gpu=options.gpu, advice=False)
-    notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *answer.notes)
+    notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
     return replace(answer, notes=tuple(dict.fromkeys(notes)))
 
 
@@ -83,16 +101,16 @@ def _setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> S
     return setup.but(allocator=str(values.get("allocator", "")))
 
 
-def _of_model(
-    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace, tried: str
+def _unused(values: dict[str, Any]) -> list[str]:
+    """Options of a setup beside a script that was run: how it trains is its own business."""
+    named = [f"--{name.replace('_', '-')}" for name in values if name not in _OF_ANY_SCRIPT]
+    return [_NOT_USED.format(options=", ".join(named))] if named else []
+
+
+def _of_source(
+    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace, how: str = _HOW["source"]
 ) -> Estimate:
-    """The model that the user named beside a script that tells none, trained as its source says."""
-    named = replace(found, pretrained=(options.model,))
-    answer = _of_source(named, script, values, options)
-    return replace(answer, notes=tuple(note.replace(_HOW["source"], f"{_NAMED} ({tried})") for note in answer.notes))
-
-
-def _of_source(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    """By the model that the source names, or the user beside it, trained as the source says."""
     from gputop.api import answer
     from gputop.models import resolve
     from gputop_analysis.vram.options import OPTION, setup_of
@@ -115,9 +133,9 @@ def _of_source(found: ScriptTrace, script: Path, values: dict[str, Any], options
             raise CliError(str(error)) from None
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
-            for field, label in (("seq", "sequence length"), ("micro_batch", "micro-batch"))
+            for field, label in _SAID
             if field not in known
         ]
-        note = f"{script.name}: {_HOW['source']}, {name}; the {result.peak.tier} tier answers"
+        note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         return replace(result, notes=(*result.notes, note, *assumed))
     raise CliError(f"{script} names {', '.join(found.pretrained)}, which is not known here: {trouble}")

@@ -1,0 +1,68 @@
+"""What is told of a script that is only read, that asks for an input, or that makes no step for a while."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from gputop_agent.trace import script_waiting
+from gputop_agent.trace.fallback_source import read
+from gputop_agent.trace.script_waiting import Input, Waiting
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "options"),
+    [
+        (
+            "SFTTrainer('Qwen/Qwen2.5-0.5B', args=SFTConfig(max_length=512), peft_config=LoraConfig())",
+            ["Qwen/Qwen2.5-0.5B"],
+            {"seq": 512, "lora_rank": 8},
+        ),
+        ("DPOTrainer(model='gpt2', ref_model=None)", ["gpt2"], {}),
+        ("m = build()\nTrainer(m, args)", [], {}),
+        (
+            "F.from_pretrained(model_name='unsloth/a', load_in_4bit=True)\nF.get_peft_model(m, r=16)",
+            ["unsloth/a"],
+            {"quantized": "nf4", "lora_rank": 16},
+        ),
+        ("A.from_pretrained('a', torch_dtype=torch.bfloat16)", ["a"], {"dtype": "bf16"}),
+        (
+            "A.from_pretrained('a', dtype='float32')\nTrainingArguments('o', bf16=True)",
+            ["a"],
+            {"dtype": "bf16", "weights": "fp32"},
+        ),
+        (
+            "A.from_pretrained('a', torch_dtype=torch.float16)\nTrainingArguments('o', fp16=True)\nLoraConfig(r=4)",
+            ["a"],
+            {"dtype": "fp16", "lora_rank": 4},
+        ),
+    ],
+)
+def test_model_and_types_are_read(tmp_path, source, names, options):
+    script = tmp_path / "train.py"
+    script.write_text(source, encoding="utf-8")
+    found = read(str(script))
+    assert found["pretrained"] == names and found["options"] == options
+
+
+def test_an_input_knows_that_it_was_asked_for():
+    stream = Input(io.StringIO("1\n2\n"))
+    assert not stream.isatty() and not stream.asked
+    assert list(stream) == ["1\n", "2\n"] and stream.asked
+
+
+def test_who_waits_is_told_where_the_script_is_and_when_it_ends(monkeypatch, capsys):
+    monkeypatch.setattr(script_waiting, "EVERY_S", 0.01)
+    over = threading.Event()
+    given_up = []
+
+    def give_up(error):
+        given_up.append(error)
+        over.set()
+
+    Waiting(__file__, 0.03, over.is_set, give_up).begin()
+    assert over.wait(10)
+    assert "now at line" in capsys.readouterr().err
+    assert "no whole step in 0 s: it was at line" in given_up[0] and "test_script_reading.py" in given_up[0]
