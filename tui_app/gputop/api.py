@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.setup import ModelShape, Setup
 
 
@@ -18,19 +19,22 @@ def estimate(
     gpu: str = "",
     python: str | None = None,
     calibrate: bool = True,
+    inputs: Any = None,
     **options: Any,
 ) -> Estimate:
     """How much memory one GPU needs to train a model.
 
     Args:
         model: a name or path (see ``gputop.models.resolve``), a Hugging Face ``config`` or ``nn.Module`` that has one,
-            ``module:factory`` for any other module, which is traced, a ``ModelShape``, or a ``Setup``, from which
-            ``options`` then differ.
+            any other ``nn.Module`` or ``module:factory``, which are traced, a ``ModelShape``, or a ``Setup``, from
+            which ``options`` then differ.
         tier: ``trace`` (runs the real modules on fake tensors in ``python``), ``profile`` or ``formula``; None: the
             first of the last two that covers it.
         gpu: the GPU that the largest micro-batch is asked for, as ``"H100"``; the smallest that fits without.
         python: the interpreter that traces; this one by default.
         calibrate: whether to start from what runs of this model measured on this machine.
+        inputs: what one call of an ``nn.Module`` takes (a tensor, a tuple of arguments, a dict of named ones), which is
+            then traced in this process; without, the names of ``forward``'s arguments say it.
         **options: as on the command line, with underscores: ``seq=4096, lora_rank=16, sharding="fsdp2", dp=8``.
 
     Returns:
@@ -40,9 +44,15 @@ def estimate(
         LookupError: no such model or GPU; the message names the five nearest.
         ValueError: an option that there is not, or a combination that cannot be trained, with the rule.
     """
+    from gputop.module_tracing import is_module, setup_of_module, trace_module
     from gputop_analysis.vram.options import setup_of
     from gputop_analysis.vram.setup import Setup
 
+    if is_module(model) and (inputs is not None or not hasattr(model, "config")):
+        if tier not in (None, "trace"):
+            raise ValueError(f"a module is traced: the {tier} tier knows models by name or configuration only")
+        setup = setup_of_module(model, options)
+        return answer(setup, "trace", gpu, calibrate=calibrate, log=trace_module(model, inputs, setup))
     if is_factory(model):
         setup = setup_of(factory_shape(model), options)
         return answer(setup, "trace", gpu, python, calibrate, factory=model)
@@ -61,8 +71,9 @@ def answer(
     progress: Callable[[str], None] | None = None,
     factory: str = "",
     spread: Callable[..., Iterable[int]] = map,
+    log: EventLog | None = None,
 ) -> Estimate:
-    """The estimate of a setup, calibrated by what was measured here; ``spread`` as of the tiers' ``estimate``."""
+    """The estimate of a setup, calibrated by what was measured here; ``spread`` and ``log`` as of the tiers' one."""
     from gputop.calibration import recall
     from gputop_analysis import catalog
     from gputop_analysis.vram.rules import check
@@ -70,8 +81,7 @@ def answer(
 
     check(setup)
     advice = advice and bool(setup.model.hidden)  # levers are estimated from the architecture
-    log = None
-    if tier == "trace":
+    if tier == "trace" and log is None:
         from gputop.tracing import trace
 
         log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
@@ -127,7 +137,7 @@ def shape_of(model: Any) -> ModelShape:
     fields = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(fields, dict):
         raise ValueError(
-            f"a {type(model).__name__} without a Hugging Face `config`: trace the script that trains it with "
-            "`gputop estimate train.py`, or give module:factory and tier='trace'"
+            f"a {type(model).__name__} is no model: give a name, a path, module:factory, an nn.Module or a "
+            "Hugging Face `config`; or trace the script that trains it with `gputop estimate train.py`"
         )
     return catalog.shape_from_config(fields)

@@ -145,7 +145,10 @@ def parse(name: str, value: Any) -> Any:
     """
     option = OPTION.get(name)
     if option is None:
-        raise ValueError(f"no option {name!r}: there are {', '.join(OPTION)}")
+        from difflib import get_close_matches
+
+        near = ", ".join(get_close_matches(name, OPTION, cutoff=0.4))
+        raise ValueError(f"no option {name!r}{near and f' (nearest: {near})'}: there are {', '.join(OPTION)}")
     text = value.strip() if isinstance(value, str) else value
     if option.kind == "count":
         return _count(option, text)

@@ -1,19 +1,23 @@
-"""A model by ``module:callable`` or ``file.py:callable``, and a batch for it.
+"""A model by ``module:callable`` or ``file.py:callable``, or the ``nn.Module`` itself, and a batch for it.
 
 The callable takes no arguments and gives an ``nn.Module``, or it is one. The batch comes from
-``batch(micro_batch, seq)`` next to it (a tensor, a tuple or a dict), else from the names of ``forward``'s arguments.
+``batch(micro_batch, seq)`` next to it (a tensor, a tuple or a dict), from what a module is given along with it, else
+from the names of ``forward``'s arguments.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import os
 import sys
+from itertools import chain
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 _TOKENS = ("input_ids", "ids", "idx", "tokens", "token_ids", "x_ids")
 _LABELS = ("labels", "targets", "target", "label")
@@ -48,6 +52,35 @@ def load(name: str) -> Tuple[nn.Module, Any]:
     if not isinstance(model, nn.Module):
         raise ValueError("%s gives a %s and not an nn.Module" % (name, type(model).__name__))
     return model.train(), module
+
+
+def without_data(model: nn.Module) -> nn.Module:
+    """A copy on the meta device, which holds no values; the model itself stays as it is.
+
+    Raises:
+        ValueError: it holds something that cannot be copied.
+    """
+    known: Dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        empty = torch.empty_like(tensor, device="meta")
+        known[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    try:
+        return copy.deepcopy(model, known).train()
+    except Exception as error:
+        raise ValueError("cannot copy the %s without its values: %s" % (type(model).__name__, error)) from error
+
+
+def batch_like(inputs: Any) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
+    """Gives what one call takes, as these inputs: a tensor, a tuple of arguments or a dict of named ones."""
+
+    def make() -> Tuple[tuple, Dict[str, Any]]:
+        return _arguments(tree_map(_empty, inputs))
+
+    return make
+
+
+def _empty(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _module(name: str) -> Any:

@@ -39,6 +39,7 @@ from .tracker import LOSS_PHASES, Tracker
 
 SHALLOW = 4
 """Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
+_LOSS = "the loss of a model that returns none is the mean of its output"
 _LOW = (torch.float16, torch.bfloat16)
 _WHOLE_EXPERTS = (5, 0)
 """The version of transformers from which on the experts of a layer are one tensor."""
@@ -104,7 +105,22 @@ class Job:
         self.model, module = factory.load(name)
         self.model.to(build.weights_dtype(self.setup))
         self.make_batch = factory.batch_maker(self.model, module, self.setup)
-        self.notes.append("the loss of a model that returns none is the mean of its output")
+        self.notes.append(_LOSS)
+
+    def of_module(self, model: Any, inputs: Any) -> None:
+        """An ``nn.Module`` that is there, with what one call of it takes."""
+        self.model = factory.without_data(model)
+        if self.setup.get("weights"):
+            self.model.to(build.weights_dtype(self.setup))
+        self.make_batch = factory.batch_like(inputs) if inputs is not None else self._named_batch()
+        self.notes.append(_LOSS)
+
+    def _named_batch(self) -> Callable[[], Any]:
+        try:
+            return factory.batch_maker(self.model, None, self.setup)
+        except factory.NoBatchError as error:
+            what = str(error).partition("?")[0]
+            raise factory.NoBatchError("%s? Give `inputs`, what one call takes" % what) from error
 
     def prepare(self) -> None:
         """Freeze, adapt, checkpoint; all on the meta device."""
@@ -180,15 +196,23 @@ class Job:
 
 
 def trace(
-    setup: Dict[str, Any], source: Optional[str] = None, full: bool = False, steps: int = 2, made_by: str = ""
+    setup: Dict[str, Any],
+    source: Optional[str] = None,
+    full: bool = False,
+    steps: int = 2,
+    made_by: Any = "",
+    inputs: Any = None,
 ) -> Tracker:
     """Trace the steps of a setup; the tracker's ``log`` and ``meta`` are the answer.
 
-    ``source`` names a configuration and ``made_by`` a ``module:callable`` to take instead of the setup's shape.
+    ``source`` names a configuration to take instead of the setup's shape, ``made_by`` a ``module:callable`` or an
+    ``nn.Module``, which is called with ``inputs``.
     """
     job = Job(setup, full)
     job.notes += refuse(setup)
-    if made_by:
+    if isinstance(made_by, torch.nn.Module):
+        job.of_module(made_by, inputs)
+    elif made_by:
         job.of_factory(made_by)
     else:
         job.of_transformers(source)
