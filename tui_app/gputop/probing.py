@@ -23,18 +23,28 @@ def probe(
     device: str = "",
     steps: int = 3,
     progress: Callable[[str], None] | None = None,
+    factory: str = "",
 ) -> dict[str, Any]:
     """What a few steps took, in bytes: ``weights_bytes``, ``gradients_bytes``, ``optimizer_bytes``,
     ``activations_bytes`` (kept at the end of the forward), ``peak_allocated_bytes``, ``peak_reserved_bytes`` and
     ``phases_bytes`` (None and empty on a CPU), ``device``, ``gpu``, ``versions``.
 
+    Args:
+        setup: the model and how it is trained.
+        python: the interpreter whose torch runs them; None: this one.
+        device: ``cuda`` or ``cpu``; empty: the GPU if there is one.
+        steps: how many.
+        progress: told each line of what happens; None: they go to stderr.
+        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of transformers.
+
     Raises:
+        ImportError: the interpreter has no torch or no transformers.
         ValueError: the setup cannot be probed there; the message says why.
     """
     import os
 
     from gputop.api import _configured
-    from gputop.tracing import _entry
+    from gputop.tracing import _NO_LIBRARY, _entry
 
     tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
@@ -43,6 +53,7 @@ def probe(
         command = [python or sys.executable, str(_entry()), "--probe", "--setup", str(asked), "--out", str(out)]
         command += ["--device", device] if device else []
         command += ["--steps", str(steps)]
+        command += ["--factory", factory] if factory else []
         command += ["--config", config] if (config := _configured(setup.model)) else []
         env = {**os.environ, "HF_HUB_OFFLINE": "1"}
         if setup.allocator:
@@ -65,5 +76,6 @@ def probe(
             process.kill()
             process.wait()
         if code or not out.exists():
-            raise ValueError(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
+            kind = ImportError if code == _NO_LIBRARY else ValueError
+            raise kind(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
         return json.loads(out.read_text(encoding="utf-8"))

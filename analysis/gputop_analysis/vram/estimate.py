@@ -13,6 +13,10 @@ from gputop_analysis.vram.levers import Lever
 from gputop_analysis.vram.setup import Setup
 
 GIB = 1 << 30
+LASTING = ("weights", "gradients", "optimizer")
+"""Categories that are the same on any device: no kernel decides how large they are."""
+LASTING_KIND = "lasting"
+_AND = ", "
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +84,45 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     """An estimate that starts from what was measured of this model.
 
     The latest record of the same model and kind of setup, by the same tier, scales the allocated and the reserved peak.
-    The breakdown gets the difference as ``measured_difference``, so that it still adds up.
+    Without one, the latest of what lasts beyond a step (its kind ends in ``lasting``; a CPU measures no more) changes
+    both by the difference in those categories. The breakdown gets the difference as ``measured_difference``, so that it
+    still adds up.
 
     Args:
         estimate: by a tier alone.
         records: ``model``, ``kind``, ``ratio`` (measured over estimated), maybe ``tier`` and ``run``; the newest last.
     """
-    setup = estimate.setup
-    wanted = (setup.model.name.lower(), kind(setup))
-    known = [one for one in records if _of(one) == wanted and one.get("tier") in (None, estimate.peak.tier)]
-    if not known:
+    setup, peak = estimate.setup, estimate.peak
+    own = [one for one in records if one.get("tier") in (None, peak.tier)]
+    name, trained = setup.model.name.lower(), kind(setup)
+    if known := _latest(own, name, trained):
+        ratio = float(known["ratio"])
+        allocated, reserved, what = round(peak.allocated * ratio), round(peak.reserved * ratio), ""
+    elif known := _latest(own, name, f"{trained} {LASTING_KIND}"):
+        ratio = float(known["ratio"])
+        more = round(sum(peak.breakdown.get(one, 0) for one in LASTING) * (ratio - 1))
+        allocated, reserved, what = peak.allocated + more, peak.reserved + more, " in " + _AND.join(LASTING)
+    else:
         return estimate
-    ratio = float(known[-1]["ratio"])
-    peak = estimate.peak
-    allocated = round(peak.allocated * ratio)
     breakdown = dict(peak.breakdown)
     if allocated != peak.allocated:
         breakdown["measured_difference"] = allocated - peak.allocated
-    scaled = replace(peak, allocated=allocated, reserved=round(peak.reserved * ratio), breakdown=breakdown)
-    run = known[-1].get("run")
-    note = f"calibrated by {f'run {run}' if run else 'a measured run'} of this model: {100 * (ratio - 1):+.1f} %"
+    scaled = replace(peak, allocated=allocated, reserved=reserved, breakdown=breakdown)
+    run = known.get("run")
+    note = (
+        f"calibrated by {_named(str(run)) if run else 'a measured run'} of this model: {100 * (ratio - 1):+.1f} %{what}"
+    )
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
+
+
+def _latest(records: list[Mapping[str, Any]], model: str, wanted: str) -> Mapping[str, Any] | None:
+    return next((one for one in reversed(records) if _of(one) == (model, wanted)), None)
+
+
+def _named(run: str) -> str:
+    if not run:
+        return "a measured run"
+    return f"a {run}" if run.startswith("probe ") else f"run {run}"
 
 
 def _of(record: Mapping[str, Any]) -> tuple[str, str]:

@@ -21,9 +21,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
         return script.main(given)
     if given[:1] == ["--probe"]:
-        from . import probe
-
-        return probe.main(list(given[1:]))
+        return _probe(list(given[1:]))
     options = parser().parse_args(given)
     with open(options.setup, encoding="utf-8") as text:
         setup = json.load(text)
@@ -36,6 +34,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
         traceback.print_exc()
         say("error: %s" % _said(error))
         return 1
+
+
+def _probe(arguments: List[str]) -> int:
+    try:
+        from . import probe
+    except ImportError as error:
+        say("error: %s has no %s: install it there, or name another with --python" % (sys.executable, error.name))
+        return NO_LIBRARY
+    return probe.main(arguments)
 
 
 def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:

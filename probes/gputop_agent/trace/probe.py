@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import nullcontext
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from . import checkpointing, parts
+from . import checkpointing, parts, probe_factory
 from .build import config_of, quiet, weights_dtype
 from .heads import auto_class, task
+from .main import NO_LIBRARY
 from .models import autocast_dtype, versions
 from .steps import loss_of
 
@@ -29,10 +31,16 @@ def main(arguments: List[str]) -> int:
     with open(options.setup, encoding="utf-8") as text:
         setup = json.load(text)
     try:
-        found = Probe(setup, options.config, _device(options.device)).run(max(options.steps, WARM + 1))
+        device = _device(options.device)
+        probe = Probe(setup, options.config, device, options.factory)
+        found = probe.run(max(options.steps, WARM + 1))
+    except ImportError as error:
+        _say("error: %s has no %s: install it there, or name another with --python" % (sys.executable, error.name))
+        return NO_LIBRARY
     except Exception as error:  # one line: the caller shows it
         lines = str(error).strip().splitlines()
-        _say("error: %s: %s" % (type(error).__name__, lines[0] if lines else "no message"))
+        what = "" if isinstance(error, ValueError) and lines else type(error).__name__ + ": "
+        _say("error: %s%s" % (what, lines[0] if lines else "no message"))
         return 1
     with open(options.out, "w", encoding="utf-8") as out:
         json.dump(found, out)
@@ -44,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--setup", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--config")
+    parser.add_argument("--factory", default="")
     parser.add_argument("--device", default="")
     parser.add_argument("--steps", type=int, default=WARM + 1)
     return parser
@@ -58,7 +67,7 @@ def _device(asked: str) -> str:
 class Probe:
     """One setup on one device."""
 
-    def __init__(self, setup: Dict[str, Any], source: Optional[str], device: str):
+    def __init__(self, setup: Dict[str, Any], source: Optional[str], device: str, made_by: str = ""):
         self.setup, self.device = setup, device
         self.cuda = device == "cuda"
         self.phases: Dict[str, int] = {}
@@ -66,13 +75,32 @@ class Probe:
         torch.manual_seed(0)
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
-        self.config = config_of(setup, source)
-        if task(self.config) not in ("causal", "masked", "seq2seq"):
-            raise ValueError("a probe makes batches of text only: probe the script, `gputop probe train.py`")
-        self.model = self._build()
+        if made_by:
+            self._of_factory(made_by)
+        else:
+            self._of_transformers(source)
         self.trained = [one for one in self.model.parameters() if one.requires_grad]
         self.optimizer = _optimizer(setup.get("optimizer") or "adamw", self.trained)
         self.autocast = autocast_dtype(setup)
+
+    def _of_transformers(self, source: Optional[str]) -> None:
+        config = config_of(self.setup, source)
+        if task(config) not in ("causal", "masked", "seq2seq"):
+            raise ValueError("a probe makes batches of text only: probe the script, `gputop probe train.py`")
+        self.model = self._build(config)
+        rows, seq = int(self.setup.get("micro_batch") or 1), int(self.setup.get("seq") or 2048)
+        vocab = int(getattr(config, "vocab_size", 2))
+
+        def batch() -> Any:
+            ids = torch.randint(0, vocab, (rows, seq), device=self.device)
+            return (), {"input_ids": ids, "labels": ids}
+
+        self.make_batch: Callable[[], Any] = batch
+
+    def _of_factory(self, name: str) -> None:
+        model, module = probe_factory.made(name, self.device)
+        self.model = self._prepared(model.to(weights_dtype(self.setup)))
+        self.make_batch = probe_factory.batches(model, module, self.setup, self.device)
 
     def run(self, steps: int) -> Dict[str, Any]:
         """The measurements of the last of ``steps`` steps."""
@@ -80,25 +108,30 @@ class Probe:
         for step in range(steps):
             _say("step %d of %d" % (step + 1, steps))
             found = self._step()
-        found["weights_bytes"] = sum(one.numel() * one.element_size() for one in self.model.parameters())
+        kept = [*self.model.parameters(), *self.model.buffers()]
+        found["weights_bytes"] = sum(one.numel() * one.element_size() for one in kept)
         found["optimizer_bytes"] = _state_bytes(self.optimizer)
         found.update(self._totals(), device=self.device, steps=steps, phases_bytes=self.phases, versions=versions())
         return found
 
-    def _build(self) -> Any:
-        make = auto_class(self.config).from_config
+    def _build(self, config: Any) -> Any:
+        make = auto_class(config).from_config
         attention = {"flash": "flash_attention_2"}.get(
             self.setup.get("attention") or "sdpa", self.setup.get("attention") or "sdpa"
         )
         with quiet(), torch.device(self.device):
-            model = make(self.config, attn_implementation=attention, torch_dtype=weights_dtype(self.setup))
+            model = make(config, attn_implementation=attention, torch_dtype=weights_dtype(self.setup))
             model.train()
             if hasattr(model.config, "use_cache"):
                 model.config.use_cache = False
-            parts.freeze(model, self.setup.get("freeze") or ())
-            if self.setup.get("lora"):
-                model = _adapted(model, self.setup["lora"])
-            checkpointing.apply(model, self.setup, [])
+            return self._prepared(model)
+
+    def _prepared(self, model: Any) -> Any:
+        """Frozen, adapted and checkpointed as the setup says."""
+        parts.freeze(model, self.setup.get("freeze") or ())
+        if self.setup.get("lora"):
+            model = _adapted(model, self.setup["lora"])
+        checkpointing.apply(model, self.setup, [])
         return model
 
     def _step(self) -> Dict[str, Any]:
@@ -120,13 +153,9 @@ class Probe:
         return found
 
     def _forward(self) -> torch.Tensor:
-        rows, seq = int(self.setup.get("micro_batch") or 1), int(self.setup.get("seq") or 2048)
-        vocab = int(getattr(self.config, "vocab_size", 2))
-        ids = torch.randint(0, vocab, (rows, seq), device=self.device)
-        if self.autocast is None:
-            return loss_of(self.model(input_ids=ids, labels=ids))
-        with torch.autocast(self.device, dtype=self.autocast):
-            return loss_of(self.model(input_ids=ids, labels=ids))
+        positional, named = self.make_batch()
+        with nullcontext() if self.autocast is None else torch.autocast(self.device, dtype=self.autocast):
+            return loss_of(self.model(*positional, **named))
 
     def _phase(self, name: str, work: Any) -> Any:
         """Run one phase; on CUDA with its own peak."""
@@ -169,8 +198,6 @@ class _Kept:
 
 
 def _hooks(kept: Optional[_Kept]) -> Any:
-    from contextlib import nullcontext
-
     if kept is None:
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor)

@@ -80,17 +80,20 @@ def _tried(found: ScriptTrace) -> str:
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    from gputop_analysis.vram.recalibrated import recalibrated
     from gputop_analysis.vram.tiers import estimate
 
     assert found.log is not None
-    setup = _setup_of_log(found, script, values)
+    setup = setup_of_log(found, script, values)
     capacity = gpu_named(options.gpu).usable_bytes if options.gpu else None
     answer = estimate(setup, "trace", capacity, log=found.log, gpu=options.gpu, advice=False)
+    if not options.no_calibration:
+        answer = recalibrated(answer, _measured(script), options.gpu, advice=False)
     notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
     return replace(answer, notes=tuple(dict.fromkeys(notes)))
 
 
-def _setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
+def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
     """What is known of the setup: enough for the context, NCCL and the allocator."""
     from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
 
@@ -99,6 +102,13 @@ def _setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> S
     layout = Parallel(dp=world, sharding="ddp" if world > 1 else "none")
     setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
     return setup.but(allocator=str(values.get("allocator", "")))
+
+
+def _measured(script: Path) -> list[dict[str, Any]]:
+    """What a probe of this very file measured."""
+    from gputop.calibration import recall
+
+    return [{**record, "model": script.name} for record in recall(str(script.resolve()))]
 
 
 def _unused(values: dict[str, Any]) -> list[str]:

@@ -5,28 +5,36 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
-from gputop.cli.estimate_options import add_options, existing_file, given
+from gputop.cli.errors import ENVIRONMENT, CliError
+from gputop.cli.estimate_options import add_options, given
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.eventlog import EventLog
+    from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
-_CATEGORIES = ("weights", "gradients", "optimizer", "activations")
-_USAGE = """gputop probe --model NAME|PATH [options] [--device cuda|cpu] [--json]
+_USAGE = """gputop probe --model NAME|PATH|MODULE:FACTORY [options] [--device cuda|cpu] [--json]
        gputop probe train.py [-- ARGUMENTS OF THE SCRIPT]"""
 
 
 def execute(words: list[str]) -> int:
-    """Run the steps, print estimate against measured, and keep the difference where a GPU measured it."""
+    """Run the steps, print estimate against measured, and keep the difference."""
+    from gputop.api import is_factory
+
     at = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:at])
+    if options.script and not options.model and is_factory(options.script):
+        options.model, options.script = options.script, None
+    if options.script and options.model:
+        raise CliError("--model and a script are two questions: ask one at a time")
     if options.script:
-        return _of_script(options, words[at + 1 :])
+        from gputop.cli.probe_script import probe_script
+
+        return probe_script(options, words[at + 1 :])
     if not options.model:
         raise CliError("say what to probe: `gputop probe --model gpt2`, or `gputop probe train.py`")
     return _of_model(options)
@@ -35,9 +43,11 @@ def execute(words: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("probe", "A few real training steps: what they take, against the estimate.", _USAGE)
     parser.add_argument("script", nargs="?", metavar="train.py", help="run this script until its figures are stable")
-    parser.add_argument("--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path")
+    parser.add_argument(
+        "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path, module:factory"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="where (the GPU if there is one)")
-    parser.add_argument("--steps", type=int, default=3, metavar="N", help="real steps (default 3)")
+    parser.add_argument("--steps", type=_steps, default=3, metavar="N", help="real steps (default 3, the least)")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="a script is stopped after this long")
     parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier is compared")
     parser.add_argument("--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)")
@@ -46,94 +56,65 @@ def _parser() -> Parser:
     return parser
 
 
+def _steps(text: str) -> int:
+    if not text.isdigit() or int(text) < 3:
+        raise argparse.ArgumentTypeError(f"{text!r}: from 3 on, since the first two bring everything into memory")
+    return int(text)
+
+
 def _of_model(options: argparse.Namespace) -> int:
-    from gputop.api import answer
+    from gputop.api import factory_shape, is_factory
     from gputop.cli.estimate import model_of
     from gputop.probing import probe
     from gputop_analysis.vram.options import setup_of
 
+    factory = options.model if is_factory(options.model) else ""
+    if factory:
+        print(f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its code", file=sys.stderr)
     try:
-        setup = setup_of(model_of(options.model), given(options))
-        estimate = answer(setup, options.tier, python=options.python, calibrate=False, advice=False)
-        measured = probe(setup, options.python, options.device, options.steps)
-    except (ValueError, LookupError, ImportError) as error:
+        setup = setup_of(factory_shape(factory) if factory else model_of(options.model), given(options))
+        estimate, log = _estimated(setup, options, factory)
+        measured = probe(setup, options.python, options.device, options.steps, factory=factory)
+    except ImportError as error:
+        raise CliError(str(error), ENVIRONMENT) from None
+    except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
-    compared = comparison(estimate, measured)
-    if measured["peak_allocated_bytes"]:
-        _keep(estimate, measured)
-        compared["stored"] = True
-    print(json.dumps(compared, indent=2)) if options.json else _print(compared)
+    show(estimate, log, measured, options.json)
     return 0
 
 
-def comparison(estimate: Estimate, measured: dict[str, Any]) -> dict[str, Any]:
-    """Estimate against measured under stable names, GiB; None where one of the two does not know."""
-    rows = []
-    breakdown = estimate.peak.breakdown
-    for name in _CATEGORIES:
-        rows.append(_row(name, breakdown.get(name), measured.get(f"{name}_bytes")))
-    phases = measured.get("phases_bytes") or {}
-    for name, size in phases.items():
-        rows.append(_row(f"peak in {name}", estimate.peak.phases.get(name), size))
-    rows.append(_row("peak allocated", estimate.peak.allocated, measured.get("peak_allocated_bytes")))
-    rows.append(_row("peak reserved", estimate.peak.reserved, measured.get("peak_reserved_bytes")))
-    return {
-        "model": estimate.setup.model.name,
-        "tier": estimate.peak.tier,
-        "device": measured["device"],
-        "gpu": measured.get("gpu"),
-        "versions": measured.get("versions", {}),
-        "compared": rows,
-        "stored": False,
-    }
+def _estimated(setup: Setup, options: argparse.Namespace, factory: str) -> tuple[Estimate, EventLog | None]:
+    """The estimate by a tier alone, and the events that it comes from; a formula has none."""
+    from gputop.api import _configured, answer
+    from gputop.tracing import trace
+    from gputop_analysis.vram import profiles, tiers
+
+    if factory or options.tier == "trace":
+        log = trace(setup, options.python, config=_configured(setup.model), factory=factory)
+        return tiers.estimate(setup, "trace", log=log, advice=False), log
+    found = answer(setup, options.tier, calibrate=False, advice=False)
+    return found, profiles.events(setup) if found.peak.tier == "profile" else None
 
 
-def _row(name: str, estimated: int | None, measured: int | None) -> dict[str, Any]:
-    off = 100 * (measured / estimated - 1) if estimated and measured else None
-    return {
-        "what": name,
-        "estimated_gib": None if estimated is None else estimated / GIB,
-        "measured_gib": None if measured is None else measured / GIB,
-        "difference_pct": off,
-    }
+def show(estimate: Estimate, log: EventLog | None, measured: dict[str, Any], as_json: bool, known_as: str = "") -> None:
+    """Print what was measured beside what was estimated, and keep the difference, under a name of its own if given."""
+    from gputop.cli.probe_text import print_table
+    from gputop_analysis.vram.probed import compared, record
+
+    found = compared(estimate, log, measured)
+    kept = record(found, estimate.setup)
+    found = replace(found, stored=kept is not None and _keep({**kept, "model": known_as or found.model}))
+    print(json.dumps(found.to_json(), indent=2)) if as_json else print_table(found)
 
 
-def _keep(estimate: Estimate, measured: dict[str, Any]) -> None:
+def _keep(record: dict[str, Any]) -> bool:
+    import time
+
     from gputop.calibration import remember
-    from gputop_analysis.vram.comparison import Comparison, Measured
 
-    seen = Measured(measured["peak_allocated_bytes"], measured.get("peak_reserved_bytes") or 0)
-    found = Comparison(estimate.setup, estimate.peak.tier, estimate.peak.allocated, seen)
     try:
-        remember(found.record(f"probe on {measured.get('gpu') or 'a GPU'}", time.time_ns()))
+        remember({**record, "t_ns": time.time_ns()})
     except OSError as error:
         print(f"gputop: the difference was not kept: {error.strerror or error}", file=sys.stderr)
-
-
-def _print(compared: dict[str, Any]) -> None:
-    where = compared["gpu"] or "CPU"
-    print(f"{compared['model']} on {where}, against the {compared['tier']} tier\n")
-    print(f"{'GiB':<22}{'estimated':>12}{'measured':>12}{'off':>10}")
-    for row in compared["compared"]:
-        off = f"{row['difference_pct']:+.1f} %" if row["difference_pct"] is not None else "–"
-        print(f"{row['what']:<22}{_gib(row['estimated_gib']):>12}{_gib(row['measured_gib']):>12}{off:>10}")
-    print()
-    if compared["stored"]:
-        print("kept: later estimates of this model start from it")
-    else:
-        print("a CPU has no caching allocator: the peak is not measured there, and nothing is kept")
-    print("estimated categories are those alive at the estimated peak; measured ones the most of each")
-
-
-def _gib(size: float | None) -> str:
-    return "–" if size is None else f"{size:.3f}"
-
-
-def _of_script(options: argparse.Namespace, arguments: list[str]) -> int:
-    """The script itself, under the recorder, until step time and memory are stable."""
-    from gputop.cli.run import execute as run
-
-    script = existing_file(options.script)
-    python = options.python or sys.executable
-    words = ["--headless", "--calibrate", "--timeout", str(options.timeout), *(["--json"] if options.json else [])]
-    return run([*words, "--", python, str(script), *arguments])
+        return False
+    return True

@@ -24,8 +24,14 @@ _USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
 
 def execute(words: list[str]) -> int:
     """Start the command, watch it, and return its own exit code."""
+    return watched(words)[0]
+
+
+def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path]:
+    """The same, and where the record of it is; stdout can be left to whoever asks."""
     ours, command = split_command(words, _WITH_VALUE)
     options = _parser().parse_args(ours)
+    options.output_to_stderr = output_to_stderr or options.json
     if not command:
         raise CliError("no command: say what to run, for example `gputop run python train.py`")
     live = not (options.headless or options.calibrate) and has_terminal()
@@ -33,9 +39,9 @@ def execute(words: list[str]) -> int:
     burst = _burst(handle, options)
     code = _watch_live(handle, options) if live else _watch_headless(handle, options)
     if code is None:  # left running
-        return 0
+        return 0, handle.run_dir
     _print_end(handle, options, burst)
-    return 0 if options.calibrate and handle.stopped_by_us else code
+    return 0 if options.calibrate and handle.stopped_by_us else code, handle.run_dir
 
 
 def _parser() -> Parser:
@@ -137,7 +143,9 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
     from gputop.cli.headless import watch
 
-    return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.json)
+    return watch(
+        handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.output_to_stderr
+    )
 
 
 def _remember(record: RunRecord) -> None:

@@ -1,0 +1,37 @@
+"""What a log's storages hold of each category, as their tensors count it: without the allocator's rounding."""
+
+from __future__ import annotations
+
+from gputop_analysis.vram.estimate import LASTING
+from gputop_analysis.vram.eventlog import EventLog
+
+KEPT = "activations"
+"""All that a forward leaves alive for the backward: activations, logits and loss."""
+
+
+def most(log: EventLog) -> dict[str, int]:
+    """Bytes of ``LASTING``, the most that lived at one time, and of ``KEPT``, what the last forward left alive."""
+    live = dict.fromkeys(log.strings, 0)
+    found: dict[str, int] = dict.fromkeys(LASTING, 0)
+    begins, ends = (_last(log, phase) for phase in ("forward", "backward"))
+    before = 0
+    for at, event in enumerate(log.events):
+        if at == begins:
+            before = _passing(live)
+        elif at == ends:
+            found[KEPT] = max(_passing(live) - before, 0)
+        storage = abs(event)
+        name = log.strings[log.category[storage]]
+        live[name] += log.bytes[storage] if event > 0 else -log.bytes[storage]
+        if name in LASTING:
+            found[name] = max(found[name], live[name])
+    return found
+
+
+def _last(log: EventLog, phase: str) -> int:
+    return max((at for at, name, _ in log.marks if name == phase), default=-1)
+
+
+def _passing(live: dict[str, int]) -> int:
+    """Of a step's own; what a library keeps for good, such as cuBLAS's workspace, is there before it, too."""
+    return sum(size for name, size in live.items() if name not in (*LASTING, "master_weights"))
