@@ -21,7 +21,7 @@ from gputop_analysis.vram import oom
 from gputop_analysis.vram.comparison import compare, measured
 from gputop_analysis.vram.from_run import setup_of, setup_of_hello
 from gputop_analysis.vram.setup import Lora
-from gputop_analysis.vram.tiers import solve
+from gputop_analysis.vram.tiers import estimate, solve
 
 GIB = 1 << 30
 LLAMA = {
@@ -234,15 +234,27 @@ def test_out_of_memory_names_layer_phase_holders_and_lever(tmp_path):
     assert "held by optimizer states" in names and "estimated for this run" in names
 
 
-def test_the_lever_is_the_nearest_that_is_enough(tmp_path):
-    view = RunView(an_oom(tmp_path))
-    met = oom.explain(next(view.record.events("exception")))
-    chosen = oom.nearest_lever(view, met)
-    assert chosen is not None
-    lever, answer = chosen
-    need = max(answer.device_total, met.demand, met.sizes["total"])
-    enough = [one for one in answer.levers if need - one.saves <= (1 - oom.SPARE) * met.sizes["total"]]
-    assert lever in enough and lever.saves == min(one.saves for one in enough)
+def test_the_lever_is_the_nearest_that_is_enough():
+    setup = setup_of_hello(a_hello())
+    assert setup is not None
+    answer = estimate(setup)
+    for share in (0.9, 0.8, 0.7):
+        chosen = oom._nearest(setup, 0.0, share * answer.device_total)
+        assert chosen is not None
+        wanted = answer.device_total - (1 - oom.SPARE) * share * answer.device_total
+        enough = [one for one in answer.levers if one.saves >= wanted]
+        assert chosen[0] in enough and chosen[0].saves == min(one.saves for one in enough)
+
+
+def test_where_no_change_alone_is_enough_two_are():
+    setup = setup_of_hello(a_hello())
+    assert setup is not None
+    answer = estimate(setup)
+    total = (answer.device_total - 1.1 * answer.levers[0].saves) / (1 - oom.SPARE)
+    chosen = oom._nearest(setup, 0.0, total)
+    assert chosen is not None and " and " in chosen[0].change
+    assert estimate(chosen[0].setup).device_total <= 1.02 * total
+    assert oom._nearest(setup, 0.0, total / 100) is None
 
 
 def test_without_an_architecture_there_is_no_lever_but_the_rest(tmp_path):

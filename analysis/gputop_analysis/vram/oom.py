@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gputop_analysis.view import RunView
@@ -12,7 +13,10 @@ from gputop_analysis.view import RunView
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.levers import Lever
+    from gputop_analysis.vram.setup import Setup
 
+STRONGEST = 2
+"""Changes that others are tried beside."""
 Event = Mapping[str, Any]
 GIB = 1 << 30
 
@@ -108,23 +112,49 @@ def _held(memory: Event, allocated: float) -> dict[str, int]:
 def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] | None:
     """The change with the smallest saving that would have fitted, and the estimate it is a change of.
 
-    The estimate is lifted to what the run is known to have asked for, where that was more.
+    The estimate is lifted to what the run is known to have asked for, where that was more. Where no change alone is
+    enough, the nearest of two together is named.
 
     Returns:
-        None where the model or the card's memory is not known, or no change is enough.
+        None where the model or the card's memory is not known, or no two changes are enough.
     """
     from gputop_analysis.vram.from_run import setup_of
-    from gputop_analysis.vram.tiers import estimate
 
     hello = view.record.hello(found.rank or 0) or {}
     total = found.sizes.get("total") or float(hello.get("device_memory_bytes") or 0)
     setup = setup_of(view, found.rank)
-    if setup is None or not total:
-        return None
+    return _nearest(setup, found.demand, total) if setup is not None and total else None
+
+
+@lru_cache(8)
+def _nearest(setup: Setup, demand: float, total: float) -> tuple[Lever, Estimate] | None:
+    """Asked at each look at a run, and always the same."""
+    from gputop_analysis.vram.tiers import estimate
+
     try:
         answer = estimate(setup)
+        need = max(float(answer.device_total), demand, total)
+        wanted = need - (1 - SPARE) * total
+        lever = _least(answer.levers, wanted) or _least(_pairs(answer), wanted)
     except ValueError:
         return None
-    need = max(float(answer.device_total), found.demand, total)
-    enough = [lever for lever in answer.levers if need - lever.saves <= (1 - SPARE) * total]
-    return (min(enough, key=lambda lever: lever.saves), answer) if enough else None
+    return None if lever is None else (lever, answer)
+
+
+def _least(levers: Iterable[Lever], wanted: float) -> Lever | None:
+    return min((one for one in levers if one.saves >= wanted), key=lambda one: one.saves, default=None)
+
+
+def _pairs(answer: Estimate) -> Iterator[Lever]:
+    """What the strongest changes on the same GPUs save together with each that is left after them.
+
+    Two tiers may differ on the first change; the smaller saving counts.
+    """
+    from gputop_analysis.vram.tiers import estimate
+
+    here = [one for one in answer.levers if one.setup.parallel.world == answer.setup.parallel.world]
+    for first in here[:STRONGEST]:
+        then = estimate(first.setup)
+        saves = min(first.saves, answer.peak.reserved - then.peak.reserved)
+        for second in then.levers:
+            yield second._replace(change=f"{first.change} and {second.change}", saves=saves + second.saves)
