@@ -246,7 +246,7 @@ def test_estimate_of_a_configuration_object():
         config = Config()
 
     assert gputop.estimate(Model(), seq=512).setup.model.hidden == 768
-    with pytest.raises(ValueError, match="without a Hugging Face"):
+    with pytest.raises(ValueError, match="object of type object is no model"):
         gputop.estimate(object())
     with pytest.raises(AttributeError):
         _ = gputop.no_such_name

@@ -134,3 +134,14 @@ def test_a_slight_small_pool_that_is_counted_is_nearly_what_is_played(name: str,
     assert log is not None
     played, counted = (replay.Replay(log, brief=brief).reserved() for brief in (False, True))
     assert 0.997 * played <= counted <= played
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulation": 3}, {"checkpointing": "full"}])
+def test_what_a_step_leaves_for_good_is_made_once(changes: dict):
+    log = profiles.events(LLAMA.but(**changes))
+    assert log is not None
+    made = [log.strings[log.operator[event]] for event in log.events if event > 0]
+    assert made.count("cublas_workspace") == 2, "cuBLAS keeps one for the forward's thread and one for the backward's"
+    assert sorted(log.marks) == list(log.marks)
+    begins = {log.strings[log.operator[log.events[at]]] for at, phase, _ in log.marks if phase == "backward"}
+    assert begins == {"nll_loss_backward"}

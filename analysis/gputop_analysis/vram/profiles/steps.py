@@ -73,6 +73,7 @@ def course(log: EventLog, training: Training) -> Course:
     made.make(wanted if steps == 1 else [], "optimizer")
     for step in range(steps):
         made.play(first, after, step)
+        made.there = made.there or _for_good(log, first)
         if training.accumulate and step == steps - 1:
             made.play_again(first, after, step, gradients)
         made.play(after, at_update, step)
@@ -90,6 +91,12 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
     """Where the first of these phases begins; None: the first after the weights."""
     found = (at for at, phase, _ in log.marks if (phase != "init" if phases is None else phase in phases))
     return next(found, len(log.events))
+
+
+def _for_good(log: EventLog, first: int) -> list[int]:
+    """Where the storages are made that no step frees, upwards; ``first``: where the weights are all there."""
+    freed = {-event for event in log.events if event < 0}
+    return [at for at, event in enumerate(log.events[first:], first) if event > 0 and event not in freed]
 
 
 def _gradients(log: EventLog) -> list[int]:
@@ -118,13 +125,18 @@ class _Made:
         self.marks: list[tuple[int, str, int]] = []
         self.number = [0] * len(source.bytes)
         """The present number of each of the source's storages."""
+        self.there: list[int] = []
+        """Where the source makes what is there for good since an earlier pass, such as the workspaces of cuBLAS."""
 
     def play(self, start: int, end: int, step: int) -> None:
         """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
         length, count, number = len(self.events), len(self.columns["bytes"]), self.number
+        there = [at for at in self.there if start <= at < end]
         inside = ((at, phase) for at, phase, _ in self.source.marks if start <= at < end and phase != "optimizer")
-        self.marks += [(length + at - start, phase, step) for at, phase in inside]
+        self.marks += [(length + at - start - sum(one < at for one in there), phase, step) for at, phase in inside]
         events = self.source.events[start:end]
+        for at in reversed(there):
+            del events[at - start]
         last = max(events, default=0)
         if last > 0:
             first = next(event for event in events if event > 0)
