@@ -137,7 +137,7 @@ def shape_of(model: Any) -> ModelShape:
     fields = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(fields, dict):
         raise ValueError(
-            f"an object of type {type(model).__name__} is no model: give a name, a path, module:factory, an nn.Module or "
-            "a Hugging Face `config`; or trace the script that trains it with `gputop estimate train.py`"
+            f"an object of type {type(model).__name__} is no model: give a name, a path, module:factory, an "
+            "nn.Module or a Hugging Face `config`; or trace the script that trains it with `gputop estimate train.py`"
         )
     return catalog.shape_from_config(fields)
