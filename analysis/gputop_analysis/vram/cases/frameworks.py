@@ -28,18 +28,48 @@ class Framework:
     prepares_quantized: bool = False
     """Whether what is not quantised of a quantised model becomes fp32, on one GPU or replicated: TRL's ``SFTTrainer``
     calls peft's ``prepare_model_for_kbit_training``."""
+    stored: str = ""
+    """Of the weights that are trained, where only the computation's type is said; empty: the same."""
+    fsdp: str = "fsdp1"
+    """Which FSDP is meant where no version of it is named."""
+    checkpointing: str = "none"
+    """Where nothing is said of it."""
+    offloads_activations: bool = False
+    """Whether that checkpointing keeps its inputs on the host."""
+    compiles_loss: bool = False
+    """Whether ``torch.compile`` takes in the loss."""
+    allocator: str = ""
+    """``PYTORCH_CUDA_ALLOC_CONF`` that its launch script sets."""
 
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
+LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
+"""``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
+UNSLOTH = Framework("transformers", "fp32", "flash", kernels=True, checkpointing="full", offloads_activations=True)
+"""``use_gradient_checkpointing = "unsloth"``, as its notebooks have it."""
+TORCHTITAN = Framework(
+    "torchtitan",
+    "",
+    fused_optimizer=True,
+    stored="fp32",
+    fsdp="fsdp2",
+    compiles_loss=True,
+    allocator="expandable_segments:True",
+)
+"""``training.dtype`` is float32 and ``mixed_precision_param`` bfloat16 (its ``config``); the allocator's option is in
+its ``run_train.sh``."""
 KNOWN = (
+    ("auto-?model", Framework("transformers", "", fsdp="fsdp2")),
+    ("nanotron", Framework("nanotron", "", "flash", fused_optimizer=True)),
     ("megatron|nemo|neox|simumax|vtrain", Framework("megatron", "", "flash")),
-    ("titan", Framework("torchtitan", "", fused_optimizer=True)),
+    ("titan", TORCHTITAN),
     ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_dropout=0.05, lora_loss="chunked")),
     ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
-    ("unsloth", Framework("transformers", "fp32", "flash", kernels=True)),
+    ("unsloth", UNSLOTH),
     ("deepspeed|colossal", Framework("deepspeed", "")),
     ("trl", replace(HUGGING_FACE, prepares_quantized=True)),
-    ("transformers|hf|peft|swift|axolotl|factory|accelerate|hugging", HUGGING_FACE),
+    ("factory", LLAMA_FACTORY),
+    ("transformers|hf|peft|swift|axolotl|accelerate|hugging", HUGGING_FACE),
 )
 
 

@@ -81,3 +81,9 @@ def names_lora(notes: str) -> str:
 def length_varies(notes: str) -> bool:
     """Whether sequences are as long as the data makes them, so that the stated length is no more than a limit."""
     return bool(re.search(r"\bunpacked\b(?!\?)|not packed", notes.lower()))
+
+
+def allocator(notes: str) -> str:
+    """``PYTORCH_CUDA_ALLOC_CONF`` where the notes give it; empty elsewhere."""
+    found = re.search(r"ALLOC_CONF\s*[=:]\s*[\"']?([a-z_]+:[\w.:,\[\]]+)", notes)
+    return found[1].rstrip(".,") if found else ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gputop_analysis.vram.cases import megatron, notes, text
+from gputop_analysis.vram.cases import megatron, notes, text, versions
 from gputop_analysis.vram.cases.frameworks import Framework, framework
 from gputop_analysis.vram.cases.shape import Unknown, shape_of
 from gputop_analysis.vram.cases.table import MEASURED, gib
@@ -51,7 +51,7 @@ def read(row: Mapping[str, str], source: str) -> Case:
     said = notes.parsed(cells.get("notes", ""))
     written = cells.get(MEASURED, "")
     measured = gib(written, cells.get("mem_metric", ""))
-    failed = text.count(cells.get("oom", "")) == 1 or cells.get("oom", "").lower() in ("true", "yes", "oom")
+    failed = text.failed(cells.get("oom", ""), written)
     metric = text.metric(cells.get("mem_metric", ""))
     name = cells.get("source") or source
     case = Case(
@@ -60,11 +60,11 @@ def read(row: Mapping[str, str], source: str) -> Case:
         run=str(said.get("test") or ""),
         metric=metric or "",
         measured_gib=measured,
-        oom=failed or (False if measured is not None else None),
+        oom=False if failed is None and measured is not None else failed,
         gpu=cells.get("gpu_model", ""),
     )
     try:
-        if measured is None and not failed:
+        if measured is None and failed is None:
             raise Skip(f"no amount of memory: {written[:40]}" if written else "nothing was measured")
         if measured is not None and not failed and metric is None:
             raise Skip("which memory was measured is not said")
@@ -106,20 +106,21 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         optimizer=_optimizer(cells, lora, habits),
         attention=megatron.attention(said.get("args") or {})
         or text.attention(cells.get("flash", ""))
-        or habits.attention,
-        checkpointing=_checkpointing(cells, gpus),
+        or _attention(cells, habits),
+        checkpointing=_checkpointing(cells, gpus, habits),
         loss=_loss(cells, loss, lora, habits),
-        kernels=loss in ("kernel", "fused") or habits.kernels,
+        kernels=loss in ("kernel", "fused") or habits.kernels or _compiles_loss(cells, habits),
         gated_kernel=not _FOAK.search(cells.get("notes", "") + cells.get("fused_loss", "")),
         optimizer_in_backward="optimizer_in_b" in cells.get("optimizer", "") + cells.get("notes", ""),
-        offload_activations=text.offloads_activations(cells.get("act_ckpt", "")),
+        offload_activations=_offloads_activations(cells, habits),
         autocast=text.autocast(cells.get("dtype", "")),
         dropout=megatron.dropout(said.get("args")) if habits.recipe == "megatron" else 0.0,
         lora=lora,
-        compile=not (text.blank(cells.get("compile", "")) or text.off(cells.get("compile", ""))),
+        compile=_compiles(cells),
         parallel=parallel,
         transformers=text.transformers_version(cells.get("framework_version", "")),
         recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
+        allocator=notes.allocator(cells.get("notes", "")) or habits.allocator,
     )
 
 
@@ -147,6 +148,8 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
     tp, pp, cp, ep = (text.count(cells.get(name, "")) or 1 for name in ("tp", "pp", "cp", "ep"))
     written = _certain(cells, "sharding")
     sharding = _known(text.sharding(written), "sharding", written)
+    if sharding == "fsdp1" and not re.search(r"fsdp-?_? ?v?1", written.lower()):
+        sharding = framework(cells.get("framework", "")).fsdp
     gpus, dp = text.count(cells.get("gpus", "")), text.count(cells.get("dp", ""))
     if dp is None and gpus is not None:
         dp = max(gpus // (tp * pp * cp), 1)
@@ -240,7 +243,8 @@ def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
 
 def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lora: Lora | None) -> str:
     """fp32 under FSDP with mixed precision where the framework raises what it trains to fp32."""
-    stored = text.stored_dtype(written) or ("bf16" if dtype == "fp8" else dtype)
+    habit = habits.stored if lora is None else ""
+    stored = text.stored_dtype(written) or habit or ("bf16" if dtype == "fp8" else dtype)
     sharded = parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     raised = habits.upcasts_sharded and sharded and lora is None and text.autocast(written)
     return "fp32" if raised else stored
@@ -260,13 +264,36 @@ def _optimizer(cells: Mapping[str, str], lora: Lora | None, habits: Framework) -
     found = text.optimizer(written)
     if found is None and lora is None and not text.blank(written):
         raise Skip(f"optimizer of a kind that is not modelled: {written}")
+    if found in (None, "adamw") and versions.before_foreach(cells.get("framework_version", "")):
+        return "adamw-loop"
     return "adamw-fused" if habits.fused_optimizer and found in (None, "adamw") else found or "adamw"
 
 
-def _checkpointing(cells: Mapping[str, str], gpus: int) -> str:
+def _attention(cells: Mapping[str, str], habits: Framework) -> str:
+    """The framework's; what Transformers wrote out before it took PyTorch's fused one."""
+    said = cells.get("framework_version", "")
+    old = habits.recipe == "transformers" and versions.before_sdpa(said, text.transformers_version(said))
+    return "eager" if old and habits.attention == "sdpa" else habits.attention
+
+
+def _checkpointing(cells: Mapping[str, str], gpus: int, habits: Framework) -> str:
     written = _certain(cells, "act_ckpt")
-    found = "none" if text.blank(written) else text.checkpointing(written, gpus)
+    found = habits.checkpointing if text.blank(written) else text.checkpointing(written, gpus)
     return _known(found, "checkpointing", written)
+
+
+def _offloads_activations(cells: Mapping[str, str], habits: Framework) -> bool:
+    written = cells.get("act_ckpt", "")
+    return text.offloads_activations(written) or (text.blank(written) and habits.offloads_activations)
+
+
+def _compiles(cells: Mapping[str, str]) -> bool:
+    written = cells.get("compile", "")
+    return not (text.blank(written) or text.off(written))
+
+
+def _compiles_loss(cells: Mapping[str, str], habits: Framework) -> bool:
+    return habits.compiles_loss and _compiles(cells) and versions.compiles_loss(cells.get("framework_version", ""))
 
 
 def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:

@@ -10,6 +10,10 @@ import re
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EMPTY = ("", "nan", "none", "null", "n/a", "na", "?", "-", "unknown")
+DRIVER = (
+    r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb|\bvram\b|(?:gpu|video) memory (?:usage|used|occupied|util)"
+)
+"""Words for what the driver shows of a GPU."""
 OFF = ("no", "none", "false", "off", "0", "disabled", "no_shard")
 
 
@@ -207,4 +211,17 @@ def metric(text: str) -> str | None:
         return "reserved"
     if re.search(r"alloc|active", lower):
         return "allocated"
-    return "device" if re.search(r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb", lower) else None
+    return "device" if re.search(DRIVER, lower) else None
+
+
+def failed(oom: str, measured: str) -> bool | None:
+    """Whether a run failed for memory, by its own column or by what stands where its memory should; None: it is not
+    said."""
+    lower = oom.strip().lower()
+    if (
+        count(lower) == 1
+        or lower in ("true", "yes", "oom", "failed")
+        or re.search(r"\boom\b|out of memory", measured.lower())
+    ):
+        return True
+    return False if count(lower) == 0 or lower in ("false", "no", "ok", "fits") else None

@@ -24,6 +24,8 @@ PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
 """Families whose norms multiply by ``1 + weight`` in fp32."""
 DROPOUT = ("gpt2", "opt", "bert", "roberta")
 """Families that train with dropout by default."""
+SCORES_DROPOUT = ("gpt2", "bert", "roberta")
+"""Those that drop attention scores by default, too, and whose softmax stays in the computation's type."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
@@ -126,10 +128,12 @@ def _output(d: Dims) -> int:
 
 
 def scores(d: Dims) -> float:
-    """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers); the softmax, a
-    dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
-    softmax = d.compute if d.recipe == "megatron" else 4.0 + d.compute * (d.compute < 4)
-    return softmax + (d.compute + 1 if d.setup.dropout else 0) + d.compute * capped(d)
+    """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers; GPT-2's and BERT's
+    is not upcast); the softmax, a dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
+    older = d.model.family in SCORES_DROPOUT and written_out(d)
+    softmax = d.compute if d.recipe == "megatron" or older else 4.0 + d.compute * (d.compute < 4)
+    dropped = d.setup.dropout > 0 or older
+    return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
 
 
 def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import least, true
+from gputop_analysis.vram.formula.elementwise import least, most, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
@@ -47,6 +47,16 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     goes = d.recipe == "deepspeed" and not d.model.tied_embeddings
     whole = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)
     return least(whole, sum(sizes.values()) * (1 - 1 / d.shards))
+
+
+def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Number) -> Number:
+    """What FSDP2 allocates on streams of its own, each with a pool of its own: the reduced gradients, and the buffers
+    that gathered weights arrive in and are copied from (``foreach_reduce`` and ``foreach_all_gather`` in PyTorch's
+    ``fsdp/_fully_shard/_fsdp_collectives.py``); of two layers, or of the embedding and the head."""
+    sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
+    layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
+    arriving = most(layers, sizes.get("embeddings", 0) + sizes.get("head", 0))
+    return gradients + arriving * true(d.shards > 1)
 
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.elementwise import true
 from gputop_analysis.vram.formula.habits import Habits
 
 CHUNKS = 8
@@ -20,6 +21,9 @@ FUSED_ROWS = 8
 logits no larger than the hidden states (in both types), and makes the gradient of all rows in the forward pass."""
 FP32_COPIES = 12.0
 """Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the log softmax."""
+LOSS_PARALLEL = 4.0
+"""The same, where the vocabulary is spread over ranks: one more fp32 copy, of the exponentials (``_log_softmax`` and
+``_nll_loss_and_log_softmax_backward`` in PyTorch's ``distributed/tensor/parallel/loss.py``)."""
 NANOTRON_LOSS = 12.0, 10.0
 """fp32 logits, less their maximum, and their exponentials; then the softmax, and its gradient in the logits' type
 (``_ShardedCrossEntropy`` in nanotron's ``parallel/tensor_parallel/functional.py``)."""
@@ -36,8 +40,7 @@ class Loss:
     forward: Number
     backward: Number
     cached: Number
-    """In segments that the loss has to itself from one step to the next: three fp32 copies of the logits, where it is
-    computed in fp32."""
+    """In segments that the loss has to itself from one step to the next."""
 
 
 def loss(d: Dims, kept: Habits) -> Loss:
@@ -51,8 +54,18 @@ def loss(d: Dims, kept: Habits) -> Loss:
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
         forward, backward = whole + forward / CHUNKS, 2 * whole + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
-    cached = FP32_COPIES if (d.recipe != "megatron" and backward >= FP32_COPIES) or d.setup.kernels else backward
-    return Loss(entries * forward, entries * backward, entries * cached)
+    return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
+
+
+def _cached(d: Dims, backward: Number) -> Number:
+    """Of a token and entry of the vocabulary, in segments that the loss has to itself from step to step: what it holds
+    in the backward pass, and the 16-bit logits that were there in the forward pass. foak's, as its runs have it, as
+    much as PyTorch's."""
+    if d.setup.kernels and not d.setup.gated_kernel:
+        return FP32_COPIES
+    eager = d.recipe in ("transformers", "deepspeed", "torchtitan") and not d.setup.kernels
+    halves = d.compute < 4 and release(d.setup.transformers) >= FREED_LOGITS
+    return backward + d.compute * (eager and halves)
 
 
 def head_buffers(d: Dims) -> Number:
@@ -63,7 +76,7 @@ def head_buffers(d: Dims) -> Number:
     return 2 * d.compute * d.model.vocab * d.model.hidden / d.tp
 
 
-def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
+def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
     """Bytes of a token and entry of the vocabulary, forward and backward."""
     a = d.compute
     if d.recipe == "megatron":
@@ -80,7 +93,8 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[float, float]:
     if d.recipe == "nanotron":
         return NANOTRON_LOSS
     if d.recipe == "torchtitan":
-        return half + 8, 12.0
+        parallel = LOSS_PARALLEL * true(d.tp > 1)
+        return (half, 2 * a) if d.setup.kernels else (half + 8 + parallel, FP32_COPIES + parallel)
     return 2 * a, 4 * a
 
 

@@ -92,14 +92,25 @@ def step(d: Dims) -> Step:
     constant = sum(always.values()) + held_by_libraries
     blocks = Blocks(
         states=constant,
-        activations=whole + norm + work + buffers["backward"] + gathered + reduced,
+        activations=whole + norm + buffers["backward"] + gathered + reduced,
+        work=work,
         loss=entries * ends.cached,
         early=early,
         rising=late - early,
         update=update,
         passes=_highest(found_phases[name] for name in PASSES),
+        pools=pools(d, found, found_phases, kept, late),
     )
     return Step(found_phases, blocks, one)
+
+
+def pools(d: Dims, found: tuple[Part, ...], phases: dict[str, Bytes], kept: Habits, late: Number) -> Number:
+    """Most that the pools of all streams hold in the forward and backward pass, each at its own worst moment; ``late``
+    bytes of gradients there are after it."""
+    if d.setup.parallel.sharding not in ("fsdp2", "hsdp"):
+        return _highest(phases[name] for name in PASSES)
+    own = _highest({**phases[name], "gradients": 0} for name in PASSES)
+    return own + communication.in_other_pools(d, found, kept, late)
 
 
 def _highest(found: Iterable[Bytes]) -> Number:

@@ -3,7 +3,8 @@
 A cached block is split for smaller ones, and a segment with a part in use is not given back. From one step to the next
 three kinds of blocks therefore hardly share segments: logits, whose free blocks the next forward pass splits for its
 activations; activations; and what the optimizer needs for all parameters at once. The reserved memory comes near the
-sum of the three, though they are never all in use. The shares below were read off runs with both figures known.
+sum of the three, though they are never all in use. The shares below, but for one, were read off replays of traced
+steps in a model of that allocator (Llama, Qwen, Phi and OPT, one GPU, and FSDP1 over two); none off a measured run.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import least, most, up
+from gputop_analysis.vram.formula.elementwise import most, up
 
-FRAGMENTS = 0.06
+FRAGMENTS = 0.04
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
-RECORDED_STREAM = 0.2
+RECORDED_STREAM = 0.05
 """The same under FSDP1, whose gathered weights are freed when another stream is done with them (``record_stream``)."""
-SHARED = 0.6
-"""How much of gradients and update finds room in activations that were freed one by one, where there are as many; under
-FSDP, in flat blocks, nothing."""
+RECORDED_FULL = 0.2
+"""The same where memory is short: FSDP1 runs of fms-acceleration that went out of memory, and those that did not."""
+SHARED = 0.35
+"""How much of gradients and update finds room in freed activations and logits, by how much of these there is; under
+FSDP, in flat blocks or pools of their own, nothing."""
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
+WORKED = 0.7
+"""Of what the backward pass of a layer needs for a while, what finds no room in the freed blocks of the loss."""
 SEGMENT = 2 << 20
 RELEASED = 0.02
 """Of what comes and goes, what stays in split segments after the allocator has given its cache back; all of it under
@@ -35,7 +40,9 @@ class Blocks:
     states: Number
     """Weights, optimizer states, libraries' workspaces: what is there all the time."""
     activations: Number
-    """Of all layers, with the working set of one and its communication."""
+    """Of all layers, with the communication of one."""
+    work: Number
+    """The working set of one layer's backward pass."""
     loss: Number
     early: Number
     """Gradients that are there before the backward pass."""
@@ -44,6 +51,8 @@ class Blocks:
     update: Number
     passes: Number
     """Most that is allocated in the forward and backward pass."""
+    pools: Number
+    """The same of each stream's own pool at its own worst moment: no other stream uses what is free in it."""
 
 
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
@@ -51,19 +60,21 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     cache back and asks again, but keeps what a split segment still holds)."""
     needed = most(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
-        return _whole(allocated + EXPANDABLE * (blocks.activations + blocks.loss)), _whole(allocated)
+        held = most(allocated, blocks.pools)
+        return _whole(held + EXPANDABLE * (blocks.activations + blocks.work + blocks.loss)), _whole(held)
     sharded = d.setup.parallel.sharding
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
     after = blocks.rising + blocks.update
-    filled = least(1, blocks.activations / most(after, 1))
-    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else 1 - SHARED * filled
-    passes = blocks.states + blocks.early + blocks.activations * (1 + share) + blocks.loss
+    activations = blocks.activations + WORKED * blocks.work
+    room = (activations + blocks.loss) / most(after, 1)
+    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else most(0, 1 - SHARED * room)
+    passes = blocks.states + blocks.early + activations * (1 + share) + blocks.loss
     return _whole(most(passes + apart * after, needed)), _whole(needed)
 
 
 def _crowded(d: Dims, blocks: Blocks) -> Number:
     """The least for the forward and backward pass."""
-    share = RECORDED_STREAM if d.setup.parallel.sharding == "fsdp1" else RELEASED
+    share = RECORDED_FULL if d.setup.parallel.sharding == "fsdp1" else RELEASED
     return blocks.passes + share * (blocks.passes - blocks.states)
 
 
