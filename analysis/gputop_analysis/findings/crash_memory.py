@@ -52,10 +52,11 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     told = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
     growth, foreign = _growth(view, rank), _foreign_bytes(view)
     where = f"{event.get('site') or 'an unknown line'}, {met.where()}"
+    layer = f", {met.phase} of {met.layer}" if met.layer else ""
     asked = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
     return spec.make(
         "critical",
-        f"rank {rank} ran out of GPU memory{asked} at step {event.get('step', '?')}",
+        f"rank {rank} ran out of GPU memory{asked} at step {event.get('step', '?')}{layer}",
         f"{event.get('class')} at {where}"
         + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {told}" if told else "")
@@ -236,8 +237,10 @@ def _advice(sizes: dict[str, float], growth: int, foreign: int, lever: Lever | N
     if growth > 0.1 * (sizes.get("allocated") or float("inf")):
         first.append("look for what grows: losses kept with their graph (use loss.item()), longer inputs")
     if lever is not None:
-        first.append(f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.1f} GiB)")
-    return "; ".join([*first, "halve the micro-batch and accumulate twice as often, or use activation checkpointing"])
+        first.append(f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.2f} GiB)")
+    else:
+        first.append("halve the micro-batch and accumulate twice as often, or use activation checkpointing")
+    return "; ".join(first)
 
 
 def _largest(view: RunView) -> tuple[str, int]:

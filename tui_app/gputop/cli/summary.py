@@ -47,6 +47,8 @@ def summary_lines(report: Report) -> list[str]:
         worth = finding.recoverable_ms_per_step
         won = f" (would win back {worth:.1f} ms a step)" if worth else ""
         lines.append(f"[{finding.severity}] {finding.id} {finding.title}{won}")
+        if finding.severity == "critical":
+            lines.append(f"    why: {finding.evidence}")
         lines.append(f"    fix: {finding.fix}")
     more = len(report.findings) - _SHOWN_FINDINGS
     if more > 0:

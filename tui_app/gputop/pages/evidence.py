@@ -15,6 +15,8 @@ from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
 
 WIDE = 150
+CRASH = "HC"
+"""Of what ended a run, the words say more than a picture of the time before: they come first."""
 PLOT_LEAST, PLOT_MOST = 7, 18
 
 
@@ -29,6 +31,10 @@ def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> lis
         words = [*fix(finding, room, evidence.in_source), [], *statistic(finding, room), [], *inputs(finding, room)]
         return [*head, [], *beside(pictures, side, words, 3)]
     gap: list[Row] = [[]] if height > 24 else []
+    if finding.id.startswith(CRASH):
+        said = [*statistic(finding, width), *gap, *fix(finding, width, evidence.in_source)]
+        pictures = _pictures(evidence.plots[:1], width, PLOT_LEAST + 1, mono)
+        return [*head, *gap, *said, *gap, *pictures, *gap, *inputs(finding, width)]
     words = [*fix(finding, width, evidence.in_source), *gap, *statistic(finding, width), *gap, *inputs(finding, width)]
     room = height - len(head) - len(words) - 2 * len(gap)
     pictures = _pictures(evidence.plots[: 1 if room < 24 else 2], width, max(room, PLOT_LEAST + 1), mono)
