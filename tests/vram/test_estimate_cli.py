@@ -156,6 +156,8 @@ def test_an_unknown_model_names_the_five_nearest(capsys):
         (["--run", "no-such-run"], "no-such-run"),
         (["--model", "gpt2", "--run", "last"], "two questions"),
         ([], "say what to estimate"),
+        (["--model", "gpt2", "--image-size", "448"], "--image-size changes nothing here: it needs --images"),
+        (["--model", "gpt2", "--lora-targets", "all-linear"], "it needs --lora-rank"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(capsys, words, said):

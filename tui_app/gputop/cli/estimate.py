@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import ENVIRONMENT, CliError
-from gputop.cli.estimate_options import add_options, existing_file, given
+from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -105,9 +105,12 @@ def _setup(options: argparse.Namespace) -> Setup:
     base = setup_of_run(options.run, named) if options.run else None
     try:
         shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
-        return setup_of(shape or model_of(options.model), given(options), base)
+        values = given(options)
+        setup = setup_of(shape or model_of(options.model), values, base)
     except ValueError as error:
         raise CliError(str(error)) from None
+    refuse_idle(values, setup)
+    return setup
 
 
 def model_of(name: str) -> Any:

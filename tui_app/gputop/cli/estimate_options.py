@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop_analysis.vram.options import OPTIONS, Option
+from gputop_analysis.vram.options import OPTION, OPTIONS, Option
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.setup import Setup
 
 _TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
+_NEEDS = {
+    "image_size": "--images, and a model with a vision tower",
+    "lora_targets": "--lora-rank",
+    "lora_dtype": "--lora-rank",
+    "lora_dropout": "--lora-rank",
+    "autocast": "--dtype bf16 or fp16",
+    "reshard_after_forward": "--sharding fsdp1, fsdp2, hsdp or zero3",
+}
+"""Options that mean something only beside others, and which; the rules of a setup refuse the rest."""
 _META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
 
 
@@ -61,6 +73,20 @@ def _one_sharding(options: argparse.Namespace) -> None:
     named = [f"--{name}" for name in ("zero", "fsdp", "hsdp", "sharding") if getattr(options, name) is not None]
     if len(named) > 1:
         raise CliError(f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but one out")
+
+
+def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
+    """An option that changes nothing for this setup is a mistake, or a wish that was not understood.
+
+    Raises:
+        CliError: there is one; the message says what it needs.
+    """
+    from gputop.feed.form import applies
+
+    for name, needs in _NEEDS.items():
+        idle = name in values and not applies(name, setup) and str(values[name]) != str(OPTION[name].default)
+        if idle and setup.model.hidden:  # a module of one's own may take images
+            raise CliError(f"--{name.replace('_', '-')} changes nothing here: it needs {needs}")
 
 
 def existing_file(text: str) -> Path:
