@@ -22,7 +22,7 @@ from gputop_analysis.vram.profiles.optimizers import UPDATES
 from gputop_analysis.vram.profiles.recognise import Term
 from gputop_analysis.vram.profiles.stacks import deepened, depths_of
 from gputop_analysis.vram.profiles.steps import Course, Training, course
-from gputop_analysis.vram.profiles.variant import is_ddp, variant
+from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, variant
 from gputop_analysis.vram.replay import Replay, summary
 from gputop_analysis.vram.setup import Setup
 
@@ -76,7 +76,7 @@ def events(setup: Setup) -> EventLog | None:
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
-    training = Training(setup.optimizer, width, setup.accumulation > 1, setup.lora is not None, is_ddp(setup))
+    training = Training(setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model))
     found = _course(name, setup.model.family, depths_of(setup.model), training)
     if found is None:
         return None

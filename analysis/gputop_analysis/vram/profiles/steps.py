@@ -16,6 +16,9 @@ from gputop_analysis.vram.profiles.optimizers import SAME, UPDATES, size, states
 
 _EMBEDDINGS = ("embed", "wte", "wpe", "shared")
 """What modules that hold an embedding have in their names."""
+_HEADS = ("lm_head", "decoder")
+"""What the heads over a vocabulary are called."""
+STEPS = 2
 _AFTER_PASS = ("clip", "optimizer", "zero_grad")
 _COLUMNS = ("bytes", "stream", "category", "operator", "module", "layer")
 
@@ -48,14 +51,14 @@ class Training(NamedTuple):
     """Bytes of a value of the trained parameters."""
     accumulate: bool = False
     """More than one micro-batch in a step."""
-    adapters: bool = False
-    """What is trained is small: states that are there from the beginning make no difference, and one step will do."""
     ddp: bool = False
     """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``), which stay."""
+    tied: bool = False
+    """The head's weights are those of the embedding, and called by the head's name."""
 
 
 def course(log: EventLog, training: Training) -> Course:
-    """The steps of a profile with all layers: two where the first update makes states that matter, else one.
+    """Two steps of a profile with all layers: the second one finds the states and what the first left in the cache.
 
     ``log`` holds the weights, then one step of one micro-batch without memory of an optimizer.
     """
@@ -63,22 +66,20 @@ def course(log: EventLog, training: Training) -> Course:
     first, after, at_update = (_starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",)))
     wanted = [
         (row, kind)
-        for row, embedding in zip(gradients, _embeddings(log, gradients), strict=True)
+        for row, embedding in zip(gradients, _embeddings(log, gradients, training.tied), strict=True)
         for kind in states(update, embedding)
     ]
-    steps = 2 if wanted and not training.adapters else 1
     made = _Made(log, training.optimizer)
     made.play(0, first, 0)
     made.make([(row, SAME) for row in gradients if training.ddp], "communication")
-    made.make(wanted if steps == 1 else [], "optimizer")
-    for step in range(steps):
+    for step in range(STEPS):
         made.play(first, after, step)
         made.there = made.there or _for_good(log, first)
-        if training.accumulate and step == steps - 1:
+        if training.accumulate and step == STEPS - 1:
             made.play_again(first, after, step, gradients)
         made.play(after, at_update, step)
         made.mark("optimizer", step)
-        made.make(wanted if step < steps - 1 else [], "optimizer")
+        made.make(wanted if step == 0 else [], "optimizer")
         for _ in range(update.together):
             made.make_and_free([(row, SAME) for row in gradients])
         for row in gradients if update.each else ():
@@ -107,9 +108,10 @@ def _gradients(log: EventLog) -> list[int]:
     return [row for row in range(len(log.category) - 1, 0, -1) if log.category[row] == wanted]
 
 
-def _embeddings(log: EventLog, storages: list[int]) -> list[bool]:
+def _embeddings(log: EventLog, storages: list[int], tied: bool) -> list[bool]:
+    wanted = (*_EMBEDDINGS, *(_HEADS if tied else ()))
     names = [log.strings[log.module[storage]].rpartition(".")[2] for storage in storages]
-    return [any(part in name for part in _EMBEDDINGS) for name in names]
+    return [any(part in name for part in wanted) for name in names]
 
 
 class _Made:

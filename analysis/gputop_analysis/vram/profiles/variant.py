@@ -96,11 +96,16 @@ def _loss(setup: Setup) -> str:
     return "plain-shifted" if version >= FLOATS_IN_LOSS_SINCE else "plain-float"
 
 
+def is_tied(shape: ModelShape) -> bool:
+    """Whether head and embedding share their weights; Transformers 5 ties every T5."""
+    return shape.tied_embeddings or shape.family == "t5"
+
+
 def _structure(shape: ModelShape) -> str:
     """What the modules of one family do differently from model to model."""
     kv_heads = shape.kv_heads or shape.heads
     said = (
-        "tied" if shape.tied_embeddings or shape.family == "t5" else "",  # Transformers 5 ties every T5
+        "tied" if is_tied(shape) else "",
         "mha" if kv_heads == shape.heads else "",
         "gated" if shape.family == "t5" and shape.gated_mlp else "",
         "bias" if shape.attention_bias else "",
