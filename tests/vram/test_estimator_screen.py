@@ -278,3 +278,13 @@ async def test_it_starts_from_the_live_run(running, setup):
         screen_of(app).receive(running._replace(page=RunSetup(setup, "mine")), None)
         await settle(app, pilot)
         assert screen_of(app).form.setup == setup and "from run mine" in screen_text(app)
+        await press(app, pilot, "down", "down", "right")
+        assert screen_of(app).copy_text() == "gputop estimate --run mine --seq 1024"
+
+
+async def test_where_a_setup_comes_from_is_seen_in_a_narrow_terminal(running, setup):
+    async with started(running, size=(80, 24)) as (app, pilot):
+        await press(app, pilot, "v")
+        screen_of(app).receive(running._replace(page=RunSetup(setup, "20261122-031603-train-llama-9828")), None)
+        await settle(app, pilot)
+        assert "from run 202" in screen_text(app).splitlines()[0]

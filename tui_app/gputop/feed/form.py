@@ -215,14 +215,18 @@ def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
             yield option.label, first, second
 
 
-def command(form: Form) -> str:
-    """The command line that asks the same."""
+def command(form: Form, run: str = "", trained: Setup | None = None) -> str:
+    """The command line that asks the same; of a run's own model it names the run, and what differs from it."""
     import shlex
 
-    words = ["gputop", "estimate", "--model", form.setup.model.name]
+    start = ["--model", form.setup.model.name]
+    known = {option.name: option.default for option in OPTIONS}
+    if trained is not None and form.setup.model == trained.model:
+        start, known = ["--run", run], values_of(trained)
+    words = ["gputop", "estimate", *start]
     for name, value in values_of(form.setup).items():
         option = OPTION[name]
-        if value == option.default:
+        if value == known[name]:
             continue
         flag = "--" + name.replace("_", "-")
         if option.kind == "flag":

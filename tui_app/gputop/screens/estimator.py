@@ -79,6 +79,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self.form = Form(setup, gpu)
         self.page = _Reads()
         self._source = source
+        self._run: RunSetup | None = None
         self._estimator = Estimator(tracer)
         self._answered: Form | None = None
         self._busy = False
@@ -108,7 +109,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         """From the live run: what it trains, until something was changed here."""
         found = snapshot.page
         if isinstance(found, RunSetup) and self._source in ("", UNKNOWN):
-            self._source = f"from run {found.name}"
+            self._source, self._run = f"from run {found.name}", found
             if not self.form.past:
                 self._show(Form(found.setup, self.form.gpu))
             self._title()
@@ -120,7 +121,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         """The command that gives the same answer."""
         from gputop.feed.form import command
 
-        return command(self.form)
+        if self._run is None:
+            return command(self.form)
+        return command(self.form, self._run.name, self._run.setup)
 
     # ---- the form and its answer
 
