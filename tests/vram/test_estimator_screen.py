@@ -213,7 +213,7 @@ async def test_a_trace_that_runs_is_seen_and_ended_by_its_own_key(setup, size):
             if "layer 3 of 12" in screen_text(app):
                 break
             await pilot.pause(0.02)
-        assert "layer 3 of 12, " in screen_text(app) and "t stops it" in screen_text(app)
+        assert " s: layer 3 of 12" in screen_text(app) and "t stops it" in screen_text(app)
         await press(app, pilot, "t")
         assert over.is_set() and "layer 3" not in screen_text(app) and not answer_of(app).problem
 

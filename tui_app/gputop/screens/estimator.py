@@ -335,7 +335,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         widget.answer = Answer(answer.estimate, answer.base, answer.problem, self._working())
 
     def _working(self) -> str:
-        return f"{self._tracing}, {monotonic() - self._since:.0f} s" if self._tracing else ""
+        return f"{monotonic() - self._since:.0f} s: {self._tracing}" if self._tracing else ""
 
     def _tick_trace(self) -> None:
         if self._tracing:

@@ -40,7 +40,7 @@ def draw(answer: Answer, width: int, height: int, lever: int | None = None, mono
     rows = [[(text, "high")] for text in _wrapped(answer.problem, width)]
     if answer.working:
         end: Row = [("t", "bold accent"), (" stops it", "muted")]
-        rows.append(spread([("≈ trace: " + shorten(answer.working, width - 22), "accent")], end, width))
+        rows.append(spread([("≈ trace " + shorten(answer.working, width - 21), "accent")], end, width))
     found = answer.estimate
     if found is None:
         return rows or say("Estimating.", width)
