@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import re
 import sys
-import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,19 +27,20 @@ from gputop_analysis.vram.cases import Case, read, score
 from gputop_analysis.vram.cases.score import Answer
 from gputop_analysis.vram.cases.table import rows
 from gputop_analysis.vram.estimate import GIB, Estimate
-from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import NotCoveredError, estimate
 
 ROOT = Path(__file__).parent.parent
+_COUNTED = re.compile(r"^\s*\d+ ?[x×*] ?")
+"""Several GPUs of a kind: ``8xA100 80GB``."""
+_SIZED = re.compile(r"(.+?)[-_ ]*\(?(\d+) ?GB?\)?", re.IGNORECASE)
 INTERVALS = ROOT / "analysis/gputop_analysis/data/vram_intervals.json"
-CACHE = Path(tempfile.gettempdir(), "gputop-vram-traces")
 
 
 def cases(folder: Path, limit: int | None) -> Iterator[Case]:
     """Those of every CSV file of the folder, or of the one file, that has the columns; at most ``limit`` of each."""
     for path in [folder] if folder.is_file() else sorted(folder.rglob("*.csv")):
-        with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+        with path.open(encoding=_encoding(path), errors="replace", newline="") as lines:
             found = rows(lines)
             if found is None:
                 print(f"{path.name}: no column measured_peak_GiB or oom, left out", file=sys.stderr)
@@ -50,6 +48,12 @@ def cases(folder: Path, limit: int | None) -> Iterator[Case]:
             for number, row in enumerate(found):
                 if limit is None or number < limit:
                     yield read(row, path.stem)
+
+
+def _encoding(path: Path) -> str:
+    """What a spreadsheet may have written, by its byte order mark."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
 
 
 def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
@@ -76,7 +80,7 @@ def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
 
 def _capacity(name: str) -> int | None:
     """Usable bytes of a GPU; None where the name does not say which of several sizes it is (``A100``)."""
-    found = _gpu(name)
+    found = _gpu(name := _COUNTED.sub("", name))
     if found is None:
         return None
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
@@ -86,8 +90,8 @@ def _capacity(name: str) -> int | None:
 
 def _gpu(name: str) -> catalog.GpuSpec | None:
     """The GPU of that name, also where a size is named that all of its kind have (``A10G-24GB``)."""
-    bare, _, size = name.rpartition("-")
-    for each, memory_gb in ((name, None), (bare, size.upper().removesuffix("GB"))):
+    kind, size = sized.groups() if (sized := _SIZED.fullmatch(name)) else (name, None)
+    for each, memory_gb in ((f"{kind}-{size}GB" if size else kind, None), (name, None), (kind, size)):
         try:
             found = catalog.gpu(each) if each else None
         except LookupError:
@@ -105,27 +109,9 @@ def _fits(found: Estimate, capacity: int) -> bool:
 
 def _traced(setup: Setup, capacity: int | None, until: float) -> Estimate:
     """With the trace of a setup, made once and kept in a temporary folder."""
-    return estimate(setup, "trace", capacity, log=_log(setup, until), advice=False)
+    import vram_traces
 
-
-def _log(setup: Setup, until: float = float("inf")) -> EventLog:
-    from gputop import tracing
-
-    CACHE.mkdir(exist_ok=True)
-    kept = CACHE / f"{zlib.crc32(repr(setup).encode()):08x}.pickle"
-    if kept.exists():
-        found = pickle.loads(kept.read_bytes())
-    elif time.monotonic() > until:
-        raise NotCoveredError("no time was left to trace it (--limit-s)")
-    else:
-        try:
-            found = tracing.trace(setup, progress=lambda line: None)
-        except ValueError as error:
-            found = str(error)
-        kept.write_bytes(pickle.dumps(found))
-    if isinstance(found, str):
-        raise NotCoveredError(found)
-    return found
+    return estimate(setup, "trace", capacity, log=vram_traces.trace(setup, until), advice=False)
 
 
 def judge(answers: list[Answer]) -> dict[str, Any]:

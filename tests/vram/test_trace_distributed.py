@@ -47,7 +47,6 @@ def logs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     jobs = {name: {"setup": _setup(name), "full": False} for name in ("ddp", "fsdp1", "fsdp2", "zero1", "zero2")}
     jobs["zero3"] = {"setup": _setup("zero3", model=WIDE), "full": False}
-    jobs |= {f"{name}_full": {**jobs[name], "full": True} for name in ("fsdp1", "zero3")}
     jobs["tp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan"), "full": False}
     jobs["sp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan", sequence_parallel=True), "full": False}
     stage = {"dp": 1, "pp": 3, "accumulation": 4}
@@ -59,13 +58,22 @@ def logs(tmp_path_factory):
     jobs |= {f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False} for i in (0, 2)}
     adapted = {"lora": Lora(targets=("all-linear",)), "checkpointing": "full"}
     jobs |= {name: {"setup": _setup("fsdp1", **adapted, transformers=name), "full": False} for name in ("4.48", "4.52")}
-    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": True}
+    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": False}
+    jobs |= {f"{name}_full": {**jobs[name], "full": True} for name in ("fsdp1", "fp16", "zero3")}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
     subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
     read = {name: eventlog.load(folder / name) for name in jobs if (folder / name).exists()}
     deep = {name: deepen.deepen(log, log.meta["depth"]) for name, log in read.items()}
     return deep, (folder / "no_experts.error").read_text()
+
+
+def running(log, count):
+    """Allocated bytes after each of the first events."""
+    total = 0
+    for event in log.events[:count]:
+        total += log.bytes[event] if event > 0 else -log.bytes[-event]
+        yield total
 
 
 def held(log, category):
@@ -245,3 +253,17 @@ def test_4_bit_weights_are_sharded_as_what_lies_beside_them(logs):
     assert log.meta["trained"] > 0
     adapters = held(log, "gradients")
     assert 0 < held(log, "weights") - adapters < 0.6 * 2 * PARAMETERS / WORLD
+
+
+def test_4_bit_weights_that_a_layer_frees_two_layers_on_are_repeated_exactly(logs):
+    deep, full = (replay.peak(logs[0][name]) for name in ("fp16", "fp16_full"))
+    assert (deep.allocated, deep.reserved) == (full.allocated, full.reserved)
+
+
+def test_4_bit_weights_are_never_whole_on_the_device(logs):
+    """They come to it a unit at a time, when that is sharded."""
+    log = logs[0]["fp16"]
+    init = next(at for at, phase, _ in log.marks if phase == "forward")
+    made = sum(log.bytes[one] for one in log.initial())
+    at_most = max(running(log, init))
+    assert at_most < 0.7 * made

@@ -140,6 +140,21 @@ def test_nf4_holds_half_a_byte_and_its_constants(traced: Trace) -> None:
     assert live(log, "forward")["weights"] == pytest.approx(expected, rel=0.02)
 
 
+def test_the_layers_of_gpt2_are_quantised_and_adapted_by_the_names_that_it_has(traced: Trace) -> None:
+    shape = {**SHAPE, "family": "gpt2", **FAMILIES["gpt2"]}
+    log = traced(model=shape, quantized="nf4", lora={"rank": 4, "targets": ["q_proj", "v_proj"]})
+    traced_layers = log.meta["layers"]
+    of_a_layer = 4 * HIDDEN * HIDDEN + 2 * HIDDEN * FFN
+    packed = [log.bytes[i] for i in log.initial() if log.strings[log.category[i]] == "weights" and log.layer[i] >= 0]
+    assert sum(packed) == pytest.approx(traced_layers * of_a_layer * (1 / 2 + 1 / 64), rel=0.1)
+    assert log.meta["trained"] == traced_layers * 4 * (HIDDEN + 3 * HIDDEN)
+
+
+def test_adapters_for_layers_that_a_model_has_not_are_refused(traced: Trace) -> None:
+    with pytest.raises(ValueError, match="no layer of LlamaForCausalLM is called c_fc"):
+        traced(lora={"rank": 4, "targets": ["c_fc"]})
+
+
 def test_eager_attention_holds_the_scores_and_sdpa_does_not(traced: Trace) -> None:
     squares = {
         attention: max(int(log.bytes[i]) for i in range(1, len(log.bytes)) if "self_attn" in log.strings[log.module[i]])

@@ -65,6 +65,7 @@ _BERT = Traits(
     encoder=True,
     **_GPT_MLP,
 )
+_GPT2 = Traits(qkv=("c_attn",), out="c_proj", up="c_fc", down="c_proj", learned_positions=True, **_GPT_MLP)
 
 FAMILIES: dict[str, Traits] = {
     "llama": Traits(),
@@ -111,7 +112,8 @@ FAMILIES: dict[str, Traits] = {
         norm="layer",
     ),
     "phi3": Traits(qkv=("qkv_proj",), gate=("gate_up_proj",)),
-    "gpt2": Traits(qkv=("c_attn",), out="c_proj", up="c_fc", down="c_proj", learned_positions=True, **_GPT_MLP),
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2,
     "gpt_neox": _NEOX,
     "bloom": Traits(
         qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", embedding_norm=True, **_GPT_MLP

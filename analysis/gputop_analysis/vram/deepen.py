@@ -8,14 +8,15 @@ made of both: an event on a storage of the layer below is taken from the upper o
 layer's too, and one on a storage of the layer above from the lower one.
 
 A storage is known by the layer in whose section it was made, and its number there; what a section frees of its
-neighbours is found by the same number with the neighbour's index.
+neighbours is found by the same number with the neighbour's index. What a layer gathers ahead for the next one, and the
+one after that frees (packed weights under FSDP1), is found two layers further on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, pairwise, repeat
 from typing import NamedTuple
 
 from gputop_analysis.vram.eventlog import EventLog
@@ -79,7 +80,7 @@ def _repeated(log: EventLog, layers: int) -> EventLog:
     owner = _owners(log, sections)
     log, sections = _postponed(log, sections, owner)
     twin = _twins(log, owner)
-    return _Deep(log, owner, twin, layers).write(sections)
+    return _Deep(log, owner, twin, _ahead(log, sections, owner), layers).write(sections)
 
 
 def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
@@ -95,14 +96,16 @@ def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
 def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> list[int]:
     """The layer at work at each event, -1 before the first.
 
-    An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of frees that reach
-    beyond the neighbours of the layer at work. Between those the layer at work stays.
+    An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of frees of several
+    layers that reach beyond the neighbours of the layer at work. Between those the layer at work stays.
     """
     tags: list[int] = []
     at_work = maker = -1
     for frees, run in groupby(log.events[start:end], lambda event: event < 0):
         own = [log.layer[abs(event)] for event in run]
-        says = not (frees and in_turn) or any(layer >= 0 and (maker < 0 or abs(layer - maker) > 1) for layer in own)
+        far = any(layer >= 0 and (maker < 0 or abs(layer - maker) > 1) for layer in own)
+        several = maker < 0 or len({layer for layer in own if layer >= 0}) > 1
+        says = not (frees and in_turn) or (far and several)
         for layer in own:
             at_work = layer if says and layer >= 0 else at_work
             maker = layer if not frees and layer >= 0 else maker
@@ -155,6 +158,22 @@ def _lone(log: EventLog, lower: list[int], upper: list[int], owner: list[int]) -
     return (shared if len(shared) != len(frees(upper, -1)) else []) + unmatched
 
 
+def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int, int]:
+    """For each storage of the last layer that the lower middle one frees on the way down, that of the upper middle one
+    which the first layer frees likewise."""
+    found: dict[int, int] = {}
+    for lower, first in pairwise(sections):
+        if (lower.layer, first.layer) != (LOWER, FIRST):
+            continue
+        of_last, of_upper = (
+            [-event for event in log.events[one.start : one.end] if event < 0 and owner[-event] == made_by]
+            for one, made_by in ((lower, LAST), (first, UPPER))
+        )
+        if [log.bytes[storage] for storage in of_last] == [log.bytes[storage] for storage in of_upper]:
+            found.update(zip(of_last, of_upper, strict=True))
+    return found
+
+
 def _twins(log: EventLog, owner: list[int]) -> list[int]:
     """For each storage of the lower middle layer its counterpart in the upper one; itself for all others."""
     made: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
@@ -179,8 +198,8 @@ class _Deep:
     of the copies is a number that rises or falls evenly from layer to layer.
     """
 
-    def __init__(self, log: EventLog, owner: list[int], twin: list[int], layers: int) -> None:
-        self.log, self.owner, self.twin, self.layers = log, owner, twin, layers
+    def __init__(self, log: EventLog, owner: list[int], twin: list[int], ahead: dict[int, int], layers: int) -> None:
+        self.log, self.owner, self.twin, self.ahead, self.layers = log, owner, twin, ahead, layers
         self.at = [0] * len(twin)
         """The number of each storage; of one that middle layers make, what it would be at depth 0."""
         self.by = [0] * len(twin)
@@ -232,10 +251,13 @@ class _Deep:
         self.make([self.twin[event] for event in low if event > 0], depths)
         events = []
         for one, two in zip(low, high, strict=True):
-            of_middle = self.owner[abs(one)] in (LOWER, UPPER)
+            of_middle = self.owner[abs(one)] in (LOWER, UPPER) or -one in self.ahead
             value, rises = self.line(one, LOWER) if of_middle else self.line(two, UPPER)
             start, step = value + depths[0] * rises, depths.step * rises
-            events.append(range(start, start + step * len(depths), step) if step else repeat(start, len(depths)))
+            places = range(start, start + step * len(depths), step) if step else repeat(start, len(depths))
+            if -one in self.ahead:  # the highest copy frees what the last layer itself made
+                places = [-self.at[-one], *list(places)[1:]]
+            events.append(places)
         self.events += chain.from_iterable(zip(*events, strict=True))
 
     def make(self, made: list[int], depths: Sequence[int]) -> None:
@@ -248,10 +270,11 @@ class _Deep:
 
     def line(self, event: int, at_work: int) -> tuple[int, int]:
         """An event in the section of a layer: what it would be at depth 0, and how much it rises with the depth."""
-        storage = abs(event)
-        made_by, sign = self.owner[storage], 1 if event > 0 else -1
-        twin = self.twin[storage]
+        storage, sign = abs(event), 1 if event > 0 else -1
+        made_by, twin = self.owner[storage], self.twin[storage]
         offset = made_by - at_work if made_by in (LOWER, UPPER) else 0
+        if at_work == LOWER and -event in self.ahead and self.layers > TRACED:
+            offset, twin = LAST - LOWER, self.ahead[storage]
         return sign * (self.at[twin] + offset * self.by[twin]), sign * self.by[twin]
 
 

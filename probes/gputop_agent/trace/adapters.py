@@ -10,10 +10,28 @@ from torch import nn
 from . import quantized
 from .build import DTYPES, compute_dtype, quiet
 
+_QKV = ["c_attn", "query_key_value", "qkv_proj", "Wqkv"]
+_PEERS = {
+    "q_proj": [*_QKV, "query", "q", "q_b_proj"],
+    "k_proj": [*_QKV, "key", "k", "kv_b_proj"],
+    "v_proj": [*_QKV, "value", "v", "kv_b_proj"],
+    "o_proj": ["dense", "out_proj"],
+    "gate_proj": ["gate_up_proj"],
+    "up_proj": ["gate_up_proj", "fc1", "c_fc", "dense_h_to_4h"],
+    "down_proj": ["fc2", "dense_4h_to_h"],
+}
+"""What other families call the layers that LoRA's usual targets name."""
+
 
 def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> Any:
-    """Quantise and add adapters as the setup says; on the meta device."""
+    """Quantise and add adapters as the setup says; on the meta device.
+
+    Raises:
+        ValueError: no layer has a name that the adapters are for.
+    """
     lora, kind = setup.get("lora"), setup.get("quantized") or ""
+    if lora:
+        lora = dict(lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"])))
     if kind:
         with torch.device("meta"):
             quantized.quantize(model, kind, compute_dtype(setup), tracker.operator)
@@ -24,11 +42,32 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
     return add_lora(model, lora) if lora else model
 
 
+def targets_in(model: nn.Module, asked: List[str]) -> List[str]:
+    """The targets that ``model`` has layers for; where it has none of these, what its family calls them.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    paths = [path for path, module in model.named_modules() if not list(module.children())]
+
+    def there(name: str) -> bool:
+        return any(path == name or path.endswith("." + name) for path in paths)
+
+    if asked == ["all-linear"] or any(there(name) for name in asked):
+        return asked
+    peers = list(dict.fromkeys(peer for name in asked for peer in _PEERS.get(name, []) if there(peer)))
+    if not peers:
+        raise ValueError(
+            "no layer of %s is called %s: LoRA needs other targets" % (type(model).__name__, ", ".join(asked))
+        )
+    return peers
+
+
 def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
     """The model with adapters on the layers that ``lora`` names, the rest frozen; on the meta device."""
     from peft import LoraConfig, get_peft_model
 
-    targets = list(lora.get("targets") or ["q_proj", "v_proj"])
+    targets = list(lora["targets"])
     config = LoraConfig(
         r=int(lora.get("rank") or 16),
         lora_alpha=16,

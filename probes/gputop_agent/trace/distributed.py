@@ -132,8 +132,9 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
         mixed = MixedPrecision(param_dtype=low, reduce_dtype=low, buffer_dtype=low)
 
     def shard() -> nn.Module:
-        for parameter in model.parameters():
-            _store_as_floats(parameter, build.compute_dtype(setup))
+        with tracker.on_host():
+            for parameter in model.parameters():
+                _store_as_floats(parameter, build.compute_dtype(setup))
         wrapped = FullyShardedDataParallel(
             model,
             auto_wrap_policy=_wrap_policy(kinds, bool(setup.get("lora"))),

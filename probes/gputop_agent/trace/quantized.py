@@ -7,7 +7,7 @@ products make the whole weight in the type of the computation for as long as the
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
     """Replace the linear layers but the head by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``."""
     count = 0
     for path, module in list(model.named_modules()):
-        if type(module) is not nn.Linear or path.rpartition(".")[2] in _KEPT_WHOLE:
+        if _widths(module) is None or path.rpartition(".")[2] in _KEPT_WHOLE:
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
         layer = Linear4bit(module, compute, named) if kind == "nf4" else Linear8bit(module, named)
@@ -35,12 +35,22 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
     return count
 
 
+def _widths(module: Any) -> Optional[Tuple[int, int]]:
+    """(in, out) of a layer that transformers quantises: a linear one, or GPT-2's with its weight lying the other way
+    (``_replace_with_bnb_linear`` of ``transformers/integrations/bitsandbytes.py``)."""
+    if type(module) is nn.Linear:
+        return module.in_features, module.out_features
+    if type(module).__name__ == "Conv1D" and module.weight.dim() == 2:
+        return module.weight.shape[0], module.weight.shape[1]
+    return None
+
+
 class Linear4bit(nn.Module):
     """4-bit NormalFloat with double quantisation."""
 
-    def __init__(self, linear: nn.Linear, compute: torch.dtype, named: Named) -> None:
+    def __init__(self, linear: Any, compute: torch.dtype, named: Named) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.in_features, self.out_features = _widths(linear) or (0, 0)
         count = linear.weight.numel()
         blocks = self.blocks = -(-count // NF4_BLOCK)
         self.compute, self.named = compute, named
@@ -84,13 +94,13 @@ class _Matmul4bit(torch.autograd.Function):
 class Linear8bit(nn.Module):
     """LLM.int8 (Dettmers et al. 2022) with a threshold of 6 and no columns above it."""
 
-    def __init__(self, linear: nn.Linear, named: Named) -> None:
+    def __init__(self, linear: Any, named: Named) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.in_features, self.out_features = _widths(linear) or (0, 0)
         self.named = named
         self.weight = nn.Parameter(torch.empty(linear.weight.shape, dtype=torch.int8), requires_grad=False)
         self.bias = linear.bias
-        self.register_buffer("row_constants", torch.empty(linear.out_features))
+        self.register_buffer("row_constants", torch.empty(self.out_features))
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         out = _Matmul8bit.apply(value, self)

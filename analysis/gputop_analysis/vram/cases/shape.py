@@ -31,7 +31,9 @@ FAMILIES = (
     ("mpt", "mpt"),
     ("bert", "bert"),
     ("t5", "t5"),
-    ("gpt|santacoder|starcoder", "gpt2"),
+    ("starcoder-?2", "starcoder2"),
+    ("santacoder|starcoder|bigcode", "gpt_bigcode"),
+    ("gpt", "gpt2"),
 )
 """What a name contains, and the family that it then belongs to; the first that matches."""
 
