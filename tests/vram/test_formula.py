@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -218,3 +220,49 @@ def test_quantised_experts_come_with_the_version_they_are_true_of() -> None:
     setup = Setup(catalog.model("mixtral-8x7b"), lora=Lora(), quantized="nf4")
     assert any("version 5" in note for note in peak(setup).notes)
     assert not peak(setup.but(quantized="")).notes
+
+
+@pytest.mark.parametrize(
+    ("cells", "replayed_gib"),
+    [
+        ({"attention": "eager", "micro_batch": 2}, 30.27),
+        ({"attention": "eager", "micro_batch": 8}, 94.42),
+        ({"attention": "sdpa", "micro_batch": 8}, 47.59),
+        ({"attention": "sdpa", "micro_batch": 8, "checkpointing": "full"}, 14.73),
+    ],
+)
+def test_gpt2_as_replayed(cells: dict[str, Any], replayed_gib: float) -> None:
+    found = peak(Setup(model=catalog.model("gpt2-xl"), seq=1024, **cells))
+    assert found.allocated / 2**30 == pytest.approx(replayed_gib, rel=0.02)
+
+
+def test_a_loss_over_tensor_ranks_makes_its_gradient_in_fp32() -> None:
+    """``torch/distributed/tensor/parallel/loss.py``; Megatron-LM's own writes over its logits."""
+
+    def loss(tp: int) -> float:
+        shape = catalog.model("llama-3-8b")
+        parallel = Parallel(tp=tp, sequence_parallel=tp > 1)
+        setup = Setup(shape, seq=8192, recipe="torchtitan", attention="flash", parallel=parallel)
+        return peak(setup).breakdown["logits_loss"]
+
+    assert loss(1) / 2 < loss(2) < loss(1)
+
+
+def test_fsdp2_has_pools_of_its_own() -> None:
+    """Segments that no other stream fills: more is reserved than is ever allocated at once, expandable or not."""
+
+    def beyond(sharding: str) -> int:
+        found = peak(
+            Setup(
+                model=catalog.model("llama-3-8b"),
+                seq=2048,
+                weights="fp32",
+                recipe="torchtitan",
+                checkpointing="full",
+                allocator="expandable_segments:True",
+                parallel=Parallel(dp=8, sharding=sharding),
+            )
+        )
+        return found.reserved - found.allocated
+
+    assert beyond("fsdp2") > 2 * beyond("zero2")

@@ -264,7 +264,7 @@ def _optimizer(cells: Mapping[str, str], lora: Lora | None, habits: Framework) -
     found = text.optimizer(written)
     if found is None and lora is None and not text.blank(written):
         raise Skip(f"optimizer of a kind that is not modelled: {written}")
-    if found in (None, "adamw") and versions.before_foreach(cells.get("framework_version", "")):
+    if found in (None, "adamw") and versions.before_torch_2(cells.get("framework_version", "")):
         return "adamw-loop"
     return "adamw-fused" if habits.fused_optimizer and found in (None, "adamw") else found or "adamw"
 
@@ -278,13 +278,15 @@ def _attention(cells: Mapping[str, str], habits: Framework) -> str:
 
 def _checkpointing(cells: Mapping[str, str], gpus: int, habits: Framework) -> str:
     written = _certain(cells, "act_ckpt")
-    found = habits.checkpointing if text.blank(written) else text.checkpointing(written, gpus)
+    unsaid = text.blank(written) and not text.off(written)
+    found = habits.checkpointing if unsaid else text.checkpointing(written, gpus)
     return _known(found, "checkpointing", written)
 
 
 def _offloads_activations(cells: Mapping[str, str], habits: Framework) -> bool:
     written = cells.get("act_ckpt", "")
-    return text.offloads_activations(written) or (text.blank(written) and habits.offloads_activations)
+    unsaid = text.blank(written) and not text.off(written)
+    return text.offloads_activations(written) or (unsaid and habits.offloads_activations)
 
 
 def _compiles(cells: Mapping[str, str]) -> bool:
@@ -303,14 +305,15 @@ def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framew
 
 
 def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel) -> int:
-    """Of the row; else from the global batch; else enough to fill the pipeline."""
-    if stated := text.count(cells.get("grad_accum", "")):
-        return stated
+    """Of the row; else from the global batch; else enough to fill the pipeline. Two at least before PyTorch 2.0, which
+    left gradients where they were, as a second micro-batch does."""
+    found = text.count(cells.get("grad_accum", ""))
     batch = text.count(str(said.get("gbs", "")))
-    each = _needed(cells, "micro_batch") * parallel.dp
-    if batch and text.count(cells.get("gpus", "")):
-        return max(batch // each, 1)
-    return 1 if parallel.pp == 1 else 2 * parallel.pp
+    if not found and batch and text.count(cells.get("gpus", "")):
+        found = max(batch // (_needed(cells, "micro_batch") * parallel.dp), 1)
+    if not found:
+        found = 1 if parallel.pp == 1 else 2 * parallel.pp
+    return max(found, 1 + versions.before_torch_2(cells.get("framework_version", "")))
 
 
 def _deepspeed(cells: Mapping[str, str]) -> bool:

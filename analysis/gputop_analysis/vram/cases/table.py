@@ -48,10 +48,11 @@ def gib(cell: str, metric: str) -> float | None:
     """An amount of memory in GiB; None where the cell holds none that a GPU can have.
 
     Args:
-        cell: a number, maybe with separators of thousands and a unit.
+        cell: a number, maybe with separators of thousands and a unit, after ``~`` or the like.
         metric: what was measured, which may name the unit.
     """
-    found = _AMOUNT.fullmatch(re.sub(r"(?<=\d),(?=\d{3}(\D|$))", "", cell.strip()))
+    plain = re.sub(r"(?<=\d),(?=\d{3}(\D|$))", "", cell.strip().lstrip("~≈≃ "))
+    found = _AMOUNT.fullmatch(re.sub(r"(?<=\d),(?=\d{1,2}(\D|$))", ".", plain))
     if found is None:
         return None
     try:

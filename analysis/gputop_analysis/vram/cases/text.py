@@ -23,12 +23,16 @@ def blank(text: str) -> bool:
 
 
 def count(text: str) -> int | None:
-    """The whole number that a cell begins with: ``4``, ``4.0``, ``8,192``, ``32k`` (of 1024)."""
+    """The whole number that a cell begins with: ``4``, ``4.0``, ``8,192``, ``32k`` (of 1024); else the only one that it
+    holds: ``r=16``, ``per device 4``, ``x8``."""
     plain = text.replace(",", "")
     if thousands := re.match(r"\s*(\d+(?:\.\d+)?) ?[kK]\b", plain):
         return int(float(thousands[1]) * 1024)
-    found = re.match(r"\s*(\d+)(?:\.0*)?(?![\d.])", plain)
-    return int(found[1]) if found else None
+    if found := re.match(r"\s*(\d+)(?:\.0*)?(?![\d.])", plain):
+        return int(found[1])
+    numbers = re.findall(r"[-+\d.]*\d", plain)
+    only = re.search(r"(?:[=:(\s]|\bx)(\d+)(?![\d.])", plain) if len(numbers) == 1 else None
+    return int(only[1]) if only else None
 
 
 def parameters(text: str) -> int | None:
@@ -217,11 +221,9 @@ def metric(text: str) -> str | None:
 def failed(oom: str, measured: str) -> bool | None:
     """Whether a run failed for memory, by its own column or by what stands where its memory should; None: it is not
     said."""
-    lower = oom.strip().lower()
-    if (
-        count(lower) == 1
-        or lower in ("true", "yes", "oom", "failed")
-        or re.search(r"\boom\b|out of memory", measured.lower())
-    ):
+    lower, said = oom.strip().lower(), f"{oom}; {measured}".lower()
+    if count(lower) == 0 or re.match(r"(?:false|no|not|ok|fits|without)\b", lower):
+        return False
+    if count(lower) == 1 or lower in ("true", "yes", "failed") or re.search(r"\boom\b|out of memory", said):
         return True
-    return False if count(lower) == 0 or lower in ("false", "no", "ok", "fits") else None
+    return None

@@ -23,8 +23,8 @@ TORCH = {
 """PyTorch's releases (its ``RELEASE.md``)."""
 ALPHA_MONTHS = 2
 """By which an alpha of a release is older than it."""
-FOREACH: Month = (2023, 3)
-"""Since PyTorch 2.0 its optimizers update all parameters at once."""
+TORCH_2: Month = (2023, 3)
+"""Since PyTorch 2.0 its optimizers update all parameters at once, and ``zero_grad`` frees gradients."""
 SDPA: Month = (2023, 12)
 """Since Transformers 4.36 its models take PyTorch's fused attention where they can; before, they wrote it out."""
 SDPA_VERSION = (4, 36)
@@ -54,10 +54,9 @@ def before_sdpa(versions: str, transformers: str) -> bool:
     return when is not None and when < SDPA
 
 
-def before_foreach(versions: str) -> bool:
-    """Whether PyTorch's AdamW updated one parameter after another then."""
+def before_torch_2(versions: str) -> bool:
     when = made(versions)
-    return when is not None and when < FOREACH
+    return when is not None and when < TORCH_2
 
 
 def compiles_loss(versions: str) -> bool:

@@ -109,7 +109,7 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     inside = a * (taken + _output(d))
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
-    return inside + shape.heads * (scores(d) * d.seq if eager else LOG_SUM_EXP)
+    return inside + shape.heads * (scores(d, kept) * d.seq if eager else LOG_SUM_EXP)
 
 
 def widths(d: Dims) -> tuple[int, int, int]:
@@ -127,11 +127,12 @@ def _output(d: Dims) -> int:
     return d.model.heads * (d.model.mla_v_dim or head_width(d.model))
 
 
-def scores(d: Dims) -> float:
+def scores(d: Dims, kept: Habits) -> float:
     """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers; GPT-2's and BERT's
     is not upcast); the softmax, a dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
     older = d.model.family in SCORES_DROPOUT and written_out(d)
-    softmax = d.compute if d.recipe == "megatron" or older else 4.0 + d.compute * (d.compute < 4)
+    whole = d.recipe == "megatron" or (older and not kept.casts_inputs)  # autocast runs a softmax in fp32
+    softmax = d.compute if whole else 4.0 + d.compute * (d.compute < 4)
     dropped = d.setup.dropout > 0 or older
     return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
 
@@ -211,7 +212,7 @@ def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
     ``torchtitan/distributed/activation_checkpoint.py``): queries, values, the first product of the MLP and its last.
     """
     if d.setup.attention == "eager":
-        return layer.whole - scores(d) * d.model.heads * d.seq / d.tp
+        return layer.whole - scores(d, kept) * d.model.heads * d.seq / d.tp
     query, _, value = widths(d)
     products = query + value + _output(d) + _mlp_width(d, d.model.experts > 0)
     return d.compute * (products / d.tp + d.model.hidden / d.outer_tp) + boundary(d, kept)
