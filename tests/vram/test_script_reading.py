@@ -47,6 +47,25 @@ def test_model_and_types_are_read(tmp_path, source, names, options):
     assert found["pretrained"] == names and found["options"] == options
 
 
+def test_the_head_is_what_makes_logits_over_the_vocabulary():
+    nn = pytest.importorskip("torch").nn
+    from gputop_agent.trace.heads import of_model
+
+    class Tells(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.after = nn.Linear(8, 50), nn.Linear(50, 2)
+
+        def get_output_embeddings(self):
+            return self.head
+
+    told = Tells()
+    by_width = nn.Sequential(nn.Embedding(50, 8), nn.Embedding(8, 8), nn.Linear(8, 8), nn.Linear(8, 50))
+    assert of_model(nn.Sequential(told)) is told.head
+    assert of_model(by_width) is by_width[3]
+    assert of_model(by_width[:3]) is None and of_model(nn.Linear(8, 8)) is None
+
+
 def test_an_input_knows_that_it_was_asked_for():
     stream = Input(io.StringIO("1\n2\n"))
     assert not stream.isatty() and not stream.asked

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import torch
+from torch import nn
 
 _TASKS = (
     ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
@@ -44,6 +45,22 @@ def auto_class(config: Any) -> Any:
         "causal": "AutoModelForCausalLM",
     }
     return getattr(transformers, names[task(config)])
+
+
+def of_model(model: nn.Module) -> Optional[nn.Module]:
+    """The layer that makes logits over a vocabulary: as the model says, else its last linear one where that is as wide
+    as the largest embedding; None for a model without."""
+    for module in model.modules():
+        if hasattr(type(module), "get_output_embeddings"):
+            try:
+                found: Any = module.get_output_embeddings()  # type: ignore[operator]
+            except Exception:  # some bodies say so only when they are asked
+                continue
+            if isinstance(found, nn.Module):
+                return found
+    widths = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    return linear[-1] if widths and linear and linear[-1].out_features == max(widths) else None
 
 
 def experts_in_one_product(config: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optim
 
+from . import heads
 from .script_fake import Fakes, on_gpu
 from .script_values import leaves
 from .tracker import Tracker
@@ -89,7 +90,8 @@ class Steps:
             return
         if not any(on_gpu(parameter) for parameter in _local(parameters)):
             self._promote(module)
-        self.tracker.attach(module, prefix=type(module).__name__ + "." if self.models else "")
+        prefix = type(module).__name__ + "." if self.models else ""
+        self.tracker.attach(module, heads.of_model(module), prefix)
         self._attached.update(map(id, parameters))
         self.models.append(module)
 
