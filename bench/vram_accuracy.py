@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import re
 import sys
-import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,6 @@ from gputop_analysis.vram.cases import Case, read, score
 from gputop_analysis.vram.cases.score import Answer
 from gputop_analysis.vram.cases.table import rows
 from gputop_analysis.vram.estimate import GIB, Estimate
-from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import NotCoveredError, estimate
 
@@ -39,7 +35,6 @@ _COUNTED = re.compile(r"^\s*\d+ ?[x×*] ?")
 """Several GPUs of a kind: ``8xA100 80GB``."""
 _SIZED = re.compile(r"(.+?)[-_ ]*\(?(\d+) ?GB?\)?", re.IGNORECASE)
 INTERVALS = ROOT / "analysis/gputop_analysis/data/vram_intervals.json"
-CACHE = Path(tempfile.gettempdir(), "gputop-vram-traces")
 
 
 def cases(folder: Path, limit: int | None) -> Iterator[Case]:
@@ -114,27 +109,9 @@ def _fits(found: Estimate, capacity: int) -> bool:
 
 def _traced(setup: Setup, capacity: int | None, until: float) -> Estimate:
     """With the trace of a setup, made once and kept in a temporary folder."""
-    return estimate(setup, "trace", capacity, log=_log(setup, until), advice=False)
+    import vram_traces
 
-
-def _log(setup: Setup, until: float = float("inf")) -> EventLog:
-    from gputop import tracing
-
-    CACHE.mkdir(exist_ok=True)
-    kept = CACHE / f"{zlib.crc32(repr(setup).encode()):08x}.pickle"
-    if kept.exists():
-        found = pickle.loads(kept.read_bytes())
-    elif time.monotonic() > until:
-        raise NotCoveredError("no time was left to trace it (--limit-s)")
-    else:
-        try:
-            found = tracing.trace(setup, progress=lambda line: None)
-        except ValueError as error:
-            found = str(error)
-        kept.write_bytes(pickle.dumps(found))
-    if isinstance(found, str):
-        raise NotCoveredError(found)
-    return found
+    return estimate(setup, "trace", capacity, log=vram_traces.trace(setup, until), advice=False)
 
 
 def judge(answers: list[Answer]) -> dict[str, Any]:

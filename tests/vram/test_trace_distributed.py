@@ -68,14 +68,6 @@ def logs(tmp_path_factory):
     return deep, (folder / "no_experts.error").read_text()
 
 
-def running(log, count):
-    """Allocated bytes after each of the first events."""
-    total = 0
-    for event in log.events[:count]:
-        total += log.bytes[event] if event > 0 else -log.bytes[-event]
-        yield total
-
-
 def held(log, category):
     """Bytes of the storages of a category that are never freed."""
     index = log.strings.index(category)
@@ -263,7 +255,8 @@ def test_4_bit_weights_that_a_layer_frees_two_layers_on_are_repeated_exactly(log
 def test_4_bit_weights_are_never_whole_on_the_device(logs):
     """They come to it a unit at a time, when that is sharded."""
     log = logs[0]["fp16"]
-    init = next(at for at, phase, _ in log.marks if phase == "forward")
-    made = sum(log.bytes[one] for one in log.initial())
-    at_most = max(running(log, init))
-    assert at_most < 0.7 * made
+    start = next(at for at, phase, _ in log.marks if phase == "forward")
+    moved = [event for event in log.events[:start] if log.strings[log.operator[abs(event)]] == "detach"]
+    at_once = max(accumulate(1 if event > 0 else -1 for event in moved))
+    linears = 7 * SHAPE.layers
+    assert 0 < at_once < linears / 2
