@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,14 @@ def test_intervals_are_of_the_estimate() -> None:
     """An estimate 50 % too high may be a third too high of itself."""
     table = score.interval_table(score.runs([answered(50, "a"), answered(50, "b")]))
     assert table["formula"]["all"] == (-33.3, -33.3, 2)
+
+
+def test_intervals_are_of_what_a_gpu_must_have_where_enough_runs_measured_that() -> None:
+    allocated = score.runs([answered(0, name) for name in "abcdefgh"])
+    device = [replace(run, metric="device", error_pct=-20.0) for run in allocated]
+    few, many = (score.interval_table(allocated + device[:count]) for count in (4, 5))
+    assert few["formula"]["all"][2] == 12
+    assert many["formula"]["all"] == (25.0, 25.0, 5)
 
 
 def test_the_bench_takes_any_file_with_the_columns(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """How far an estimate may be off: from the errors that each tier made on published measurements.
 
 ``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier: {kind: [lo_pct, hi_pct,
-n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated, and the number of rows.
+n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated, and the number of runs. They are runs whose
+reserved memory or device total was measured; where a kind has fewer than ``ENOUGH`` of these, also those by what was
+allocated.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from gputop_analysis import data
 from gputop_analysis.vram.setup import Setup
 
 ENOUGH = 5
-"""Rows below which a kind says too little, and all kinds together speak for it."""
+"""Runs below which a kind says too little, and all kinds together speak for it."""
 UNKNOWN = (-30.0, 30.0)
 """Where a tier was never compared: what other estimators are off by."""
 

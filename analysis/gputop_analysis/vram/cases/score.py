@@ -144,15 +144,25 @@ def skipped(answers: Iterable[Answer]) -> dict[str, int]:
 
 
 def interval_table(found: Sequence[Run]) -> dict[str, dict[str, tuple[float, float, int]]]:
-    """``{tier: {kind: (low, high, runs)}}``: percentiles of how much more was measured than estimated, in percent."""
+    """``{tier: {kind: (low, high, runs)}}``: percentiles of how much more was measured than estimated, in percent.
+
+    Of what a GPU must have (reserved, or the device total) where enough runs measured that: what is allocated comes out
+    closer, and would promise too much.
+    """
     table: dict[str, dict[str, tuple[float, float, int]]] = {}
     for tier in sorted({run.tier for run in found}):
         mine = [run for run in found if run.tier == tier]
         groups = {"all": mine}
         for run in mine:
             groups.setdefault(intervals.kind(run.setup), []).append(run)
-        table[tier] = {name: _interval(groups[name]) for name in sorted(groups)}
+        table[tier] = {name: _interval(_held(groups[name])) for name in sorted(groups)}
     return table
+
+
+def _held(found: Sequence[Run]) -> Sequence[Run]:
+    """The runs whose reserved memory or device total was measured; all, where these are too few."""
+    held = [run for run in found if run.metric != "allocated"]
+    return held if len(held) >= intervals.ENOUGH else found
 
 
 def _interval(found: Sequence[Run]) -> tuple[float, float, int]:
