@@ -49,12 +49,13 @@ reserved beside what each tier says, with the GPU, its driver and the versions. 
 made, so there are no such figures yet; every error below is against measurements that others have published.
 """
 REASONS = {
-    "fms_acceleration": "Most runs are within 2 %. Those far off: `gpt_bigcode` with 4-bit weights, whose modules of "
-    "that time are not those of GPT-2 that stand for it here; by formula, LoRA under FSDP1 and `gpt_bigcode`. "
-    "On a full GPU the driver's view lies anywhere between what is needed and what is "
-    "there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the "
-    "allocator's cache is likely in the driver's view of those runs, 2 to 4 GiB above the "
-    "estimate; what is allocated agrees.",
+    "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: `gpt_bigcode` with 4-bit "
+    "weights, which took some 4 bytes more per token and entry of the vocabulary, as if its logits were in fp32 and "
+    "held; by formula, LoRA under FSDP1 and `gpt_bigcode`. The driver's view: with a kernel for the loss over whole "
+    "logits it is higher by about one fp32 copy of the logits, while what is allocated agrees, so a freed block was "
+    "not used again; the kernel's source does not show why. On a full GPU it lies anywhere between what is needed and "
+    "what is there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the allocator's "
+    "cache is likely in the driver's view of those runs, 1 to 4 GiB above the estimate.",
     "fsdp_qlora": "Offloaded runs near the GPU's limit, where what is reserved lies anywhere between what is "
     "needed and what is there.",
     "hf_performance_guide": "The page itself has 1.3 GiB for the libraries of CUDA 11.2, which loads all kernels at "
