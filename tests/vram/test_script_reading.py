@@ -20,6 +20,11 @@ from gputop_agent.trace.script_waiting import Input, Waiting
             ["Qwen/Qwen2.5-0.5B"],
             {"seq": 512, "lora_rank": 8},
         ),
+        (
+            "A.from_pretrained('a')\nLoraConfig(r=4, target_modules=['q_proj', 'o_proj'])",
+            ["a"],
+            {"lora_rank": 4, "lora_targets": ["q_proj", "o_proj"]},
+        ),
         ("DPOTrainer(model='gpt2', ref_model=None)", ["gpt2"], {}),
         ("m = build()\nTrainer(m, args)", [], {}),
         (

@@ -153,12 +153,25 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
             stored = stored or _stored(call, constants)
         if name == "LoraConfig":
             found.setdefault("lora_rank", _PEFT_RANK)
+        if _adapts(name):
+            found.update(_targets(call, constants))
     return _with_stored(found, stored)
 
 
 def _adapts(name: str) -> bool:
     """Whether the argument ``r`` of a call is the rank of adapters; ``get_peft_model`` is Unsloth's."""
     return "Lora" in name or "LoRA" in name or name == "get_peft_model"
+
+
+def _targets(call: ast.Call, constants: Dict[str, Any]) -> Dict[str, List[str]]:
+    """The modules that adapters are put beside, where the call lists them."""
+    for word in call.keywords:
+        if word.arg == "target_modules":
+            parts = word.value.elts if isinstance(word.value, (ast.List, ast.Tuple, ast.Set)) else [word.value]
+            named = [_value(part, constants) for part in parts]
+            if named and all(isinstance(one, str) for one in named):
+                return {"lora_targets": named}
+    return {}
 
 
 def _stored(call: ast.Call, constants: Dict[str, Any]) -> str:

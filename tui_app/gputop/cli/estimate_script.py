@@ -122,30 +122,52 @@ def _of_source(
 ) -> Estimate:
     """By the model that the source names, or the user beside it, trained as the source says."""
     from gputop.api import answer
-    from gputop.models import resolve
-    from gputop_analysis.vram.options import OPTION, setup_of
+    from gputop_analysis.vram.options import OPTION
 
     said = {("quant" if name == "quantized" else name): value for name, value in found.options.items()}
     said = {name: value for name, value in said.items() if name in OPTION}
     if said.get("quant") and not said.get("lora_rank"):
         said["lora_rank"] = 16
-    known = {**said, **values}
     trouble = ""
     for name in found.pretrained:
         try:
-            setup = setup_of(resolve(name), known)
+            setup = _said_of(name, said, values)
         except (LookupError, ValueError) as error:
             trouble = trouble or str(error)
             continue
         try:
-            result = answer(setup, None if options.tier == "trace" else options.tier, options.gpu)
+            tier = None if options.tier == "trace" else options.tier
+            result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
         except (LookupError, ValueError) as error:
             raise CliError(str(error)) from None
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
             for field, label in _SAID
-            if field not in known
+            if field not in said and field not in values
         ]
+        if setup.lora and "lora_targets" not in values and setup.lora.targets != tuple(said.get("lora_targets") or ()):
+            targets = ",".join(setup.lora.targets)
+            assumed.append(_ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets"))
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         return replace(result, notes=(*result.notes, note, *assumed))
     raise CliError(f"{script} names {', '.join(found.pretrained)}, which is not known here: {trouble}")
+
+
+def _said_of(name: str, said: dict[str, Any], values: dict[str, Any]) -> Setup:
+    """The model as the source trains it. Of modules that get adapters the catalog may not know the names.
+
+    Raises:
+        LookupError, ValueError: no such model, or options that cannot be.
+    """
+    from gputop.models import resolve
+    from gputop_analysis.vram.options import setup_of
+    from gputop_analysis.vram.rules import check
+
+    setup = setup_of(resolve(name), {**said, **values})
+    if "lora_targets" in said and "lora_targets" not in values:
+        try:
+            check(setup)
+        except ValueError:
+            said = {option: value for option, value in said.items() if option != "lora_targets"}
+            return setup_of(setup.model, {**said, **values})
+    return setup
