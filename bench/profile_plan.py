@@ -154,9 +154,9 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
     yield Way({}, 0)
     if family not in MIXTURES:  # a grouped product of experts does not go through a trace with autocast
         yield Way({"weights": "fp32"}, 1)
+        yield Way({"dtype": "fp32"}, 3)
     if core:
         yield Way({"autocast": True}, 2)
-        yield Way({"dtype": "fp32"}, 3)
     for targets in (ALL_LINEAR, PROJECTIONS, ATTENTION) if wide and family not in FUSED else (ALL_LINEAR,):
         plain, dropped = Lora(targets=targets), Lora(targets=targets, dropout=0.1)
         yield Way({"lora": plain}, 0)
@@ -175,7 +175,8 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
 def _details(family: str, core: bool, wide: bool, way: dict[str, Any], checkpointing: str) -> Iterator[Way]:
     """Attention and loss."""
     yield Way({}, 0)
-    usual = "autocast" not in way and (way.get("lora") is None or not way["lora"].dropout)
+    special = "autocast" in way or ("dtype" in way and not core)
+    usual = not special and (way.get("lora") is None or not way["lora"].dropout)
     if family not in OWN_LOSS and (not way or (wide and usual and way.get("weights") != "fp32")):
         yield Way({"loss": "fused"}, 1)
     if family in ("llama", "gpt2") and not way:

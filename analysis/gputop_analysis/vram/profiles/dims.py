@@ -9,6 +9,9 @@ PROJECTED = "heads + 2 kv_heads"
 _UNUSED_BY_LATENT = ("kv_heads", "head_dim", "head_dim in blocks")
 BLOCK = 128
 """Rows that a kernel of FlashAttention works on at once; its workspaces are rounded up to them."""
+ALIGNED = 32
+"""Rows to which the memory-efficient kernel rounds its sums up (``kAlignLSE``, ``mem_eff_attention/kernel_forward.h``);
+of texts, whose lengths are such multiples in most trainings, the few bytes more are left out."""
 
 
 def dims(setup: Setup) -> dict[str, int]:
@@ -26,6 +29,7 @@ def dims(setup: Setup) -> dict[str, int]:
         "seq + 1": seq + 1,
         "seq - 1": seq - 1,
         "seq in blocks": _up(seq, BLOCK),
+        "seq aligned": _up(seq, ALIGNED) if shape.family == "vit" else 0,
         "hidden": shape.hidden,
         "heads": shape.heads,
         "kv_heads": kv_heads,
@@ -71,6 +75,7 @@ def _seen(shape: ModelShape) -> dict[str, int]:
         "patches": patches,
         "patches + 1": patches + 1,
         "patches + 1 in blocks": _up(patches + 1, BLOCK),
+        "patches + 1 aligned": _up(patches + 1, ALIGNED),
         "vision_hidden": shape.vision_hidden,
         "vision_heads": shape.vision_heads,
         "vision head_dim": width,
