@@ -154,3 +154,27 @@ def test_any_three_tables(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     sources = json.loads(done.stdout)["sources"]
     assert [sources[name]["rows_used"] for name in "abc"] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b-v0.1"),
+    ],
+)
+def test_models_by_what_they_were_tuned_from(written: str, name: str) -> None:
+    assert setup(model=written).model.name == name
+
+
+def test_a_name_may_say_that_the_weights_have_four_bits() -> None:
+    found = setup(model="unsloth/llama-3-8b-bnb-4bit", lora_rank="16")
+    assert (found.model.name, found.quantized) == ("llama-3-8b", "nf4")
+    assert setup(model="unsloth/llama-3-8b-bnb-4bit", lora_rank="16", quant="int8").quantized == "int8"
+
+
+def test_a_model_with_fewer_layers_or_another_vocabulary() -> None:
+    shape, whole = setup(layers="4", vocab="1000").model, setup().model
+    assert (shape.layers, shape.vocab, shape.ffn, shape.params) == (4, 1000, whole.ffn, 0)
+    assert "not those of llama-3.1-8b" in read({**ROW, "hidden": "4097"}, "").reason

@@ -10,7 +10,7 @@ from typing import Any
 
 from gputop_analysis.vram.cases import megatron, notes, text, versions
 from gputop_analysis.vram.cases.frameworks import Framework, framework
-from gputop_analysis.vram.cases.shape import Unknown, shape_of
+from gputop_analysis.vram.cases.shape import IN_BITS, Unknown, shape_of
 from gputop_analysis.vram.cases.table import MEASURED, gib
 from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
@@ -236,6 +236,8 @@ def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
     quantized = _known(text.quantized(written), "quantisation", written)
     if text.blank(written) and notes.names_lora(cells.get("notes", "")) == "qlora":
         return "nf4"
+    if text.blank(written) and (bits := IN_BITS.search(cells.get("model", ""))):
+        quantized = "nf4" if bits[1] == "4" else "int8"
     if quantized and lora is None:
         raise Skip("quantised weights without LoRA")
     return quantized

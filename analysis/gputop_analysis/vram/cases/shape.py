@@ -37,6 +37,17 @@ FAMILIES = (
 )
 """What a name contains, and the family that it then belongs to; the first that matches."""
 
+TUNED = (
+    (r"vicuna-(7|13)b-v1\.5", r"llama-2-\1b"),
+    (r"zephyr-7b-(?:alpha|beta)", "mistral-7b-v0.1"),
+    (r"r1-distill-qwen-(7|14|32)b", r"qwen2.5-\1b"),
+    (r"r1-distill-llama-8b", "llama-3.1-8b"),
+    (r"r1-distill-llama-70b", "llama-3.3-70b"),
+)
+"""Models that go by a name of their own, and those that they were tuned from, by their cards."""
+IN_BITS = re.compile(r"-(?:unsloth-)?(?:bnb-)?([48])-?bits?$", re.IGNORECASE)
+"""The end of a name that says how the weights are quantised."""
+
 
 class Unknown(LookupError):
     """A row whose model cannot be told; its text says why."""
@@ -53,12 +64,20 @@ def shape_of(row: Mapping[str, str]) -> ModelShape:
     known = _catalogued(name)
     if known and _agrees(known, given):
         return known
+    if known and _agrees(known, {**given, "layers": 0, "vocab": 0}) and given["ffn"] in (0, known.ffn):
+        layers, vocab = given["layers"] or known.layers, given["vocab"] or known.vocab
+        return replace(known, name=f"{known.name} of {layers} layers", layers=layers, vocab=vocab, params=0)
     if not (given["hidden"] and given["layers"]):
+        if known:
+            raise Unknown(f"its dimensions are not those of {known.name} and do not suffice alone")
         raise Unknown(f"the model is not in the catalog and its dimensions are not given: {name or 'no name'}")
     return from_columns(name, given, text.parameters(row.get("params", "")) or 0)
 
 
 def _catalogued(name: str) -> ModelShape | None:
+    name = IN_BITS.sub("", name)
+    tuned = ((re.search(words, name.lower()), origin) for words, origin in TUNED)
+    name = next((found.expand(origin) for found, origin in tuned if found), name)
     for spelling in (name, re.sub(r"(?<=[a-z])(?=\d)", "-", name.lower()), re.sub(r"[_ ]", "-", name.lower())):
         try:
             return catalog.model(spelling) if spelling else None
