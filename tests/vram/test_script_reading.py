@@ -7,9 +7,14 @@ import threading
 
 import pytest
 
+from gputop.cli.estimate_script import _levers
 from gputop_agent.trace import script_waiting
 from gputop_agent.trace.fallback_source import read
 from gputop_agent.trace.script_waiting import Input, Waiting
+from gputop_analysis import catalog
+from gputop_analysis.vram import profiles
+from gputop_analysis.vram.options import setup_of
+from gputop_analysis.vram.tiers import estimate
 
 
 @pytest.mark.parametrize(
@@ -50,6 +55,16 @@ def test_model_and_types_are_read(tmp_path, source, names, options):
     script.write_text(source, encoding="utf-8")
     found = read(str(script))
     assert found["pretrained"] == names and found["options"] == options
+
+
+def test_the_lever_of_a_script_is_what_the_same_events_reserve_with_another_allocator():
+    setup = setup_of(catalog.model("gpt2"), {"seq": 1024, "micro_batch": 8})
+    log = profiles.events(setup)
+    assert log is not None
+    (lever,) = _levers(estimate(setup, log=log, advice=False), log)
+    again = estimate(lever.setup, log=log, advice=False)
+    assert lever.reserved == again.peak.reserved and lever.saves > 0
+    assert _levers(again, log) == ()
 
 
 def test_the_head_is_what_makes_logits_over_the_vocabulary():

@@ -15,6 +15,8 @@ from gputop.cli.named import gpu_named
 if TYPE_CHECKING:
     from gputop.script_tracing import ScriptTrace
     from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.eventlog import EventLog
+    from gputop_analysis.vram.levers import Lever
     from gputop_analysis.vram.setup import Setup
 
 _HOW = {
@@ -90,7 +92,7 @@ def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: a
     if not options.no_calibration:
         answer = recalibrated(answer, _measured(script), options.gpu, advice=False)
     notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
-    return replace(answer, notes=tuple(dict.fromkeys(notes)))
+    return replace(answer, notes=tuple(dict.fromkeys(notes)), levers=_levers(answer, found.log))
 
 
 def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
@@ -102,6 +104,20 @@ def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Se
     layout = Parallel(dp=world, sharding="ddp" if world > 1 else "none")
     setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
     return setup.but(allocator=str(values.get("allocator", "")))
+
+
+def _levers(answer: Estimate, log: EventLog) -> tuple[Lever, ...]:
+    """What changes nothing of the script itself can be played again: another allocator."""
+    from gputop_analysis.vram.levers import WORTH, Lever
+    from gputop_analysis.vram.replay import EXPANDABLE, Replay
+
+    if answer.setup.allocator:
+        return ()
+    share = Replay(log, EXPANDABLE).reserved() / Replay(log).reserved()
+    reserved = round(answer.peak.reserved * share)
+    saves = answer.peak.reserved - reserved
+    changed = answer.setup.but(allocator="expandable_segments:True")
+    return (Lever("expandable segments", changed, reserved, saves),) if saves >= WORTH else ()
 
 
 def _measured(script: Path) -> list[dict[str, Any]]:
