@@ -12,7 +12,7 @@ from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.estimate import calibrated, gib
 from gputop_analysis.vram.fits import Need, fits, smallest
-from gputop_analysis.vram.intervals import kind
+from gputop_analysis.vram.intervals import UNKNOWN, case, interval, kind
 from gputop_analysis.vram.levers import changes, levers
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
@@ -181,6 +181,22 @@ def test_kinds_of_cases():
     assert kind(LLAMA.but(lora=Lora(), quantized="nf4")) == "qlora"
     assert kind(LLAMA.but(dp=8, sharding="fsdp2")) == "full sharded"
     assert kind(LLAMA.but(dp=2, tp=4)) == "full model-parallel"
+
+
+@pytest.mark.parametrize("tier", ["trace", "profile", "formula"])
+def test_every_tier_has_an_interval_of_its_own_errors(tier):
+    adapted = LLAMA.but(lora=Lora(), quantized="nf4")
+    found = {interval(setup, tier) for setup in (LLAMA, adapted, LLAMA.but(tp=2))}
+    assert UNKNOWN not in found and len(found) > 1
+    assert interval(LLAMA, "no such tier") == UNKNOWN
+
+
+def test_a_kernel_over_whole_logits_is_a_case_of_its_own_and_else_the_kind_speaks_for_it():
+    adapted = LLAMA.but(lora=Lora(), quantized="nf4")
+    assert case(adapted) == kind(adapted) == case(adapted.but(kernels=True, loss="fused"))
+    assert interval(adapted.but(kernels=True), "trace")[1] > interval(adapted, "trace")[1]
+    wide = LLAMA.but(lora=Lora(), kernels=True)
+    assert interval(wide, "profile") == interval(LLAMA.but(lora=Lora()), "profile")
 
 
 def test_a_tier_that_does_not_cover_a_setup_says_which_does():

@@ -29,10 +29,15 @@ def kind(setup: Setup) -> str:
     return f"{trained} sharded" if parallel.dp > 1 and parallel.sharding not in ("none", "ddp") else trained
 
 
+def case(setup: Setup) -> str:
+    """The kind, apart where a kernel computes the loss over whole logits: runs with one reserve more than is known."""
+    return kind(setup) + (", loss kernel over whole logits" if setup.kernels and setup.loss == "plain" else "")
+
+
 def interval(setup: Setup, tier: str) -> tuple[float, float]:
     """(low, high) in percent of the estimate, between which nine of ten measurements lay."""
     rows = _table().get(tier, {})
-    for name in (kind(setup), "all"):
+    for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))
         if count >= ENOUGH:
             return float(low), float(high)

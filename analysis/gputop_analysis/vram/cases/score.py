@@ -154,7 +154,7 @@ def interval_table(found: Sequence[Run]) -> dict[str, dict[str, tuple[float, flo
         mine = [run for run in found if run.tier == tier]
         groups = {"all": mine}
         for run in mine:
-            groups.setdefault(intervals.kind(run.setup), []).append(run)
+            groups.setdefault(intervals.case(run.setup), []).append(run)
         table[tier] = {name: _interval(_held(groups[name])) for name in sorted(groups)}
     return table
 
