@@ -58,7 +58,7 @@ def test_model_and_types_are_read(tmp_path, source, names, options):
 
 
 def test_the_lever_of_a_script_is_what_the_same_events_reserve_with_another_allocator():
-    setup = setup_of(catalog.model("gpt2"), {"seq": 1024, "micro_batch": 8})
+    setup = setup_of(catalog.model("llama-3-8b"), {"seq": 4096, "micro_batch": 2})
     log = profiles.events(setup)
     assert log is not None
     (lever,) = _levers(estimate(setup, log=log, advice=False), log)
