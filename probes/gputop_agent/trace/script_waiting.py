@@ -69,4 +69,7 @@ class Input:
 
     def missed(self) -> bool:
         """Whether the script asked, and there is none: it was started without any."""
-        return self.asked and stat.S_ISCHR(os.fstat(0).st_mode)
+        try:
+            return self.asked and stat.S_ISCHR(os.fstat(0).st_mode)
+        except OSError:  # it is closed
+            return True

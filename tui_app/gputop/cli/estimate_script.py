@@ -77,8 +77,12 @@ def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
 
 def _tried(found: ScriptTrace) -> str:
     """What came of each way, as parts of one sentence."""
-    start = {"ran": "it ", "source": "its source "}
-    return "; ".join(start.get(one.get("way", ""), "") + one.get("outcome", "") for one in found.tried) or "only read"
+    return "; ".join(_sentence(one.get("way", ""), one.get("outcome", "")) for one in found.tried) or "only read"
+
+
+def _sentence(way: str, outcome: str) -> str:
+    start = "it" if way == "ran" and not outcome.startswith("its ") else "its source" if way == "source" else ""
+    return f"{start} {outcome}".lstrip()
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
