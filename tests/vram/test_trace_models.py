@@ -150,6 +150,14 @@ def test_the_layers_of_gpt2_are_quantised_and_adapted_by_the_names_that_it_has(t
     assert log.meta["trained"] == traced_layers * 4 * (HIDDEN + 3 * HIDDEN)
 
 
+def test_what_a_model_keeps_in_fp32_is_not_quantised(traced: Trace) -> None:
+    shape = {**SHAPE, "family": "t5", **FAMILIES["t5"]}
+    log = traced(model=shape, quantized="nf4", lora={"rank": 4, "targets": ["q", "v"]})
+    weights = [i for i in log.initial() if log.strings[log.category[i]] == "weights"]
+    of_wo = [log.bytes[i] for i in weights if log.strings[log.module[i]].endswith(".wo")]
+    assert of_wo == [2 * HIDDEN * FFN] * 4  # in each layer of both stacks
+
+
 def test_adapters_for_layers_that_a_model_has_not_are_refused(traced: Trace) -> None:
     with pytest.raises(ValueError, match="no layer of LlamaForCausalLM is called c_fc"):
         traced(lora={"rank": 4, "targets": ["c_fc"]})

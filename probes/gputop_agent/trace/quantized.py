@@ -23,10 +23,15 @@ Named = Callable[[str], Any]
 
 
 def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) -> int:
-    """Replace the linear layers but the head by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``."""
+    """Replace the linear layers by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``.
+
+    The head stays, and what the model's class keeps in fp32, such as ``wo`` of T5 (``get_modules_to_not_convert`` of
+    ``transformers/quantizers/base.py``).
+    """
+    kept = {*_KEPT_WHOLE, *(getattr(model, "_keep_in_fp32_modules", None) or ())}
     count = 0
     for path, module in list(model.named_modules()):
-        if _widths(module) is None or path.rpartition(".")[2] in _KEPT_WHOLE:
+        if _widths(module) is None or _named(path, kept):
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
         layer = Linear4bit(module, compute, named) if kind == "nf4" else Linear8bit(module, named)
