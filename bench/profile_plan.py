@@ -165,7 +165,7 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
             yield Way({"lora": dropped, "autocast": True}, 2)
         if core:
             yield Way({"lora": replace(dropped, dtype="bf16")}, 3)
-        if family in (*OWN_LOSS, *MIXTURES) or targets == ATTENTION:
+        if family in (*ENCODERS, *MIXTURES) or targets == ATTENTION:
             continue
         yield Way({"lora": plain, "quantized": "nf4"}, 1)
         if wide:

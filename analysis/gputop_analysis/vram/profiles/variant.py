@@ -58,7 +58,6 @@ def _beyond(setup: Setup) -> bool:
         or setup.roles
         or setup.freeze
         or (setup.quantized and setup.model.experts)  # whether experts are quantised depends on the version
-        or (setup.quantized and setup.model.family == "gpt2")  # the packaged ones left Conv1D as it was
         or setup.images
         or not _one_size(setup.model)
         or setup.master_weights
