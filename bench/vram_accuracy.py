@@ -1,6 +1,6 @@
 """How far the memory estimates are from published measurements.
 
-    python bench/vram_accuracy.py DIR [--tier trace|profile|formula|best] [--json] [--groups]
+    python bench/vram_accuracy.py DIR [DIR ...] [--tier trace|profile|formula|best] [--json] [--groups]
                                       [--limit N] [--limit-s S] [--write] [--write-intervals]
 
 ``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes
@@ -141,7 +141,7 @@ def _of(answers: list[Answer]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
     parser.add_argument("--tier", choices=("trace", "profile", "formula", "best"), default="best")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--groups", action="store_true", help="errors by what is trained, sharded and kept")
@@ -150,15 +150,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/vram_accuracy.md")
     parser.add_argument("--write-intervals", action="store_true", help="write the packaged table of intervals")
     options = parser.parse_args()
-    if not options.folder.exists():
-        parser.error(f"no folder or file {options.folder}")
+    for folder in options.folders:
+        if not folder.exists():
+            parser.error(f"no folder or file {folder}")
     tier = None if options.tier == "best" else options.tier
     if options.write_intervals and tier is None:
         parser.error("--write-intervals needs a --tier: with best each tier would speak for some of its rows only")
     until = time.monotonic() + options.limit_s
-    answers = [answer(case, tier, until) for case in cases(options.folder, options.limit)]
+    answers = [answer(case, tier, until) for folder in options.folders for case in cases(folder, options.limit)]
     if not answers:
-        parser.error(f"no CSV file with these columns under {options.folder}")
+        parser.error(f"no CSV file with these columns under {', '.join(map(str, options.folders))}")
     judged = judge(answers)
     if options.write_intervals:
         write_intervals(answers)

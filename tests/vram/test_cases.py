@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputop_analysis import catalog
 from gputop_analysis.vram.cases import Case, notes, read, score, table, text
 from gputop_analysis.vram.cases.score import Answer
 from gputop_analysis.vram.setup import Lora, Setup
@@ -221,9 +222,9 @@ def test_megatron_arguments_describe_the_model() -> None:
 
 
 def answered(error_pct: float, run: str, oom: bool = False, fits: bool | None = None) -> Answer:
-    measured = None if oom else 10.0
+    measured = None if oom else 100.0
     case = Case("1", "here", run, setup(), "allocated", measured, oom)
-    return Answer(case, "formula", 10 * (1 + error_pct / 100), fits)
+    return Answer(case, "formula", 100 * (1 + error_pct / 100), fits)
 
 
 def test_rows_of_one_run_count_once() -> None:
@@ -267,6 +268,17 @@ def test_intervals_are_of_what_a_gpu_must_have_where_enough_runs_measured_that()
     few, many = (score.interval_table(allocated + device[:count]) for count in (4, 5))
     assert few["formula"]["all"][2] == 12
     assert many["formula"]["all"] == (25.0, 25.0, 5)
+
+
+def test_a_run_below_what_it_holds_for_good_is_no_measure_of_the_interval() -> None:
+    """Llama 3 8B in bf16 with AdamW holds 60 GiB of weights, gradients and states."""
+    plain = Setup(model=catalog.model("llama-3-8b"))
+    cases = [Case(str(gib), "here", str(gib), plain, "allocated", gib, False) for gib in (58.0, 62.0)]
+    found = score.runs([Answer(case, "formula", 70.0) for case in cases])
+    assert [run.contradicts for run in found] == [True, False]
+    assert score.interval_table(found)["formula"]["all"] == (-11.4, -11.4, 1)
+    assert score.errors(found)["runs"] == 2
+    assert score.interval_table(found[:1]) == {}
 
 
 def test_the_bench_takes_any_file_with_the_columns(tmp_path: Path) -> None:

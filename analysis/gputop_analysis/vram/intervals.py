@@ -3,7 +3,8 @@
 ``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier: {kind: [lo_pct, hi_pct,
 n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated, and the number of runs. They are runs whose
 reserved memory or device total was measured; where a kind has fewer than ``ENOUGH`` of these, also those by what was
-allocated.
+allocated. A run that measured less than the weights, gradients and states that it names says something else than it
+measured, and does not count.
 """
 
 from __future__ import annotations
@@ -30,17 +31,22 @@ def kind(setup: Setup) -> str:
 
 
 def case(setup: Setup) -> str:
-    """The kind, apart where a kernel computes the loss over whole logits: runs with one reserve more than is known."""
-    return kind(setup) + (", loss kernel over whole logits" if setup.kernels and setup.loss == "plain" else "")
+    """The kind, apart where runs need more than is known why.
+
+    That is where a kernel computes the loss over whole logits, and in nanotron's pipelines.
+    """
+    if setup.kernels and setup.loss == "plain":
+        return f"{kind(setup)}, loss kernel over whole logits"
+    return f"{kind(setup)}, nanotron" if setup.recipe == "nanotron" and setup.parallel.pp > 1 else kind(setup)
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:
-    """(low, high) in percent of the estimate, between which nine of ten measurements lay."""
+    """(low, high) in percent of the estimate, between which nine of ten measurements lay; the estimate is in it."""
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))
         if count >= ENOUGH:
-            return float(low), float(high)
+            return min(float(low), 0.0), max(float(high), 0.0)
     return UNKNOWN
 
 

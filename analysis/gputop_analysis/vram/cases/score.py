@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.vram import intervals
+from gputop_analysis.vram import formula, intervals
 from gputop_analysis.vram.cases.row import Case
+from gputop_analysis.vram.estimate import GIB
 from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.tiers import two_stacks
 
 LARGE_HIDDEN = 1024
 """Width from which a test of Megatron-LM is no toy."""
@@ -52,6 +54,8 @@ class Run:
     error_pct: float
     """Median over the rows."""
     rows: int
+    contradicts: bool = False
+    """Less was measured than the weights, gradients and states take that it names."""
 
     @property
     def half(self) -> str:
@@ -74,7 +78,21 @@ def _run(key: tuple[str, str, str, str], found: Sequence[Answer]) -> Run:
     assert setup is not None
     source, name, metric, tier = key
     median = float(np.median([answer.error_pct for answer in found]))
-    return Run(source, name, metric, tier, setup, median, len(found))
+    measured = max(answer.case.measured_gib or 0.0 for answer in found)
+    return Run(source, name, metric, tier, setup, median, len(found), measured < _lasting_gib(setup))
+
+
+def _lasting_gib(setup: Setup) -> float:
+    """What a rank holds at once when the backward pass ends, of weights, gradients and states.
+
+    0 of a pipeline, whose measured stage may hold less than another; gradients of full training on one GPU only.
+    """
+    if setup.parallel.pp > 1 or two_stacks(setup):
+        return 0.0
+    held = formula.peak(setup).breakdown
+    gradients = intervals.kind(setup) == "full" and setup.optimizer != "none" and not setup.optimizer_in_backward
+    kept = sum(held.get(name, 0) for name in ("weights", "optimizer", "master_weights"))
+    return (kept + gradients * held.get("weights", 0)) / GIB
 
 
 def errors(found: Sequence[Run]) -> dict[str, float | int | None]:
@@ -147,11 +165,12 @@ def interval_table(found: Sequence[Run]) -> dict[str, dict[str, tuple[float, flo
     """``{tier: {kind: (low, high, runs)}}``: percentiles of how much more was measured than estimated, in percent.
 
     Of what a GPU must have (reserved, or the device total) where enough runs measured that: what is allocated comes out
-    closer, and would promise too much.
+    closer, and would promise too much. Runs that contradict themselves are left out.
     """
     table: dict[str, dict[str, tuple[float, float, int]]] = {}
-    for tier in sorted({run.tier for run in found}):
-        mine = [run for run in found if run.tier == tier]
+    sound = [run for run in found if not run.contradicts]
+    for tier in sorted({run.tier for run in sound}):
+        mine = [run for run in sound if run.tier == tier]
         groups = {"all": mine}
         for run in mine:
             groups.setdefault(intervals.case(run.setup), []).append(run)
