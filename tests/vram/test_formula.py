@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_analysis import catalog
+from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.formula import peak, peak_bytes
 from gputop_analysis.vram.formula.activations import layer
 from gputop_analysis.vram.formula.dims import dims
 from gputop_analysis.vram.formula.habits import habits
-from gputop_analysis.vram.formula.parts import adapters, parts, total
+from gputop_analysis.vram.formula.parts import parts, total
 from gputop_analysis.vram.formula.phases import in_flight
 from gputop_analysis.vram.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Lora, ModelShape, Parallel, Setup
 

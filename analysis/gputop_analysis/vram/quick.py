@@ -1,12 +1,12 @@
 """The caching allocator without options, or with expandable segments, in one loop: far faster than ``allocator``.
 
 Written for speed, which is why it repeats the rules of ``allocator`` and ``blocks``: a method call for each event costs
-more than the work. Blocks are numbers, and lists say what lies before and after each. A training step asks for the same
-few sizes again and again: free blocks of these lie in a bin for each size, where two of three requests find a block and
-three of four blocks go back to, and those of all other sizes in one sorted list.
+more than the work. Blocks are numbers, lists say what lies before and after each, and free ones lie in bins by their
+size. A training step asks for the same few sizes again and again: each storage knows the bin of its size, where two of
+three requests find a block and three of four blocks go back to.
 
 With expandable segments a pool is one range of addresses. A free block at its end serves only what fits in no other one
-(``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it can still grow), so it lies in neither.
+(``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it can still grow), so it is in no bin.
 
 A GPU's capacity changes nothing before the first segment that does not fit in it. So a playback remembers how things
 stood where each capacity of interest was reached, and playing it again with that much room goes on from there.
@@ -26,8 +26,6 @@ _LARGE_SEGMENT = LARGE_SEGMENT // UNIT
 _AT = 24
 """Bits: the spot of a block is ``address << _AT | number``."""
 _NUMBER = (1 << _AT) - 1
-_SIZE = 64
-"""Bits: what is sorted by size is ``size << _SIZE | spot``."""
 
 
 class Played(NamedTuple):
@@ -49,12 +47,12 @@ class _Pool(NamedTuple):
     """The free blocks of one stream, small or large."""
 
     bins: dict[int, list[int]]
-    """Spots by size, for the sizes that are asked for, the least first; of each the lowest address first."""
-    odd: list[int]
-    """Sizes and spots of all other blocks, sorted."""
+    """Spots by size, the lowest address first; those of the sizes that are asked for stay when they are empty."""
+    sizes: list[int]
+    """The keys of ``bins``, sorted."""
 
     def copy(self) -> _Pool:
-        return _Pool({size: spots.copy() for size, spots in self.bins.items()}, self.odd.copy())
+        return _Pool({size: spots.copy() for size, spots in self.bins.items()}, self.sizes.copy())
 
 
 @dataclass(slots=True)
@@ -114,6 +112,7 @@ class Playback:
             (size, stream + self.streams * (size > SMALL)) for size, stream in zip(sizes, streams, strict=True)
         ]
         """Size and pool."""
+        self.asked = frozenset(size for size, _ in self.kinds)
         self._moments: list[_State] = []
 
     def play(self, capacity: int | None = None, remember: Iterable[int] = ()) -> Played:
@@ -138,6 +137,7 @@ class Playback:
         pools = [_Pool({}, []) for _ in range(2 * self.streams)]
         for size, which in sorted(set(self.kinds)):
             pools[which].bins[size] = []
+            pools[which].sizes.append(size)
         state = _State(pools, [0] * len(self.kind), tails=[0] * len(pools))
         state.free[0] = self.expandable  # so that a block with no neighbour is looked at twice
         return state
@@ -148,11 +148,10 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
 
     Whether none did.
     """
-    kind, kinds, streams = playback.kind, playback.kinds, playback.streams
+    kind, kinds, streams, asked = playback.kind, playback.kinds, playback.streams, playback.asked
     pools, block_of, whole = state.pools, state.block, state.whole
     size_of, spot_of, before, after, free = state.size, state.spot, state.before, state.after, state.free
     bin_of = [pools[which].bins[size] for size, which in kinds]
-    larger = [[pair for pair in pools[which].bins.items() if pair[0] > size] for size, which in kinds]
     grows, tails = playback.expandable, state.tails
     for event in playback.events[state.done :] if state.done else playback.events:
         if event > 0:
@@ -163,18 +162,16 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
                 block_of[event] = block
                 continue
             size, which = kinds[kind[event]]
-            bins, odd = pools[which]
-            index = bisect_left(odd, size << _SIZE)
-            found = odd[index] >> _SIZE if index < len(odd) else NEVER
-            block = 0
-            for next_size, spots in larger[kind[event]]:
-                if spots:
-                    if next_size < found:
-                        found, block = next_size, spots.pop(0) & _NUMBER
-                    break
-            if found < NEVER:
-                block = block or odd.pop(index) & _NUMBER
+            bins, have = pools[which]
+            index, last = bisect_left(have, size), len(have)
+            while index < last and not (spots := bins[have[index]]):
+                index += 1
+            if index < last and spots:
+                found = have[index]
+                block = spots.pop(0) & _NUMBER
                 free[block] = False
+                if not spots and found not in asked:
+                    del bins[found], have[index]
             elif grows:
                 block = _at_the_end(state, which, size, _LARGE_SEGMENT if which >= streams else SMALL_SEGMENT)
                 found = size_of[block]
@@ -211,40 +208,38 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
                 elif left in bins:
                     insort(bins[left], spot)
                 else:
-                    insort(odd, left << _SIZE | spot)
+                    bins[left] = [spot]
+                    insort(have, left)
             elif left:
                 whole[event] = found
             block_of[event] = block
         else:
-            storage = -event
-            block = block_of[storage]
+            block = block_of[-event]
             then, first = after[block], before[block]
-            if not (free[then] or free[first] or storage in whole):
+            if not (free[then] or free[first] or -event in whole):
                 free[block] = True
-                insort(bin_of[kind[storage]], spot_of[block])
+                insort(bin_of[kind[-event]], spot_of[block])
                 continue
-            which = kinds[kind[storage]][1]
-            bins, odd = pools[which]
+            which = kinds[kind[-event]][1]
+            bins, have = pools[which]
             size = size_of[block]
             if then and free[then]:
                 free[then] = False
                 other = size_of[then]
                 if after[then] or not grows:
-                    if other in bins:
-                        spots = bins[other]
-                        del spots[bisect_left(spots, spot_of[then])]
-                    else:
-                        del odd[bisect_left(odd, other << _SIZE | spot_of[then])]
+                    spots = bins[other]
+                    del spots[bisect_left(spots, spot_of[then])]
+                    if not spots and other not in asked:
+                        del bins[other], have[bisect_left(have, other)]
                 size += other
                 after[block] = then = after[then]
                 before[then] = block
             if first and free[first]:
                 other = size_of[first]
-                if other in bins:
-                    spots = bins[other]
-                    del spots[bisect_left(spots, spot_of[first])]
-                else:
-                    del odd[bisect_left(odd, other << _SIZE | spot_of[first])]
+                spots = bins[other]
+                del spots[bisect_left(spots, spot_of[first])]
+                if not spots and other not in asked:
+                    del bins[other], have[bisect_left(have, other)]
                 size += other
                 after[first] = then
                 before[then] = block = first
@@ -255,7 +250,8 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
             elif size in bins:
                 insort(bins[size], spot_of[block])
             else:
-                insort(odd, size << _SIZE | spot_of[block])
+                bins[size] = [spot_of[block]]
+                insort(have, size)
     state.done = len(playback.events)
     return True
 
@@ -296,19 +292,11 @@ def _append(state: _State, size: int, at: int) -> int:
 def _give_back(state: _State) -> None:
     """Drop the segments that are free from end to end."""
     state.retries += 1
-    for bins, odd in state.pools:
+    for bins, _ in state.pools:
         for size, spots in bins.items():
-            kept = _parts(state, spots)
+            kept = [spot for spot in spots if state.before[spot & _NUMBER] or state.after[spot & _NUMBER]]
             state.reserved -= size * (len(spots) - len(kept))
             spots[:] = kept
-        kept = _parts(state, odd)
-        state.reserved -= sum(one >> _SIZE for one in odd) - sum(one >> _SIZE for one in kept)
-        odd[:] = kept
-
-
-def _parts(state: _State, spots: list[int]) -> list[int]:
-    """Those whose block is not a whole segment."""
-    return [spot for spot in spots if state.before[spot & _NUMBER] or state.after[spot & _NUMBER]]
 
 
 def _segment(size: int) -> int:

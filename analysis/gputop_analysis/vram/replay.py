@@ -118,7 +118,10 @@ class Replay:
 
     def _without_small(self, units: list[int]) -> tuple[list[int], int]:
         """The events to be played, and the units of the small pool if they are without it."""
-        moves, others = self.log.parts(self._kinds, tuple(size <= SMALL for size in units))
+        parts = self.log.parts(self._kinds, tuple(size <= SMALL for size in units))
+        if parts is None:
+            return self.log.events, 0
+        moves, others = parts
         counted = -(-max(running(moves, units), default=0) // SMALL_SEGMENT) * SMALL_SEGMENT
         weights = sum(units[self._kinds.of[storage]] for storage in self.log.initial())
         return (others, counted) if counted <= SLIGHT * weights else (self.log.events, 0)

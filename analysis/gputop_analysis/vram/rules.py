@@ -57,7 +57,8 @@ def _adapters(setup: Setup) -> Iterator[str]:
 
 
 def _targets(setup: Setup) -> Iterator[str]:
-    from gputop_analysis.vram.formula.parts import adapters, linears
+    from gputop_analysis.catalog.params import linears
+    from gputop_analysis.vram.adapters import adapters
 
     lora, shape = setup.lora, setup.model
     names = dict.fromkeys(one.name for moe in (False, True) for one in linears(shape, moe))

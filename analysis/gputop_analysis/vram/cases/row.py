@@ -215,7 +215,7 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
 
 def _on_its_layers(lora: Lora | None, shape: ModelShape) -> Lora | None:
     """The adapter on layers that the model here has, where the row names those of an older release of it."""
-    from gputop_analysis.vram.formula.parts import FUSED, adapters
+    from gputop_analysis.vram.adapters import FUSED, adapters
 
     if lora is None or adapters(shape, lora):
         return lora

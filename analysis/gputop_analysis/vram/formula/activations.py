@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
+from gputop_analysis.vram.adapters import targeted
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
-from gputop_analysis.vram.formula.parts import targeted
 
 EAGER_GELU = ("gpt2", "phi")
 """Families whose activation is ``gelu_new``, written out in operations that keep three more tensors of its width."""

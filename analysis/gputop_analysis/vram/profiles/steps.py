@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
+from operator import neg
 from typing import NamedTuple
 
 from gputop_analysis.vram.eventlog import EventLog, Kinds
@@ -96,8 +97,9 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
 
 def _for_good(log: EventLog, first: int) -> list[int]:
     """Where the storages are made that no step frees, upwards; ``first``: where the weights are all there."""
-    freed = {-event for event in log.events if event < 0}
-    return [at for at, event in enumerate(log.events[first:], first) if event > 0 and event not in freed]
+    events = log.events[first:]
+    kept = set(events).difference(map(neg, events))
+    return sorted(log.events.index(event, first) for event in kept)
 
 
 def _gradients(log: EventLog) -> list[int]:
