@@ -34,4 +34,4 @@ def recalibrated(
     )
     need = Need(course.allocated, course.reserved)
     scaled = replace(found, peak=course, fits=fits(found.setup, need))
-    return tiers._advised(scaled, need, gpu) if advice else scaled
+    return tiers.advised(scaled, need, gpu) if advice else scaled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,8 @@ from gputop_analysis.vram.setup import Setup
 if TYPE_CHECKING:
     from gputop_analysis.vram.eventlog import EventLog
 
+Begin = Callable[[Callable[[Setup], int], Sequence[Setup]], Callable[[], Sequence[int]]]
+"""Begins to ask a question of each setup; what it returns waits for all answers."""
 Solver = Callable[[int | None], Peak]
 """The peak of one setup where segments may take so many bytes; None: as many as they want."""
 MOST = 4096
@@ -31,6 +33,11 @@ class NotCoveredError(ValueError):
     """The tier that was asked for does not know this setup."""
 
 
+def in_turn(work: Callable[[Setup], int], setups: Sequence[Setup]) -> Callable[[], Sequence[int]]:
+    """Asks nothing before it is waited for, then one after the other."""
+    return lambda: [work(setup) for setup in setups]
+
+
 def estimate(
     setup: Setup,
     tier: str | None = None,
@@ -39,7 +46,7 @@ def estimate(
     log: EventLog | None = None,
     gpu: str = "",
     advice: bool = True,
-    spread: Callable[..., Iterable[int]] = map,
+    begin: Begin = in_turn,
 ) -> Estimate:
     """What a setup needs.
 
@@ -50,7 +57,7 @@ def estimate(
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
         advice: whether to look for levers and the largest micro-batch, which takes a dozen further estimates.
-        spread: asks those, as ``map`` or on several processors.
+        begin: begins to ask what the levers come to; another processor may do so while this one sees to the rest.
 
     Raises:
         ValueError: an impossible combination (which rule) or an unknown tier.
@@ -60,6 +67,9 @@ def estimate(
     if tier not in (None, *TIERS):
         raise ValueError(f"no tier '{tier}': choose from {', '.join(TIERS)}")
     check(setup)
+    advised = advice and (not two_stacks(setup) or _covers(setup))
+    asked = list(changes(setup)) if advised else []
+    others = begin(partial(_changed, tier != "formula" and _covers(setup)), [changed for _, changed in asked])
     besides = overhead.CONTEXT + overhead.nccl(setup)
     solver = _solver(setup, tier, log)
     found = solver(None)
@@ -75,8 +85,7 @@ def estimate(
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
-    advised = advice and (not two_stacks(setup) or _profile(setup, None) is not None)
-    return _advised(answer, need, gpu, spread) if advised else answer
+    return _advised(answer, need, gpu, asked, others) if advised else answer
 
 
 def two_stacks(setup: Setup) -> bool:
@@ -184,22 +193,36 @@ def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
     return replace(free, oom=tight.oom, retries=tight.retries) if tight.oom else tight
 
 
-def _advised(answer: Estimate, need: Need, gpu: str, spread: Callable[..., Iterable[int]] = map) -> Estimate:
-    """With levers and the largest micro-batch."""
-    again = _again(answer, need.reserved)
-    wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
+def advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
+    """With levers and the largest micro-batch, for a peak that was changed since."""
     asked = list(changes(answer.setup))
-    questions: list[Callable[[], int]] = [partial(again, changed) for _, changed in asked]
-    if wanted is not None:
-        questions.insert(0, partial(_largest, answer, need, again, wanted))  # the longest first
-    others = list(spread(_ask, questions))
-    most = others.pop(0) if wanted is not None else None
-    found = tuple(_with_gpu(lever, answer.fits) for lever in levers(need.reserved, asked, others))
+    covered = answer.peak.tier != "formula" and _covers(answer.setup)
+    return _advised(answer, need, gpu, asked, in_turn(partial(_changed, covered), [changed for _, changed in asked]))
+
+
+def _advised(
+    answer: Estimate, need: Need, gpu: str, asked: list[tuple[str, Setup]], others: Callable[[], Sequence[int]]
+) -> Estimate:
+    """With levers and the largest micro-batch.
+
+    Args:
+        answer: without.
+        need: of the unchanged setup.
+        gpu: the one that the micro-batch is wanted for.
+        asked: ``changes`` of the setup.
+        others: gives what ``_changed`` says of each.
+    """
+    scale = _scale(answer.setup, need.reserved)
+    covered = answer.peak.tier != "formula" and _covers(answer.setup)
+    wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
+
+    def again(setup: Setup) -> int:
+        return need.reserved if setup == answer.setup else scale(_changed(covered, setup))
+
+    most = None if wanted is None else _largest(answer, need, again, wanted)
+    found = levers(need.reserved, asked, list(map(scale, others())))
+    found = tuple(_with_gpu(lever, answer.fits) for lever in found)
     return replace(answer, levers=found, gpu=wanted.name if wanted else "", max_micro_batch=most)
-
-
-def _ask(question: Callable[[], int]) -> int:
-    return question()
 
 
 def _largest(answer: Estimate, need: Need, again: Callable[[Setup], int], wanted: catalog.GpuSpec) -> int:
@@ -209,27 +232,38 @@ def _largest(answer: Estimate, need: Need, again: Callable[[Setup], int], wanted
     return max(most, answer.setup.micro_batch) if need.within(room) else most
 
 
-def _again(answer: Estimate, reserved: int) -> Callable[[Setup], int]:
-    """Estimates what a changed setup reserves, by the same tier.
+def _changed(covered: bool, setup: Setup) -> int:
+    """What a changed setup reserves: by its profile, below 0 by the formula, 0 where neither knows.
 
-    Where that tier does not cover the change, and after a trace, another one estimates both, and their ratio counts;
-    nothing is saved by a change that none covers.
+    Args:
+        covered: whether a profile covers the unchanged setup: only then one may speak for a changed one.
+        setup: the changed one.
     """
-    setup = answer.setup
-    covered = answer.peak.tier != "formula" and _profile(setup, None) is not None
+    by_profile = _profile_reserved(setup) if covered else None
+    if by_profile is not None:
+        return by_profile
+    return 0 if two_stacks(setup) else -solve(setup, "formula").reserved
+
+
+def _scale(setup: Setup, reserved: int) -> Callable[[int], int]:
+    """From what ``_changed`` says to bytes reserved: the tier that said it estimates both, and their ratio counts.
+
+    Nothing is saved by a change that none knows.
+    """
     unchanged = cache(lambda tier: solve(setup, tier).reserved)
 
-    def changed_reserved(changed: Setup) -> int:
-        if changed == setup:
+    def scaled(changed: int) -> int:
+        if not changed:
             return reserved
-        by_profile = _profile_reserved(changed) if covered else None
-        if by_profile is None and two_stacks(changed):
-            return reserved
-        tier = "formula" if by_profile is None else "profile"
-        found = solve(changed, tier).reserved if by_profile is None else by_profile
-        return round(reserved * found / unchanged(tier))
+        return round(reserved * abs(changed) / unchanged("profile" if changed > 0 else "formula"))
 
-    return changed_reserved
+    return scaled
+
+
+def _covers(setup: Setup) -> bool:
+    from gputop_analysis.vram import profiles
+
+    return profiles.covers(setup)
 
 
 def _profile_reserved(setup: Setup) -> int | None:

@@ -159,7 +159,7 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
         return answer(
-            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory, spread=in_halves
+            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory, begin=in_halves
         )
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None

@@ -11,18 +11,18 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def in_halves(work: Callable[[Item], int], items: Sequence[Item]) -> list[int]:
-    """What ``work`` gives for each item, as ``map`` would, by this process and a forked child.
+def in_halves(work: Callable[[Item], int], items: Sequence[Item]) -> Callable[[], list[int]]:
+    """Begins in a forked child; what it returns takes part, waits, and gives what ``work`` does for each item.
 
-    Each takes the next item when it is done with one, so that both end at about the same time. A child that fails sends
-    nothing: its share is then done here, where an error is raised as usual.
+    Each process takes the next item when it is done with one, so that both end at about the same time. A child that
+    fails sends nothing: its share is then done here, where an error is raised as usual.
 
     Args:
         work: takes an item; what it leaves behind in a child is lost.
         items: at most 256, whose numbers are bytes.
     """
     if len(items) < 2 or not _may_fork():
-        return [work(item) for item in items]
+        return lambda: [work(item) for item in items]
     queue, numbers = os.pipe()
     os.write(numbers, bytes(range(len(items))))
     os.close(numbers)
@@ -31,13 +31,17 @@ def in_halves(work: Callable[[Item], int], items: Sequence[Item]) -> list[int]:
     if not child:
         _send(work, items, queue, writing)
     os.close(writing)
-    found = _taken(work, items, queue)
-    os.close(queue)
-    with os.fdopen(reading, "rb") as sent:
-        received = sent.read()
-    os.waitpid(child, 0)
-    found.update(json.loads(received) if received else ())
-    return [found[number] if number in found else work(item) for number, item in enumerate(items)]
+
+    def results() -> list[int]:
+        found = _taken(work, items, queue)
+        os.close(queue)
+        with os.fdopen(reading, "rb") as sent:
+            received = sent.read()
+        os.waitpid(child, 0)
+        found.update(json.loads(received) if received else ())
+        return [found[number] if number in found else work(item) for number, item in enumerate(items)]
+
+    return results
 
 
 def _taken(work: Callable[[Item], int], items: Sequence[Item], queue: int) -> dict[int, int]:

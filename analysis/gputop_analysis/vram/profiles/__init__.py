@@ -50,6 +50,12 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
 
 
+def covers(setup: Setup) -> bool:
+    """Whether a profile covers a setup."""
+    known = setup.optimizer in UPDATES and min(depths_of(setup.model)) >= TRACED
+    return known and variant(setup) in store.index()["profiles"]
+
+
 @lru_cache(REMEMBERED)
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone; None for a setup that no profile covers."""
