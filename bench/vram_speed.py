@@ -40,9 +40,9 @@ def main() -> None:
             found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line)[0], _cpu_s(line)
     found["profile_80_layers_warm_ms"] = _warm("profile", DEEP)
     if "--no-trace" not in sys.argv:
-        found["trace_s"], found["trace_peak_rss_mb"] = (
-            round(one, 1) for one in _command((*ESTIMATE, "--tier", "trace"), rounds=1)
-        )
+        trace = (*ESTIMATE, "--tier", "trace")
+        _command(trace, rounds=1)  # compiles the modules of torch and transformers
+        found["trace_s"], found["trace_peak_rss_mb"] = (round(one, 1) for one in _command(trace, rounds=1))
     budget = {"budget_warm_ms": 20, "budget_command_s": 0.3, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
     print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
 
