@@ -16,7 +16,6 @@ GIB = 1 << 30
 LASTING = ("weights", "gradients", "optimizer")
 """Categories that are the same on any device: no kernel decides how large they are."""
 LASTING_KIND = "lasting"
-_AND = ", "
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +100,14 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     elif known := _latest(own, name, f"{trained} {LASTING_KIND}"):
         ratio = float(known["ratio"])
         more = round(sum(peak.breakdown.get(one, 0) for one in LASTING) * (ratio - 1))
-        allocated, reserved, what = peak.allocated + more, peak.reserved + more, " in " + _AND.join(LASTING)
+        allocated, reserved, what = peak.allocated + more, peak.reserved + more, " in " + ", ".join(LASTING)
     else:
         return estimate
     breakdown = dict(peak.breakdown)
     if allocated != peak.allocated:
         breakdown["measured_difference"] = allocated - peak.allocated
     scaled = replace(peak, allocated=allocated, reserved=reserved, breakdown=breakdown)
-    run = known.get("run")
-    note = (
-        f"calibrated by {_named(str(run)) if run else 'a measured run'} of this model: {100 * (ratio - 1):+.1f} %{what}"
-    )
+    note = f"calibrated by {_named(str(known.get('run') or ''))} of this model: {100 * (ratio - 1):+.1f} %{what}"
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
 
 
