@@ -26,9 +26,10 @@ from typing import Any
 from profile_plan import STRUCTURES, TRACES, setup, trainings
 
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.recognise import Term, Terms, UnclearError
+from gputop_analysis.vram.profiles.recognise import Terms, UnclearError
 from gputop_analysis.vram.profiles.stacks import STACKS, deepened
 from gputop_analysis.vram.profiles.store import ARCHIVE, decode, encode, index, pack, text
+from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import variant
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,8 +10,9 @@ from gputop_analysis.catalog import model
 from gputop_analysis.vram.eventlog import parse
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.recognise import Term, Terms, UnclearError
+from gputop_analysis.vram.profiles.recognise import Terms, UnclearError
 from gputop_analysis.vram.profiles.steps import Training, course
+from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import variant
 from gputop_analysis.vram.setup import Lora, Parallel, Setup
 

@@ -81,10 +81,14 @@ def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
     Raises:
         CliError: there is one; the message says what it needs.
     """
+    asked = [name for name in _NEEDS if name in values]
+    if not asked:
+        return
     from gputop.feed.form import applies
 
-    for name, needs in _NEEDS.items():
-        idle = name in values and not applies(name, setup) and str(values[name]) != str(OPTION[name].default)
+    for name in asked:
+        needs = _NEEDS[name]
+        idle = not applies(name, setup) and str(values[name]) != str(OPTION[name].default)
         if idle and setup.model.hidden:  # a module of one's own may take images
             raise CliError(f"--{name.replace('_', '-')} changes nothing here: it needs {needs}")
 

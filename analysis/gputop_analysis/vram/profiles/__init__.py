@@ -19,9 +19,9 @@ from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
-from gputop_analysis.vram.profiles.recognise import Term
 from gputop_analysis.vram.profiles.stacks import deepened, depths_of
 from gputop_analysis.vram.profiles.steps import Course, Training, course
+from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, variant
 from gputop_analysis.vram.replay import Replay, summary
 from gputop_analysis.vram.setup import Setup

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement
 from math import prod
-from typing import NamedTuple
+
+from gputop_analysis.vram.profiles.term import Term
 
 MOST_FACTORS = 4
 LARGEST_DENOMINATOR = 16_384
@@ -19,18 +20,6 @@ LARGEST_DENOMINATOR = 16_384
 
 
 LARGEST_NUMERATOR = 4096
-
-
-class Term(NamedTuple):
-    """``numerator / denominator`` bytes times the product of ``factors``."""
-
-    numerator: int
-    denominator: int
-    factors: tuple[str, ...]
-
-    def bytes(self, dims: Mapping[str, int]) -> int:
-        """For these dimensions; a part of a byte counts as a whole one."""
-        return -(-self.numerator * prod(dims[name] for name in self.factors) // self.denominator)
 
 
 class UnclearError(ValueError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
-from operator import neg
 from typing import NamedTuple
 
 from gputop_analysis.vram.eventlog import EventLog, Kinds
@@ -97,9 +96,9 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
 
 def _for_good(log: EventLog, first: int) -> list[int]:
     """Where the storages are made that no step frees, upwards; ``first``: where the weights are all there."""
-    events = log.events[first:]
-    kept = set(events).difference(map(neg, events))
-    return sorted(log.events.index(event, first) for event in kept)
+    events = set(log.events[first:])  # a layer's storages come and go
+    kept = [row for row, layer in enumerate(log.layer) if layer < 0 and row in events and -row not in events]
+    return sorted(log.events.index(row, first) for row in kept)
 
 
 def _gradients(log: EventLog) -> list[int]:

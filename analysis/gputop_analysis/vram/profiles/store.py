@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gputop_analysis import data
 from gputop_analysis.vram.eventlog import DUMMY, EventLog
-from gputop_analysis.vram.profiles.recognise import Term
+from gputop_analysis.vram.profiles.term import Term
 
 ARCHIVE = "vram_profiles.bin"
 _LENGTH = 8
