@@ -37,12 +37,11 @@ def main() -> None:
         found[f"{tier}_warm_ms"] = _warm(tier)
         if found[f"{tier}_warm_ms"] is not None:
             line = (*ESTIMATE, "--tier", tier)
-            found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line)[0], _cpu_s(line)
+            found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line), _cpu_s(line)
     found["profile_80_layers_warm_ms"] = _warm("profile", DEEP)
     if "--no-trace" not in sys.argv:
         trace = (*ESTIMATE, "--tier", "trace")
-        _command(trace, rounds=1)  # compiles the modules of torch and transformers
-        found["trace_s"], found["trace_peak_rss_mb"] = (round(one, 1) for one in _command(trace, rounds=1))
+        found["trace_s"], found["trace_peak_rss_mb"] = _command(trace, 1), round(_resident(trace), 1)
     budget = {"budget_warm_ms": 20, "budget_command_s": 0.3, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
     print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
 
@@ -86,18 +85,22 @@ def _compiled() -> dict[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": folder}
 
 
-def _command(words: tuple[str, ...], rounds: int = COMMANDS) -> tuple[float, float]:
-    """(median seconds, resident MB of it and what it started) of a Python with these arguments."""
-    line = [sys.executable, *words]
-    took, most = [], 0.0
-    for _ in range(rounds):
+def _command(words: tuple[str, ...], rounds: int = COMMANDS) -> float:
+    """Median seconds of a Python with these arguments, after a first one that fills the folder of compiled modules."""
+    took = []
+    for _ in range(rounds + 1):
         began = time.perf_counter()
-        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_compiled())
-        most = max(most, _watch(process))
+        done = subprocess.run([sys.executable, *words], capture_output=True, env=_compiled())
         took.append(time.perf_counter() - began)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(line)}: exit code {process.returncode}")
-    return round(median(took), 3), most
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}")
+    return round(median(took[1:]), 3)
+
+
+def _resident(words: tuple[str, ...]) -> float:
+    """MB resident of a Python with these arguments and what it starts, at the most."""
+    quiet = subprocess.DEVNULL
+    return _watch(subprocess.Popen([sys.executable, *words], stdout=quiet, stderr=quiet, env=_compiled()))
 
 
 def _watch(process: subprocess.Popen[bytes]) -> float:
