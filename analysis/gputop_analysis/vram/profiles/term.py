@@ -1,0 +1,19 @@
+"""A size as a product of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """``numerator / denominator`` bytes times the product of ``factors``."""
+
+    numerator: int
+    denominator: int
+    factors: tuple[str, ...]
+
+    def bytes(self, dims: Mapping[str, int]) -> int:
+        """For these dimensions; a part of a byte counts as a whole one."""
+        return -(-self.numerator * prod(dims[name] for name in self.factors) // self.denominator)
