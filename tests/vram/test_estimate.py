@@ -12,7 +12,7 @@ from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.estimate import calibrated, gib
 from gputop_analysis.vram.fits import Need, fits, smallest
-from gputop_analysis.vram.intervals import UNKNOWN, case, interval, kind
+from gputop_analysis.vram.intervals import LEAST, UNKNOWN, case, interval, kind
 from gputop_analysis.vram.levers import changes, levers
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
@@ -189,6 +189,12 @@ def test_every_tier_has_an_interval_of_its_own_errors(tier):
     found = {interval(setup, tier) for setup in (LLAMA, adapted, LLAMA.but(tp=2))}
     assert UNKNOWN not in found and len(found) > 1
     assert interval(LLAMA, "no such tier") == UNKNOWN
+    assert all(low <= 0 <= high for low, high in found)
+
+
+def test_an_interval_of_few_runs_is_never_narrow():
+    low, high = interval(LLAMA.but(lora=Lora()), "profile")  # of five runs, within 1.4 % of one another
+    assert low <= -LEAST and high >= LEAST
 
 
 def test_a_kernel_over_whole_logits_is_a_case_of_its_own_and_else_the_kind_speaks_for_it():

@@ -17,6 +17,10 @@ from gputop_analysis.vram.setup import Setup
 
 ENOUGH = 5
 """Runs below which a kind says too little, and all kinds together speak for it."""
+SURE = 19
+"""Runs whose least and greatest hold nine of ten of all others on average, (n - 1) / (n + 1)."""
+LEAST = 3.0
+"""Percent to either side at the least where fewer runs speak, which often are of one source and alike."""
 UNKNOWN = (-30.0, 30.0)
 """Where a tier was never compared: what other estimators are off by."""
 
@@ -41,12 +45,16 @@ def case(setup: Setup) -> str:
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:
-    """(low, high) in percent of the estimate, between which nine of ten measurements lay; the estimate is in it."""
+    """(low, high) in percent of the estimate, between which nine of ten measurements lay; the estimate is in it.
+
+    Where they were few, it is never narrower than ``LEAST``.
+    """
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))
         if count >= ENOUGH:
-            return min(float(low), 0.0), max(float(high), 0.0)
+            least = 0.0 if count >= SURE else LEAST
+            return min(float(low), -least), max(float(high), least)
     return UNKNOWN
 
 
