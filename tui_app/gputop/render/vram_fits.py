@@ -94,9 +94,10 @@ def _row(size: Size, width: int) -> Row:
     if size.some:
         named = size.some[: 2 if width >= _WIDE else 1]
         word = f"only {', '.join(named)}" + (" …" if len(size.some) > len(named) else "")
-    if size.tight:
+    if size.tight or size.some:
         mark, style = "≈", "medium"
-        word += ", uncertain" if width >= _WIDE else ""
+    if size.tight and width >= _WIDE:
+        word += ", uncertain"
     start: Row = [(mark + " ", style), (right(f"{size.memory_gb} GB", 6) + "  ", "text")]
     room = width - row_width(start) - len(word) - 2
     names = ", ".join(size.names[:NAMES_AT_MOST]) + (" …" if len(size.names) > NAMES_AT_MOST else "")
