@@ -69,7 +69,8 @@ def estimate(
     check(setup)
     advised = advice and (not two_stacks(setup) or _covers(setup))
     asked = list(changes(setup)) if advised else []
-    others = begin(partial(_changed, tier != "formula" and _covers(setup)), [changed for _, changed in asked])
+    ask = partial(_changed, tier != "formula" and _covers(setup))
+    others = begin(ask, [changed for _, changed in asked])
     besides = overhead.CONTEXT + overhead.nccl(setup)
     solver = _solver(setup, tier, log)
     found = solver(None)
@@ -85,7 +86,7 @@ def estimate(
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
-    return _advised(answer, need, gpu, asked, others) if advised else answer
+    return _advised(answer, need, gpu, ask, asked, others) if advised else answer
 
 
 def two_stacks(setup: Setup) -> bool:
@@ -196,12 +197,17 @@ def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
 def advised(answer: Estimate, need: Need, gpu: str) -> Estimate:
     """With levers and the largest micro-batch, for a peak that was changed since."""
     asked = list(changes(answer.setup))
-    covered = answer.peak.tier != "formula" and _covers(answer.setup)
-    return _advised(answer, need, gpu, asked, in_turn(partial(_changed, covered), [changed for _, changed in asked]))
+    ask = partial(_changed, answer.peak.tier != "formula" and _covers(answer.setup))
+    return _advised(answer, need, gpu, ask, asked, in_turn(ask, [changed for _, changed in asked]))
 
 
 def _advised(
-    answer: Estimate, need: Need, gpu: str, asked: list[tuple[str, Setup]], others: Callable[[], Sequence[int]]
+    answer: Estimate,
+    need: Need,
+    gpu: str,
+    ask: Callable[[Setup], int],
+    asked: list[tuple[str, Setup]],
+    others: Callable[[], Sequence[int]],
 ) -> Estimate:
     """With levers and the largest micro-batch.
 
@@ -209,15 +215,15 @@ def _advised(
         answer: without.
         need: of the unchanged setup.
         gpu: the one that the micro-batch is wanted for.
+        ask: ``_changed``, for this setup.
         asked: ``changes`` of the setup.
-        others: gives what ``_changed`` says of each.
+        others: gives what ``ask`` says of each.
     """
     scale = _scale(answer.setup, need.reserved)
-    covered = answer.peak.tier != "formula" and _covers(answer.setup)
     wanted = catalog.gpu(gpu) if gpu else smallest(answer.setup, need)
 
     def again(setup: Setup) -> int:
-        return need.reserved if setup == answer.setup else scale(_changed(covered, setup))
+        return need.reserved if setup == answer.setup else scale(ask(setup))
 
     most = None if wanted is None else _largest(answer, need, again, wanted)
     found = levers(need.reserved, asked, list(map(scale, others())))

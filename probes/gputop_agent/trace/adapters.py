@@ -20,7 +20,8 @@ _PEERS = {
     "up_proj": ["gate_up_proj", "fc1", "c_fc", "dense_h_to_4h"],
     "down_proj": ["fc2", "dense_4h_to_h"],
 }
-"""What other families call the layers that LoRA's usual targets name."""
+"""What other families call the layers that LoRA's usual targets name: as ``FUSED`` of
+``gputop_analysis/vram/adapters.py``, which a guest in the user's interpreter cannot import."""
 
 
 def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> Any:
