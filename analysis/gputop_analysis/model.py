@@ -119,6 +119,8 @@ class RankSummary:
     lr: float = float("nan")
     last_step_ns: int = 0
     alive: bool = True
+    not_finite: str = ""
+    """``NaN`` or ``inf`` where the newest loss is that; empty where it is a number, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
 from gputop_analysis.series import RankSeries, tail_seconds
+from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import mean_wait_ms
@@ -30,13 +32,15 @@ SILENT_S = 15.0
 def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | None = None) -> RunSummary:
     """Summarise the last ``window_steps`` steps of a run, or all of it.
 
-    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, and over the
-    whole window once it has ended. Quantiles count a record of n folded steps n times.
+    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, 0 while no
+    step comes, and means over the whole window once it has ended. Quantiles count a record of n folded steps n times.
     """
     view = RunView(record, window_steps)
     now_ns = time.time_ns() if now_ns is None else now_ns
     state, exit_code, ended_ns = run_state(record, now_ns)
-    rates = [_rates(one, state in ("running", "starting")) for one in view.per_rank.values()]
+    silent_s = silence_s(view, now_ns) if state == "running" else 0.0
+    running = state in ("running", "starting")
+    rates = [_rates(one, running) if not silent_s else (0.0, 0.0, 0.0) for one in view.per_rank.values()]
     walls, weights = _pooled(view)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
     return RunSummary(
@@ -60,6 +64,9 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         hosts=host_summaries(record),
         context=context(record),
         unseen=tuple(_unseen(event) for event in record.events("no_agent")),
+        ending=ending(record, state, exit_code),
+        silent_s=silent_s,
+        doing=doing_since(record, now_ns - int(1e9 * silent_s)) if silent_s else "",
     )
 
 
@@ -187,6 +194,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
         lr=_last_known(rows["lr"]),
         last_step_ns=int(last["t_end_ns"]),
         alive=_alive(view).get(rank, True),
+        not_finite=_not_finite(rows, view.device(rank)),
     )
 
 
@@ -197,6 +205,17 @@ def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
         loss if math.isfinite(loss) else _last_known(rows["loss"]),
         norm if math.isfinite(norm) else _last_known(rows["grad_norm"]),
     )
+
+
+def _not_finite(rows: Array, device: Array) -> str:
+    """What the newest loss is where it is no number; of the device clock's late records before the steps'."""
+    for table in (device, rows):
+        tail = table[-100:]
+        known = np.flatnonzero(np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0))
+        if len(known):
+            loss = float(tail["loss"][known[-1]])
+            return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
+    return ""
 
 
 def _last_known(values: Array) -> float:

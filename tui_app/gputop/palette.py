@@ -97,6 +97,7 @@ HEALTH: dict[str, Mark] = {
     "attention": Mark("▲", "attention", "high"),
     "critical": Mark("✖", "critical", "critical"),
     "ended": Mark("■", "ended", "info"),
+    "stopped": Mark("■", "stopped", "info"),
     "failed": Mark("✖", "failed", "critical"),
 }
 
