@@ -72,6 +72,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def cut_middle(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns; what is too long loses its middle, as both ends tell it apart."""
+    if len(text) <= width:
+        return text
+    head = (width - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
+
+
 def plain_ascii(text: str) -> str:
     """``text`` in ASCII: the sign for missing as a hyphen, everything else outside of it as a question mark."""
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()

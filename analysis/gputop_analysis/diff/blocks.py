@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,13 +38,13 @@ class Blocks:
         """Steps of the rank with the fewest."""
         return int(self.steps.sum(axis=1).min())
 
-    def resampled(self, seed: int) -> tuple[Array, Array]:
+    def resampled(self) -> tuple[Array, Array]:
         """Blocks drawn with replacement, the same on all ranks: milliseconds per step, draws x ranks x ``COLUMNS``.
 
         Beside it the same of the blocks as they are, ranks x ``COLUMNS``. Non-overlapping block bootstrap (Carlstein
-        1986).
+        1986). Which blocks are drawn follows from the run alone: it is the same on either side of a comparison.
         """
-        count = self.ms.shape[1]
+        count, seed = self.ms.shape[1], zlib.crc32(self.ms.tobytes())
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
         steps = np.maximum(drawn @ self.steps.T, 1e-9)
         sums = np.einsum("db,rbc->drc", drawn, self.ms)

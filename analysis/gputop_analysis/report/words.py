@@ -78,7 +78,7 @@ def recoverable(one: Finding) -> str:
 def figure(value: float) -> str:
     """A number of any size with four significant digits, or a dash."""
     if not math.isfinite(value):
-        return "-"
+        return MISSING
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
