@@ -103,9 +103,10 @@ class RankSummary:
     steps: int
     step_time_p50_ms: float
     step_time_p95_ms: float
+    step_time_mean_ms: float
     phases_mean_ms: dict[str, float]
     wait_mean_ms: float
-    """Exposed waiting for other ranks per step; NaN where it cannot be measured."""
+    """Waiting for other ranks per step (``waits.mean_wait_ms``); NaN where it cannot be measured."""
     peak_allocated_gib: float
     peak_reserved_gib: float
     peak_rss_gib: float

@@ -140,20 +140,22 @@ def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
 
 
 def _pooled(view: RunView) -> tuple[Array, Array]:
+    """Step times of all ranks and how many steps each stands for, over the steps that means are over."""
     series = list(view.per_rank.values())
     if not series:
         return np.zeros(0), np.zeros(0)
-    return np.concatenate([s.wall_ms for s in series]), np.concatenate([s.n_steps for s in series])
+    walls = [s.wall_ms[s.averaged] for s in series]
+    return np.concatenate(walls), np.concatenate([s.n_steps[s.averaged] for s in series])
 
 
 def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     series = list(view.per_rank.values())
     if not len(weights):
         return ()
-    steps, wall_ns = float(weights.sum()), sum(float(s.rows["wall_ns"].sum()) for s in series)
+    steps, wall_ns = float(weights.sum()), sum(float(s.averaged_rows["wall_ns"].sum()) for s in series)
     stats = []
     for name in wire.PHASES:
-        values = np.concatenate([s.phase_ms(name) for s in series])
+        values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
         p50, p95 = _two_quantiles(values, weights) if total_ms else (0.0, 0.0)
         stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
@@ -169,17 +171,18 @@ def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
 
 def _rank_summary(view: RunView, rank: int) -> RankSummary:
     series, record, hello = view.per_rank[rank], view.record, view.hello(rank)
-    rows, steps = series.rows, max(series.total_steps(), 1)
+    rows = series.rows
     last = rows[-1]
     loss, grad_norm = _latest_scalars(rows, view.device(rank))
-    p50, p95 = _two_quantiles(series.wall_ms, series.n_steps)
+    p50, p95 = _two_quantiles(series.wall_ms[series.averaged], series.n_steps[series.averaged])
     return RankSummary(
         rank=rank,
         host=view.host_of(rank),
         steps=steps_done(record, rank),
         step_time_p50_ms=p50,
         step_time_p95_ms=p95,
-        phases_mean_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / steps for name in wire.PHASES},
+        step_time_mean_ms=series.mean_ms("wall_ns"),
+        phases_mean_ms={name: series.mean_ms(f"{name}_ns") for name in wire.PHASES},
         wait_mean_ms=mean_wait_ms(view, rank),
         peak_allocated_gib=_gib(int(rows["peak_allocated_bytes"].max())),
         peak_reserved_gib=_gib(int(rows["reserved_bytes"].max())),

@@ -58,6 +58,7 @@ BUDGET: dict[str, BudgetStyle] = {
     "compute_overhead": BudgetStyle("backward", "o"),
     "data_stall": BudgetStyle("data", "d"),
     "host": BudgetStyle("other", "h"),
+    "core_wait": BudgetStyle("heat3", "q"),
     "communication": BudgetStyle("comm", "c"),
     "straggler_wait": BudgetStyle("high", "s"),
     "checkpoint": BudgetStyle("checkpoint", "k"),

@@ -24,6 +24,7 @@ BUDGET_STYLE = {
     "compute_overhead": "forward",
     "data_stall": "data",
     "host": "other",
+    "core_wait": "high",
     "communication": "comm",
     "straggler_wait": "critical",
     "checkpoint": "checkpoint",

@@ -73,7 +73,9 @@ def dense_tflops(row: Listed, kind: str) -> str:
 def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
     one = row.spec
-    link = f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or MISSING
+    link = (
+        f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or MISSING
+    )
     rates = {kind: dense_tflops(row, kind) for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")}
     return {
         "": one.name,
