@@ -46,6 +46,8 @@ class RunHandle:
         """Our end of the command's pseudo-terminal, if it was given one."""
         self._output = output
         self.stopped_by_us = False
+        self.stopped_by = ""
+        """Who asked first."""
         """Whether this process asked the command to end."""
         self._start_ticks: int = greeting["command_start_ticks"]
         self._report = report
@@ -95,9 +97,9 @@ class RunHandle:
         self._stop_with(number)
         return number
 
-    def stop(self, by: str = "user") -> None:
-        """Ask the command to end, with SIGINT to its group. ``by`` is what the record says of who asked."""
-        self._stop_with(signal.SIGINT, by)
+    def stop(self, by: str = "user", why: str = "") -> None:
+        """Ask the command to end, with SIGINT to its group. ``by`` and ``why`` are what the record says of it."""
+        self._stop_with(signal.SIGINT, by, why)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -114,15 +116,16 @@ class RunHandle:
         """Whether a recorder is at work on this run."""
         return lock.held(self.host_dir)
 
-    def _stop_with(self, number: int, by: str = "user") -> None:
+    def _stop_with(self, number: int, by: str = "user", why: str = "") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if self.wait(0) is not None:
             return
         from gputop_probes import client
 
         self.stopped_by_us = True
+        self.stopped_by = self.stopped_by or by
         state = ending.read_state(self.host_dir)
-        note = {"cmd": "stopping", "signal": int(number), "by": by}
+        note = {"cmd": "stopping", "signal": int(number), "by": by, "why": why}
         stream = state.get("transport") == "stream"
         client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
         stop.deliver(number, self.pgid, self.run_id)
