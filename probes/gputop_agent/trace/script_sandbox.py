@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import sys
+import tempfile
 from typing import Any, List
 
 from . import script_files, script_landlock, script_namespaces, script_seccomp
@@ -49,6 +50,7 @@ def enter(folder: str, script: str, outcomes: str) -> List[str]:
     _close_descriptors()
     os.environ.update(_QUIET)
     os.environ.update(dict.fromkeys(_CACHES, folder))
+    tempfile.tempdir = None  # it remembers where the variables pointed
     connector = Connector(outcomes)
     space = script_namespaces.enter(outcomes, connector.answer)
     _refuse_connections(space.network)
