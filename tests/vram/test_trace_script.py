@@ -48,6 +48,7 @@ JOBS = {
     "stray": ("stray", {"arguments": ["ELSEWHERE"]}),
     "by_hand": ("by_hand", {}),
     "tools": ("own_tools", {}),
+    "asking": ("asks_for_ranks", {"home": "BESIDE"}),
     "usage": ("plain_argparse", {"arguments": ["--width", "many"]}),
 }
 FILES = {"conf/base.txt": "one\n", "data/rows.csv": "1,2\n", "old/kept": "", "single.txt": ""}
@@ -70,7 +71,11 @@ def traced(tmp_path_factory):
     elsewhere.mkdir()
     home = folder.parent / "home"
     fill(home)
-    given = {"ELSEWHERE": str(elsewhere), "HOME": str(home)}
+    beside = folder.parent / "beside"
+    (beside / "work").mkdir(parents=True)
+    (beside / "data").mkdir()
+    (beside / "data" / "sizes.txt").write_text("16")
+    given = {"ELSEWHERE": str(elsewhere), "HOME": str(home), "BESIDE": str(beside / "work")}
     jobs = {
         name: {"script": str(SCRIPTS / f"{script}.py"), "configs": str(configs), **job}
         for name, (script, job) in JOBS.items()
@@ -86,7 +91,7 @@ def traced(tmp_path_factory):
         log = folder / f"{name}.json.gz"
         outcome = json.loads((folder / f"{name}.outcome.json").read_text())
         found[name] = outcome, eventlog.load(log) if log.exists() else None
-    found["elsewhere"], found["home"] = elsewhere, home
+    found["elsewhere"], found["home"], found["beside"] = elsewhere, home, beside
     return found
 
 
@@ -200,6 +205,17 @@ def test_files_of_the_user_are_seen_and_stay_as_they_are(traced):
     assert (home / "single.txt").stat().st_mode & 0o777 == 0o640
 
 
+def test_relative_names_lead_out_of_the_folder_as_from_the_users_own(traced):
+    outcome, log = traced["asking"]
+    assert log.meta["world"] == 1 and outcome["guessed"] == []
+    assert sorted(one.name for one in traced["beside"].rglob("*")) == ["data", "sizes.txt", "work"]
+
+
+def test_what_is_guessed_is_said_apart(traced):
+    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8x3x224x224, for the class Classifier alone"]
+    assert traced["host"][0]["guessed"] == ["that it runs on a GPU, as it names none"]
+
+
 def test_fsdp1_in_a_process_of_its_own_shards_states(traced):
     _, log = traced["fsdp1"]
     parameters = 256 * 1024 + 1024 + 1024 * 256 + 256
@@ -259,6 +275,22 @@ def test_no_execute_only_reads(command, tmp_path):
     assert not witness.exists()
     assert answer["pretrained"] == ["gpt2"]
     assert answer["options"] == {"micro_batch": 4, "dtype": "bf16", "checkpointing": "full", "lora_rank": 32}
+
+
+def test_a_script_that_needs_a_launcher_runs_as_its_first_rank_and_says_so(command, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\n"
+        "rank = int(os.environ['LOCAL_RANK'])\n"
+        "model = torch.nn.Linear(8, 8).to(rank)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    model(torch.randn(4, 8, device=rank)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    code, answer, _ = command(script, "--out", tmp_path / "log.json.gz")
+    assert (code, answer["how"]) == (0, "ran")
+    assert answer["guessed"] == ["one rank, as it needs LOCAL_RANK of a launcher"]
 
 
 def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_folder(command, tmp_path):

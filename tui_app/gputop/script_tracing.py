@@ -48,6 +48,8 @@ class ScriptTrace:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a setup that the source gives."""
     notes: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+    """What of the answer is not the script's own, in few words each."""
     syntax_error: str = ""
     """Why the source cannot be parsed."""
 
@@ -98,6 +100,7 @@ def trace_script(
             pretrained=tuple(found.get("pretrained") or ()),
             options=dict(found.get("options") or {}),
             notes=tuple(found.get("notes") or ()),
+            guessed=tuple(found.get("guessed") or ()),
             syntax_error=str(found.get("syntax_error") or ""),
         )
 

@@ -36,6 +36,8 @@ class Estimate:
     """The largest micro-batch that fits on ``gpu``; None: not asked for."""
     runs_in_capacity: bool | None = None
     """Whether it runs on the GPU whose capacity was given; None: none was."""
+    guessed: tuple[str, ...] = ()
+    """What of a script's setup is not its own, in few words each."""
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -69,6 +71,7 @@ class Estimate:
             "fits_capacity": self.runs_in_capacity,
             "oom_operation": peak.oom or None,
             "alloc_retries": peak.retries,
+            "guessed": list(self.guessed),
             "notes": [*peak.notes, *self.notes],
             "setup": asdict(self.setup),
         }

@@ -22,7 +22,7 @@ BATCH = 8
 TOKENS = 512
 IMAGE = 224
 _KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
-Note = Callable[[str], Any]
+Note = Callable[..., Any]
 
 
 def train(path: str, note: Note) -> None:
@@ -41,7 +41,9 @@ def train(path: str, note: Note) -> None:
         )
     model = models[0].to("cuda").train()
     batch = _fitting_batch(model)
-    note("Only the class %s was traced, with AdamW and a batch of %s." % (type(model).__name__, _told(batch)))
+    name = type(model).__name__
+    guess = "AdamW and a batch of %s, for the class %s alone" % (_told(batch), name)
+    note("Only the class %s was traced, with AdamW and a batch of %s." % (name, _told(batch)), guess=guess)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         loss = _scalar(model(*[one.to("cuda") for one in batch]))

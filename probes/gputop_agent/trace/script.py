@@ -40,6 +40,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     for way, does in _WAYS:
         _say("trying to %s" % does)
         outcome = _start(options, rest, way)
+        if outcome.get("demanded"):
+            options.launched = outcome["demanded"]
+            _say("it needs %s, which a launcher sets: again as rank 0 of 1" % options.launched)
+            outcome = _start(options, rest, way)
         if outcome.get("done"):
             tried.append({"way": way, "outcome": "done"})
             return _answer({"how": way, "tried": tried, "traceback": trace, **source, **outcome}, 0)
@@ -63,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--configs", default="", help="JSON: Hugging Face configurations by model name")
     result.add_argument("--no-execute", action="store_true", help="only read the source")
     result.add_argument("--way", default="", help=argparse.SUPPRESS)
+    result.add_argument("--launched", default="", help=argparse.SUPPRESS)
     result.add_argument("--outcome", default="", help=argparse.SUPPRESS)
     return result
 
@@ -81,6 +86,7 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
         outcome, log = os.path.join(folder, "outcome.json"), os.path.join(folder, "log.json.gz")
         command = [sys.executable, _HERE, options.script, "--way", way, "--out", log]
         command += ["--outcome", outcome, "--world", str(options.world)]
+        command += ["--launched", options.launched] if options.launched else []
         if options.configs:
             command += ["--configs", os.path.abspath(options.configs)]
         ended = _wait(command + ["--"] + rest, stdin=None if way == "ran" else subprocess.DEVNULL)

@@ -38,7 +38,8 @@ class Overlay:
     def to_read(self, path: Any) -> str:
         """The name under which the system finds a file for the script."""
         name = os.fspath(path)
-        full = os.path.abspath(name)
+        full = self._full(name)
+        name = full if full != os.path.abspath(name) else name
         place = self.place(full)
         if place is None:
             return name
@@ -58,7 +59,7 @@ class Overlay:
 
     def to_write(self, path: Any, keeps: bool) -> str:
         """The name under which a file may be written; with what it holds if that is kept."""
-        place = self.place(os.path.abspath(os.fspath(path)))
+        place = self.place(self._full(os.fspath(path)))
         if place is None:
             return os.fspath(path)
         self._own(os.path.dirname(place))
@@ -78,7 +79,7 @@ class Overlay:
             OSError: there is none, or it cannot be removed.
         """
         name = self.to_read(path)
-        place = self.place(os.path.abspath(name))
+        place = self.place(self._full(name))
         if place is None or not _there(name):
             original(name)
             return
@@ -105,8 +106,18 @@ class Overlay:
 
     def is_made(self, path: Any) -> bool:
         """Whether a file is the script's own, and no link to the user's."""
-        place = self.place(os.path.abspath(os.fspath(path)))
+        place = self.place(self._full(os.fspath(path)))
         return place is None or self._is_made(place)
+
+    def _full(self, name: str) -> str:
+        """The absolute name; one that leads out of the script's folder (``../data``) does so from the user's."""
+        full = os.path.abspath(name)
+        if os.path.isabs(name) or _is_beneath(full, self.folder):
+            return full
+        here = os.getcwd()
+        if not _is_beneath(here, self.folder):
+            return full
+        return os.path.normpath(os.path.join(self.home, os.path.relpath(here, self.folder), name))
 
     def _twin(self, place: str) -> Optional[str]:
         """What the user has at a place."""
@@ -146,6 +157,10 @@ class Overlay:
                 return False
             place = os.path.dirname(place)
         return True
+
+
+def _is_beneath(full: str, folder: str) -> bool:
+    return full == folder or full.startswith(folder + os.sep)
 
 
 def remove_tree(path: str) -> None:

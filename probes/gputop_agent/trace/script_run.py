@@ -11,7 +11,7 @@ import traceback
 import warnings
 from typing import Any, Dict, List, NoReturn
 
-from . import script_sandbox
+from . import script_launched, script_sandbox
 from .fallback_source import NothingToBuildError
 from .script_waiting import Input, Waiting
 
@@ -28,14 +28,15 @@ class Run:
         self.arguments = arguments
         self.options = options
         self.folder = folder
-        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0) or _wants_ranks(path)
+        self.launched = getattr(options, "launched", "")
+        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0) or int(bool(self.launched))
         self._output = io.StringIO()
 
     def way(self, name: str) -> NoReturn:
         """Go one way (``ran`` or ``module``) and leave the process."""
         lacking = script_sandbox.enter(self.folder, self.path, os.path.dirname(self.options.outcome))
         if self.world:
-            script_sandbox.ranks(self.world)
+            os.environ.update(script_launched.variables(self.world))
         warnings.simplefilter("ignore")
         self._stage()
         for sentence in lacking:
@@ -62,7 +63,8 @@ class Run:
                 self.steps.note("The script failed in its second step: %s" % _one_line(problem))
                 self.finish(name)
             error += _NO_INPUT % os.path.basename(self.path) if name == "ran" and asked.missed() else ""
-            self._leave({"error": error, "traceback": _own_traceback(problem, self.path)})
+            demanded = "" if self.world else script_launched.demanded(problem)
+            self._leave({"error": error, "traceback": _own_traceback(problem, self.path), "demanded": demanded})
         finally:
             sys.stdout = stdout
         self._leave({"error": error})
@@ -88,6 +90,8 @@ class Run:
         script_device.accept_indices()
         self.devices = script_device.Devices(self.fakes)
         self.steps = script_steps.Steps(self.tracker, self.fakes, lambda: self.finish("ran"))
+        if self.launched:
+            script_launched.say(self.launched, self.steps.note)
         self.steps.deadline = time.monotonic() + LIMIT_S
         Waiting(self.path, LIMIT_S, lambda: self.steps.done > 0, self._give_up).begin()
         script_cuda.pretend(max(1, min(self.world, 8)))
@@ -135,7 +139,8 @@ class Run:
             "notes": self.steps.notes,
         }
         self.tracker.log.save(self.options.out, self.tracker.meta)
-        self._leave({"done": True, "notes": self.steps.notes, "steps": self.steps.done})
+        answer = {"done": True, "notes": self.steps.notes, "guessed": self.steps.guesses}
+        self._leave({**answer, "steps": self.steps.done})
 
     def _leave(self, outcome: Dict[str, Any]) -> NoReturn:
         with open(self.options.outcome, "w", encoding="utf-8") as text:
@@ -194,10 +199,3 @@ def _own_traceback(problem: BaseException, path: str) -> str:
         del frames[-1]
     report.stack = traceback.StackSummary.from_list(frames)
     return "".join(report.format(chain=False))
-
-
-def _wants_ranks(path: str) -> int:
-    """1 for a script that reads what a launcher of ranks sets, else 0."""
-    with open(path, "rb") as source:
-        text = source.read()
-    return int(b"LOCAL_RANK" in text or b"init_process_group" in text)

@@ -102,14 +102,6 @@ def _close_descriptors() -> None:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
-def ranks(world: int) -> None:
-    """The variables that torchrun would set for the first rank."""
-    settings = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": min(world, 8)}
-    settings.update({"GROUP_RANK": 0, "MASTER_PORT": 29500})
-    os.environ.update({name: str(value) for name, value in settings.items()})
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"})
-
-
 def _refuse_connections(own_network: bool) -> None:
     """Say it in words. In a network of its own a script may talk to itself, as ranks of a group do."""
     original, find, make = socket.socket.connect, socket.getaddrinfo, socket.create_connection

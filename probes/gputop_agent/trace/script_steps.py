@@ -31,6 +31,7 @@ class Steps:
         """Whole steps so far; a step ends when each optimizer in use has stepped."""
         self.backwards = 0
         self.notes: List[str] = []
+        self.guesses: List[str] = []
         self.models: List[nn.Module] = []
         self.deadline = float("inf")
         self._attached: Set[int] = set()
@@ -54,9 +55,12 @@ class Steps:
             self.note("The script steps no optimizer of torch: all that it ran was traced.")
         return self.done > 0 or self.backwards > 1
 
-    def note(self, sentence: str) -> None:
+    def note(self, sentence: str, guess: str = "") -> None:
+        """Say what was done; ``guess`` names, in few words, what of the answer is not the script's own."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+        if guess and guess not in self.guesses:
+            self.guesses.append(guess)
 
     def _watch_calls(self) -> None:
         original = nn.Module.__call__
@@ -98,7 +102,8 @@ class Steps:
     def _promote(self, module: nn.Module) -> None:
         """A model that the script trains on the host is estimated as if it were on a GPU."""
         if not self.fakes.named_gpu:
-            self.note("The script names no GPU: its model and batches were taken to be on one.")
+            sentence = "The script names no GPU: its model and batches were taken to be on one."
+            self.note(sentence, guess="that it runs on a GPU, as it names none")
         module._apply(self.fakes.to_gpu)
 
     def _inputs(self, tree: Any) -> Any:

@@ -21,7 +21,8 @@ def stand_in(kind: Any, note: Callable[[str], Any]) -> None:
             count = _vocabulary(name)
             if not count:
                 raise
-        note("The tokenizer of %s is not here: text was cut into pieces of four characters." % name)
+        sentence = "The tokenizer of %s is not here: text was cut into pieces of four characters." % name
+        note(sentence, guess="lengths of texts, as the tokenizer is not here")
         return _made(count)
 
     kind.from_pretrained = classmethod(from_pretrained)

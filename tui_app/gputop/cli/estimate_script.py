@@ -96,7 +96,16 @@ def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: a
     if not options.no_calibration:
         answer = recalibrated(answer, _measured(script), options.gpu, advice=False)
     notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
-    return replace(answer, notes=tuple(dict.fromkeys(notes)), levers=_levers(answer, found.log))
+    guessed = _guessed(found)
+    return replace(answer, guessed=guessed, notes=tuple(dict.fromkeys(notes)), levers=_levers(answer, found.log))
+
+
+def _guessed(found: ScriptTrace) -> tuple[str, ...]:
+    """What is not the script's own, and why it could not be."""
+    if found.how == "ran":
+        return found.guessed
+    failed = next((one.get("outcome", "") for one in found.tried if one.get("way") == "ran"), "")
+    return (*found.guessed, *([f"since {_sentence('ran', failed)}"] if failed else []))
 
 
 def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
@@ -160,16 +169,17 @@ def _of_source(
             result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
         except (LookupError, ValueError) as error:
             raise CliError(str(error)) from None
+        unsaid = [(label, field) for field, label in _SAID if field not in said and field not in values]
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
-            for field, label in _SAID
-            if field not in said and field not in values
+            for label, field in unsaid
         ]
         if setup.lora and "lora_targets" not in values and setup.lora.targets != tuple(said.get("lora_targets") or ()):
             targets = ",".join(setup.lora.targets)
             assumed.append(_ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets"))
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
-        return replace(result, notes=(*result.notes, note, *assumed))
+        guessed = tuple(f"{label} {getattr(setup, field)}" for label, field in unsaid)
+        return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
     raise CliError(f"{script} names {', '.join(found.pretrained)}, which is not known here: {trouble}")
 
 

@@ -39,7 +39,7 @@ def show(estimate: Estimate) -> None:
 
 
 def _head(estimate: Estimate, width: int) -> list[Row]:
-    name, how = estimate.setup.model.name, vram.words(estimate.setup)
+    name, how = estimate.setup.model.name, vram.manner(estimate)
     said = wrap(how, width - len(name) - 2)
     rows: list[Row] = [[(name, "bold text"), ("  " + said[0], "muted")]]
     rows += [[(" " * (len(name) + 2) + line, "muted")] for line in said[1:]]

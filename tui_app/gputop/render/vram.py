@@ -31,6 +31,14 @@ def parts(estimate: Estimate) -> dict[str, int]:
     return {name: found[name] for name in palette.MEMORY if found.get(name)}
 
 
+def manner(estimate: Estimate) -> str:
+    """How it is trained; what of that is guessed comes first."""
+    if not estimate.guessed:
+        return words(estimate.setup)
+    known = f"; {words(estimate.setup)}" if estimate.setup.model.hidden else ""
+    return "guessed: " + "; ".join(estimate.guessed) + known
+
+
 def words(setup: Setup) -> str:
     """How it is trained, in a line: ``bf16, seq 4096, micro-batch 2, adamw, full checkpointing``."""
     if not setup.model.hidden:

@@ -70,6 +70,8 @@ def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
         change, style = vram.difference(found.device_total - answer.base.device_total)
         end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
     rows = [spread(vram.headline(found), end, width), clip(vram.figures(found, width), width)]
+    if found.guessed:
+        rows.insert(0, clip([("guessed: ", "warning"), ("; ".join(found.guessed), "text")], width))
     if answer.base is not None:
         changes = list(differences(answer.base.setup, found.setup))
         said = ", ".join(f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES])
