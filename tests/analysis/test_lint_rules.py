@@ -295,6 +295,29 @@ HAS_NOT = {
 }
 
 
+DEVICES = {
+    "torch.accelerator.current_accelerator()": ("autocast(device.type", True),
+    'torch.device("cuda" if torch.cuda.is_available() else "cpu")': ('autocast("cuda"', True),
+    'torch.device("xpu:0")': ('autocast("xpu"', False),
+    'torch.device("mps" if torch.backends.mps.is_available() else "cpu")': ('autocast("mps"', False),
+}
+
+
+@pytest.mark.parametrize(("device", "fix", "has_cuda"), [(one, *says) for one, says in DEVICES.items()])
+def test_any_accelerator_is_a_gpu_and_only_cuda_has_what_cuda_has(device, fix, has_cuda):
+    source = in_loop("x = x.to(device)").replace('"cuda"', "device")
+    remarks = lint("train.py", f"import torch\ndevice = {device}\n{source}".encode())
+    by_rule = {one.rule: one for one in remarks}
+    assert fix in by_rule["no-autocast"].fix
+    assert ("tf32-unset" in by_rule) == has_cuda and "no-compile" in by_rule
+
+
+def test_accelerator_as_an_imported_name_counts_too():
+    head = "import torch\nfrom torch import accelerator\ndevice = accelerator.current_accelerator()\n"
+    assert "no-compile" in found(head + in_loop("pass").replace('"cuda"', "device"))
+    assert "no-compile" not in found(in_loop("steps = accelerate(x)").replace('"cuda"', "device"))
+
+
 def test_every_rule_has_a_case():
     assert set(HAS) == set(all_rules()) and set(HAS_NOT) <= set(HAS)
 

@@ -212,7 +212,7 @@ def test_relative_names_lead_out_of_the_folder_as_from_the_users_own(traced):
 
 
 def test_what_is_guessed_is_said_apart(traced):
-    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8x3x224x224, for the class Classifier alone"]
+    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8 x 3 x 224 x 224, for the class Classifier alone"]
     assert traced["host"][0]["guessed"] == ["that it runs on a GPU, as it names none"]
 
 

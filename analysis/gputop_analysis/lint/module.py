@@ -20,6 +20,8 @@ _SAME = {
     "torch.distributed.distributed_c10d.init_process_group": "torch.distributed.init_process_group",
 }
 _FRAMEWORKS = frozenset(("lightning", "pytorch_lightning", "accelerate", "trl", "deepspeed", "fastai", "ignite"))
+_ACCELERATOR = "torch.accelerator"
+_OTHER_DEVICES = ("xpu", "mps", "hpu", "npu")
 
 
 class Module:
@@ -136,9 +138,25 @@ class Module:
         return False
 
     @cached_property
+    def device(self) -> str:
+        """What it trains on besides a CPU, by torch's name; ``accelerator``: what the machine has. Empty: nothing."""
+        if any("cuda" in word for word in self.words):
+            return "cuda"
+        if self._is_agnostic():
+            return "accelerator"
+        return next((name for name in _OTHER_DEVICES if any(name in _parts(word) for word in self.words)), "")
+
+    @property
     def uses_gpu(self) -> bool:
-        """Whether anything in the file speaks of CUDA."""
-        return any("cuda" in word for word in self.words)
+        """Whether anything in the file speaks of a device other than a CPU."""
+        return bool(self.device)
+
+    def _is_agnostic(self) -> bool:
+        """Whether the device is asked of ``torch.accelerator``."""
+        if any(name.startswith(_ACCELERATOR) for name in self.imports.values()):
+            return True
+        names = (self.resolve(node) for node in self.nodes if isinstance(node, ast.Attribute))
+        return any(name is not None and name.startswith(_ACCELERATOR) for name in names)
 
     @cached_property
     def uses_framework(self) -> bool:
@@ -172,3 +190,8 @@ def is_main_guard(node: ast.If) -> bool:
 def constant(node: ast.AST | None) -> object:
     """Value of a literal; the type ``object`` itself for what is not one."""
     return node.value if isinstance(node, ast.Constant) else object
+
+
+def _parts(word: str) -> list[str]:
+    """``xpu:0`` and ``xpu`` name the same device, ``steps`` none."""
+    return word.split(":")

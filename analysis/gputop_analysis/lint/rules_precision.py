@@ -23,6 +23,11 @@ def _trains_on_gpu(module: Module) -> bool:
     return module.uses_gpu and not module.uses_framework and bool(loops_of(module).training)
 
 
+def _has_cuda(module: Module) -> bool:
+    """Whether it can be that what only CUDA has is there."""
+    return module.device in ("cuda", "accelerator")
+
+
 def _first_loop(module: Module) -> ast.stmt:
     return loops_of(module).training[0]
 
@@ -69,14 +74,15 @@ def fp16_autocast(module: Module) -> Iterator[Hit]:
 @rule("no-autocast", "CE01", "info", "float32 arithmetic leaves most of the tensor cores idle")
 def full_precision(module: Module) -> Iterator[Hit]:
     if _trains_on_gpu(module) and not module.mentions(*_MIXED):
-        fix = 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss'
+        device = "device.type" if module.device == "accelerator" else f'"{module.device}"'
+        fix = f"with torch.autocast({device}, dtype=torch.bfloat16): around forward and loss"
         yield Hit(_first_loop(module), "the training runs in float32", fix)
 
 
 @rule("tf32-unset", "CE02", "info", "float32 matrix products do not use TF32 unless it is switched on")
 def tf32_not_set(module: Module) -> Iterator[Hit]:
     switches = ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")
-    if _trains_on_gpu(module) and not module.mentions(*_MIXED, *switches):
+    if _trains_on_gpu(module) and _has_cuda(module) and not module.mentions(*_MIXED, *switches):
         fix = 'torch.set_float32_matmul_precision("high") at the top'
         yield Hit(_first_loop(module), "TF32 is not switched on", fix)
 
@@ -89,9 +95,9 @@ def not_compiled(module: Module) -> Iterator[Hit]:
 
 @rule("cudnn-benchmark", "CE09", "info", "cuDNN takes its first algorithm instead of the fastest")
 def no_benchmark(module: Module) -> Iterator[Hit]:
-    if module.mentions("benchmark", "deterministic", "use_deterministic_algorithms") or not _trains_on_gpu(module):
+    if module.mentions("benchmark", "deterministic", "use_deterministic_algorithms") or not _has_cuda(module):
         return
-    if any(module.calls_of(*_CONVOLUTIONS)):
+    if _trains_on_gpu(module) and any(module.calls_of(*_CONVOLUTIONS)):
         fix = "torch.backends.cudnn.benchmark = True where input shapes are fixed"
         yield Hit(_first_loop(module), "convolutions without cudnn.benchmark", fix)
 

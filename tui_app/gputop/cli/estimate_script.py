@@ -180,7 +180,11 @@ def _of_source(
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         guessed = tuple(f"{label} {getattr(setup, field)}" for label, field in unsaid)
         return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
-    raise CliError(f"{script} names {', '.join(found.pretrained)}, which is not known here: {trouble}")
+    names = f"it names {', '.join(found.pretrained)}, which is not known here ({trouble})"
+    ran = [_sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"]
+    raise CliError(
+        f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the model with --model"
+    )
 
 
 def _said_of(name: str, said: dict[str, Any], values: dict[str, Any]) -> Setup:
