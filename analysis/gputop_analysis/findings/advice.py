@@ -134,6 +134,12 @@ PRESUPPOSED: tuple[tuple[re.Pattern[str], tuple[Need, ...]], ...] = tuple(
         (r"torch\.compile\(model\)", (NOT_COMPILED,)),
         (r"fused=True in the optimizer", (NOT_FUSED,)),
         (r"group_by_length=True", (TRANSFORMERS_4,)),
+        (r"torch\.compile|mode='reduce-overhead'|fused=True|set_to_none", (at_least("torch", 2, 0),)),
+        (r"mark_dynamic|expandable_segments", (at_least("torch", 2, 1),)),
+        (r"sdpa_kernel|async_save", (at_least("torch", 2, 3),)),
+        (r"eval_strategy=", (at_least("transformers", 4, 41),)),
+        (r"adamw_torch_fused|torch_compile=", (at_least("transformers", 4, 27),)),
+        (r"use_distributed_sampler|precision='\w+-mixed'", (at_least("lightning", 2, 0),)),
     )
 )
 """Words of an option, and what must be true of a run for them to mean anything in it."""
