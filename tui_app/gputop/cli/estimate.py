@@ -68,7 +68,12 @@ def _take_factory(options: argparse.Namespace) -> None:
 
 def _parser() -> Parser:
     parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
-    parser.add_argument("script", nargs="?", metavar="train.py", help="trace this script; this runs its code")
+    parser.add_argument(
+        "script",
+        nargs="?",
+        metavar="train.py",
+        help="trace this script: its code runs, reads what you may read, and writes nowhere",
+    )
     parser.add_argument(
         "--model",
         metavar="NAME|PATH",
