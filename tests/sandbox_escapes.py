@@ -427,7 +427,7 @@ def datagram(address: Any) -> int:
 
 
 LOCAL = ("127.0.0.1", 0)
-UNIX_DATAGRAM = {"kind": socket.SOCK_DGRAM}
+UNIX_DATAGRAM: dict[str, Any] = {"kind": socket.SOCK_DGRAM}
 OF_SOCKETS = [
     of_socket("a Unix socket", lambda path: connected(unix_address(path))),
     of_socket("a Unix socket by Python", lambda path: socket.socket(socket.AF_UNIX).connect(path)),

@@ -8,6 +8,7 @@ import inspect
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,14 +68,14 @@ def texts():
     return found
 
 
-def resolved(name):
+def resolved(name) -> Any:
     """What a dotted name means.
 
     Raises:
         AttributeError, ImportError: nothing.
     """
     words = name.split(".")
-    thing = importlib.import_module(words[0])
+    thing: Any = importlib.import_module(words[0])
     for index, word in enumerate(words[1:], 2):
         try:
             thing = getattr(thing, word)
@@ -162,6 +163,8 @@ def test_what_is_gone_is_offered_to_older_versions_only(setting):
         def __init__(self, *version):
             self.version = lambda name: version
 
+    old: Any
+    new: Any
     old, new = Run(since[0] - 1, 50), Run(*since, 0)
     assert all(one.holds(old) for need in needs for one in need)
     assert not all(one.holds(new) for need in needs for one in need)

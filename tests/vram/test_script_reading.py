@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 
 import pytest
 
+from gputop.cli import estimate_text
 from gputop.cli.estimate_script import _levers
+from gputop.render.rows import row_text
 from gputop_agent.trace import script_waiting
 from gputop_agent.trace.fallback_source import read
 from gputop_agent.trace.script_waiting import Input, Waiting
@@ -32,6 +35,7 @@ from gputop_analysis.vram.tiers import estimate
         ),
         ("DPOTrainer(model='gpt2', ref_model=None)", ["gpt2"], {}),
         ("m = build()\nTrainer(m, args)", [], {}),
+        ("name: str = ''\nA.from_pretrained(name)\nB.from_pretrained('')", [], {}),
         (
             "F.from_pretrained(model_name='unsloth/a', load_in_4bit=True)\nF.get_peft_model(m, r=16)",
             ["unsloth/a"],
@@ -65,6 +69,17 @@ def test_the_lever_of_a_script_is_what_the_same_events_reserve_with_another_allo
     again = estimate(lever.setup, log=log, advice=False)
     assert lever.reserved == again.peak.reserved and lever.saves > 0
     assert _levers(again, log) == ()
+
+
+def test_what_is_guessed_is_in_the_first_line_and_in_the_data():
+    setup = setup_of(catalog.model("llama-3-8b"), {"seq": 512})
+    plain = estimate(setup, advice=False)
+    guessing = replace(plain, guessed=("sequence length 512", "since it failed"))
+    first = row_text(estimate_text.lines(guessing, 100)[0]) + row_text(estimate_text.lines(guessing, 100)[1])
+    assert "guessed: sequence length 512; since it failed; bf16" in " ".join(first.split())
+    assert "guessed" not in row_text(estimate_text.lines(plain, 100)[0])
+    assert guessing.to_json()["guessed"] == ["sequence length 512", "since it failed"]
+    assert plain.to_json()["guessed"] == []
 
 
 def test_the_head_is_what_makes_logits_over_the_vocabulary():

@@ -277,6 +277,31 @@ def test_no_execute_only_reads(command, tmp_path):
     assert answer["options"] == {"micro_batch": 4, "dtype": "bf16", "checkpointing": "full", "lora_rank": 32}
 
 
+@pytest.mark.parametrize(("name", "said"), [("''", "no model"), ("None", "no model"), ("'no/such'", "no/such")])
+def test_a_model_that_is_not_here_is_told_in_words(command, tmp_path, name, said):
+    skip_without("transformers")
+    script = tmp_path / "train.py"
+    script.write_text(f"from transformers import AutoModel\nname = {name}\nAutoModel.from_pretrained(name)\n")
+    code, answer, _ = command(script, "--out", tmp_path / "log.json.gz")
+    assert code in (1, 3) and said in answer["tried"][0]["outcome"] and "'" not in answer["tried"][0]["outcome"]
+
+
+def test_a_module_of_a_package_runs_as_one(command, tmp_path):
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("WIDTH = 8\n")
+    (package / "train.py").write_text(
+        "import torch\nfrom .sizes import WIDTH\n"
+        "model = torch.nn.Linear(WIDTH, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    model(torch.randn(4, WIDTH).cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    code, answer, _ = command(package / "train.py", "--out", tmp_path / "log.json.gz")
+    assert (code, answer["how"], answer["guessed"]) == (0, "ran", [])
+
+
 def test_a_script_that_needs_a_launcher_runs_as_its_first_rank_and_says_so(command, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

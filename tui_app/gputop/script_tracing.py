@@ -81,7 +81,7 @@ def trace_script(
 
     with scratch() as folder:
         out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")
-        configs.write_text(json.dumps(known_configs(script)), encoding="utf-8")
+        configs.write_text(json.dumps(known_configs(script, arguments)), encoding="utf-8")
         command = [python or sys.executable, str(_entry()), str(script), "--out", str(out), "--configs", str(configs)]
         command += ["--world", str(world)] if world else []
         command += [] if execute else ["--no-execute"]
@@ -114,8 +114,8 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def known_configs(script: Path) -> dict[str, dict[str, Any]]:
-    """Hugging Face configurations of the catalog's models that a source names, so that none has to be downloaded."""
+def known_configs(script: Path, arguments: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Hugging Face configurations of the catalog's models that a source or its arguments name; none is downloaded."""
     from gputop_analysis import catalog
 
     try:
@@ -123,7 +123,8 @@ def known_configs(script: Path) -> dict[str, dict[str, Any]]:
     except OSError:
         return {}
     named = {catalog.hf_id(shape): shape for shape in catalog.models() if shape.family in _SIMPLE}
-    return {name: _config(named[name]) for name in set(_HUB_NAME.findall(source)) if name in named}
+    given = {word.rpartition("=")[2] for word in arguments}
+    return {name: _config(named[name]) for name in {*_HUB_NAME.findall(source), *given} if name in named}
 
 
 def _config(shape: ModelShape) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
             continue
         given = call.args[:1] + [word.value for word in call.keywords if word.arg in _MODEL_NAMES]
         name = _value(given[0], constants) if given else None
-        if isinstance(name, str):
+        if isinstance(name, str) and name.strip():
             ranked.append((any(word in owner for word in ("Tokenizer", "Config", "Processor")), name))
     return list(dict.fromkeys(name for _, name in sorted(ranked, key=lambda pair: pair[0])))
 

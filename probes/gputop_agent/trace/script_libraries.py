@@ -11,10 +11,11 @@ import torch
 
 from . import hf
 from .script_fake import Fakes
+from .script_hub import in_words
 from .script_imports import after_import
 from .script_tokenizer import stand_in
 
-Note = Callable[[str], Any]
+Note = Callable[..., Any]
 _OF_THE_HUB = (
     "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder user_agent "
     "code_revision _from_auto _from_pipeline _commit_hash gguf_file resume_download use_auth_token adapter_kwargs"
@@ -155,9 +156,9 @@ def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
     def get_config_dict(cls: Any, name: Any, **options: Any) -> Any:
         try:
             return original(cls, name, **options)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as problem:
             if str(name) not in configs:
-                raise
+                raise in_words(problem, name) from None
             rest = {key: value for key, value in options.items() if key not in _OF_THE_HUB}
             return _as_config(configs[str(name)]), rest
 

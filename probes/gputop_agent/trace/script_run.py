@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import io
 import json
 import os
@@ -13,6 +15,7 @@ from typing import Any, Dict, List, NoReturn
 
 from . import script_launched, script_sandbox
 from .fallback_source import NothingToBuildError
+from .script_hub import explained
 from .script_waiting import Input, Waiting
 
 _NO_INPUT = "; it reads standard input, of which there was none: gputop estimate %s < FILE"
@@ -110,13 +113,15 @@ class Run:
     def _run_script(self) -> None:
         sys.argv = [self.path, *self.arguments]
         with open(self.path, "rb") as source:
-            code = compile(source.read(), self.path, "exec")
+            tree = ast.parse(source.read(), self.path)
         import types
 
         module = types.ModuleType("__main__")
         module.__file__ = self.path
         sys.modules["__main__"] = module
-        exec(code, module.__dict__)
+        if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+            module.__package__ = _package_of(self.path)
+        exec(compile(tree, self.path, "exec"), module.__dict__)
 
     def _run_module(self) -> None:
         from . import fallback_modules
@@ -181,7 +186,20 @@ def _why_it_failed(problem: BaseException) -> str:
         return str(problem)
     if "SparseTensorImpl" in str(problem):
         return "has sparse gradients, whose size depends on the data: a trace on fake tensors cannot follow them"
-    return "failed before its first optimizer step: %s" % _one_line(problem)
+    return "failed before its first optimizer step: %s" % (explained(problem) or _one_line(problem))
+
+
+def _package_of(path: str) -> str:
+    """The package of a script that is meant for ``python -m``, imported; empty where it is in none."""
+    names: List[str] = []
+    folder = os.path.dirname(path)
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        names.insert(0, name)
+    if names:
+        sys.path.insert(0, folder)
+        importlib.import_module(".".join(names))
+    return ".".join(names)
 
 
 def _one_line(problem: BaseException) -> str:

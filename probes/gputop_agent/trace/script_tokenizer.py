@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from .script_hub import in_words
+
 _PIECE = r".{1,4}|\s"
 """English text has about four characters a token in the vocabularies of today's models."""
 _SPECIAL = {"unk_token": "<0>", "bos_token": "<1>", "eos_token": "<2>", "pad_token": "<2>"}
 _CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 
 
-def stand_in(kind: Any, note: Callable[[str], Any]) -> None:
+def stand_in(kind: Any, note: Callable[..., Any]) -> None:
     """Let ``from_pretrained`` of a class of tokenizers answer where there are no files but a configuration is known."""
     original = kind.from_pretrained.__func__
 
     def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return original(cls, name, *arguments, **options)
-        except Exception:
+        except Exception as problem:
             count = _vocabulary(name)
             if not count:
-                raise
+                raise in_words(problem, name) from None
         sentence = "The tokenizer of %s is not here: text was cut into pieces of four characters." % name
         note(sentence, guess="lengths of texts, as the tokenizer is not here")
         return _made(count)

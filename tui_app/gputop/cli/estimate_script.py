@@ -178,7 +178,8 @@ def _of_source(
             targets = ",".join(setup.lora.targets)
             assumed.append(_ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets"))
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
-        guessed = tuple(f"{label} {getattr(setup, field)}" for label, field in unsaid)
+        unknown = (f"{label} {getattr(setup, field)}" for label, field in unsaid)
+        guessed = ("read from its source, not run", *unknown, *_guessed(found))
         return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
     names = f"it names {', '.join(found.pretrained)}, which is not known here ({trouble})"
     ran = [_sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"]
