@@ -48,6 +48,7 @@ JOBS = {
     "stray": ("stray", {"arguments": ["ELSEWHERE"]}),
     "by_hand": ("by_hand", {}),
     "tools": ("own_tools", {}),
+    "evaluating": ("long_evaluation", {}),
     "asking": ("asks_for_ranks", {"home": "BESIDE"}),
     "usage": ("plain_argparse", {"arguments": ["--width", "many"]}),
 }
@@ -112,7 +113,7 @@ def made(log, category, step):
     return sum(log.bytes[event] for event in events if event > 0 and log.category[event] == index)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("failing", "usage", "by_hand")])
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("failing", "usage", "by_hand", "evaluating")])
 def test_makes_two_whole_steps_and_adds_up(traced, name):
     skip_without(NEEDS.get(name, "torch"))
     outcome, log = traced[name]
@@ -211,8 +212,14 @@ def test_relative_names_lead_out_of_the_folder_as_from_the_users_own(traced):
     assert sorted(one.name for one in traced["beside"].rglob("*")) == ["data", "sizes.txt", "work"]
 
 
+def test_a_long_evaluation_after_the_first_step_is_not_waited_for(traced):
+    outcome, log = traced["evaluating"]
+    assert outcome["steps"] == 1 and replay.peak(log).allocated > 0
+    assert outcome["guessed"] == ["the second step, which did not come in time"]
+
+
 def test_what_is_guessed_is_said_apart(traced):
-    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8 x 3 x 224 x 224, for the class Classifier alone"]
+    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8x3x224x224, for the class Classifier alone"]
     assert traced["host"][0]["guessed"] == ["that it runs on a GPU, as it names none"]
 
 

@@ -18,6 +18,8 @@ from .tracker import Tracker
 
 _PATIENCE = 6
 """Steps of the first optimizer after which one that has not stepped yet is taken to be unused."""
+SECOND_STEP_S = 60.0
+"""At least so long is waited for the second step after the first."""
 
 
 class Steps:
@@ -34,6 +36,7 @@ class Steps:
         self.guesses: List[str] = []
         self.models: List[nn.Module] = []
         self.deadline = float("inf")
+        self._began = 0.0
         self._attached: Set[int] = set()
         self._depth = 0
         self._optimizers: List[Any] = []
@@ -82,7 +85,10 @@ class Steps:
         parameters = [parameter for parameter in module.parameters() if parameter is not None]
         if not parameters or _is_transformed():
             return arguments, options
+        self._began = self._began or time.monotonic()
         if time.monotonic() > self.deadline and self.done:
+            sentence = "No second step came in time, as where an evaluation follows the first: that alone was traced."
+            self.note(sentence, guess="the second step, which did not come in time")
             self.finished()
         self._attach(module, parameters)
         if self.tracker.phase not in ("forward", "loss"):
@@ -203,6 +209,8 @@ class Steps:
         self.done += 1
         if self.done >= 2:
             self.finished()
+        now = time.monotonic()
+        self.deadline = min(self.deadline, now + max(SECOND_STEP_S, 3 * (now - self._began)))
 
 
 def _is_transformed() -> bool:
