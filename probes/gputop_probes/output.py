@@ -334,13 +334,11 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int:
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     actions += [(os.POSIX_SPAWN_DUP2, here, there) for here, there in numbers.items()]
     program = getattr(sys, "_base_executable", None) or sys.executable
-    return os.posix_spawn(
-        program,
-        [*_COMMAND, *words],
-        {**home, **libraries},
-        file_actions=actions,
-        setsigmask=_BLOCKED,
-    )
+    arguments = (program, [*_COMMAND, *words], {**home, **libraries})
+    try:
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED, setsid=True)
+    except NotImplementedError:  # an old C library; the keeper does it itself, a little later
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED)
 
 
 def _fork(words: list[str]) -> int:
