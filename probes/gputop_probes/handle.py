@@ -95,9 +95,9 @@ class RunHandle:
         self._stop_with(number)
         return number
 
-    def stop(self) -> None:
-        """Ask the command to end, with SIGINT to its group."""
-        self._stop_with(signal.SIGINT)
+    def stop(self, by: str = "user") -> None:
+        """Ask the command to end, with SIGINT to its group. ``by`` is what the record says of who asked."""
+        self._stop_with(signal.SIGINT, by)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -106,7 +106,7 @@ class RunHandle:
     def signal(self, number: int) -> None:
         """Pass a signal on to the command's group."""
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            self._stop_with(number)
+            self._stop_with(number, "signal")
         else:
             stop.deliver(number, self.pgid, self.run_id)
 
@@ -114,7 +114,7 @@ class RunHandle:
         """Whether a recorder is at work on this run."""
         return lock.held(self.host_dir)
 
-    def _stop_with(self, number: int) -> None:
+    def _stop_with(self, number: int, by: str = "user") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if self.wait(0) is not None:
             return
@@ -122,7 +122,7 @@ class RunHandle:
 
         self.stopped_by_us = True
         state = ending.read_state(self.host_dir)
-        note = {"cmd": "stopping", "signal": int(number), "by": "user"}
+        note = {"cmd": "stopping", "signal": int(number), "by": by}
         stream = state.get("transport") == "stream"
         client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
         stop.deliver(number, self.pgid, self.run_id)

@@ -105,4 +105,4 @@ class _StopRule:
     def _stop(self, why: str) -> None:
         print(f"gputop: {why}", file=sys.stderr)
         self._stopped = True
-        self._handle.stop()
+        self._handle.stop("calibrate")
