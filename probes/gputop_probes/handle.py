@@ -65,7 +65,7 @@ class RunHandle:
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
-            self._tend_output()
+            self.tend_output()
             if self._exit_code is None:
                 self._exit_code = self._hear() if self._report is not None else self._look()
             left = deadline - time.monotonic()
@@ -127,7 +127,8 @@ class RunHandle:
         client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
         stop.deliver(number, self.pgid, self.run_id)
 
-    def _tend_output(self) -> None:
+    def tend_output(self) -> None:
+        """See to it that the command's output is carried on; ``wait`` does so too."""
         if self._output is not None:
             try:
                 self._output.tend()

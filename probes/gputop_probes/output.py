@@ -6,6 +6,7 @@ is left starts a new keeper. The command sees nothing but a pipe, as behind ``| 
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import mmap
 import os
@@ -76,6 +77,7 @@ class Output:
         self._stopped_since: float | None = None
         self._spawns = 0
         self._children: list[int] = []
+        self._tending = _thread.allocate_lock()
 
     def hand_to_recorder(self) -> None:
         """Hold on for the recorder, in the process that was forked for it: without the front's own streams."""
@@ -104,6 +106,13 @@ class Output:
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
+        if self._tending.acquire(blocking=False):
+            try:
+                self._tend()
+            finally:
+                self._tending.release()
+
+    def _tend(self) -> None:
         self._reap()
         self._close_broken()
         if all(self._ended(number) or route.beside for number, route in enumerate(self.routes)):

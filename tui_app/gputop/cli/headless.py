@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
         The command's exit code, 128+n after signal n.
     """
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
-    with _signals(handle):
+    with _signals(handle), _keyboard(handle):
         code = handle.wait(_POLL_S)
         while code is None:
             if stop_rule is not None:
@@ -46,6 +47,19 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
     if handle.unfinished_line():
         print(file=sys.stderr)
     return code
+
+
+def _keyboard(handle: RunHandle) -> AbstractContextManager[object]:
+    """With ``--pty``, what is typed is the command's; without, it reads the terminal itself."""
+    if handle.console is None or not sys.stdin.isatty():
+        return nullcontext()
+    from gputop_probes.keyboard import Keyboard, Keys, TypedThrough
+
+    keys = Keys(
+        interrupt=lambda: os.kill(os.getpid(), signal.SIGINT),
+        suspend=lambda: os.kill(os.getpid(), signal.SIGTSTP),
+    )
+    return TypedThrough(Keyboard(handle.console, handle.pgid, keys))
 
 
 @contextmanager
