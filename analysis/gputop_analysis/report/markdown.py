@@ -10,7 +10,17 @@ from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
-from gputop_analysis.report.words import balance, confidence, done, figure, ranks_to_show, recoverable, size, speed
+from gputop_analysis.report.words import (
+    balance,
+    confidence,
+    done,
+    figure,
+    output_notes,
+    ranks_to_show,
+    recoverable,
+    size,
+    speed,
+)
 from gputop_analysis.text import MISSING, duration, gib, ms
 
 RANKS_SHOWN = 32
@@ -64,6 +74,8 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- command: {code(' '.join(s.command))}"
     if report.record.manifest.recording:
         yield f"- recording: {plain(report.record.manifest.recording)}"
+    for note in output_notes(report.record):
+        yield f"- output: {plain(note)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"

@@ -327,6 +327,7 @@ class GputopApp(LeavingApp[AppResult]):
         control = self.source.control
         if control is None:
             return
+        self.clear_notifications()
         try:
             with self.suspend():
                 control.hand_over()
