@@ -1,12 +1,9 @@
-"""Watching without a screen: pass the output on, pass signals on, wait."""
+"""Watching without a screen: pass the output on, wait. Signals are passed on by the handle (``Relay``)."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,7 +11,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _CALIBRATE_POLL_S = 1.0
-_PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rule(Protocol):
@@ -42,37 +38,14 @@ def watch(
 
     forwarder = OutputForwarder(handle, stdout_to_stderr=output_to_stderr)
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
-    with _signals(handle):
+    code = handle.wait(_POLL_S)
+    while code is None:
+        forwarder.pump()
+        if stop_rule is not None:
+            stop_rule.tick()
         code = handle.wait(_POLL_S)
-        while code is None:
-            forwarder.pump()
-            if stop_rule is not None:
-                stop_rule.tick()
-            code = handle.wait(_POLL_S)
     forwarder.drain()
     return code
-
-
-@contextmanager
-def _signals(handle: RunHandle) -> Iterator[None]:
-    """Ctrl-C escalates as on a terminal, other signals reach the command as they would without us.
-
-    SIGHUP is ignored: a closed terminal must not end a training.
-    """
-
-    def pass_on(number: int, _frame: object) -> None:
-        handle.signal(number)
-
-    before = {number: signal.getsignal(number) for number in (*_PASSED_ON, signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _StopRule:
