@@ -110,13 +110,14 @@ class RunHandle:
         """Stop every process of the run for a while, as Ctrl-Z does to a foreground job."""
         if self._runs():
             self._suspended = stop.suspend(self.run_id, self.pgid)
-            self._tell({"cmd": "suspended"})
+            self._tell({"cmd": "suspended", "monotonic_ns": time.monotonic_ns()})
 
     def resume(self) -> None:
         """Let the processes go on that ``suspend`` stopped."""
         suspended, self._suspended = self._suspended, []
         if suspended:
-            self._tell({"cmd": "resumed"})
+            # its steps must not be read before this
+            self._tell({"cmd": "resumed", "monotonic_ns": time.monotonic_ns()}, answer=True)
             stop.kill_all(suspended, signal.SIGCONT)
 
     def recorder_alive(self) -> bool:
@@ -131,13 +132,13 @@ class RunHandle:
         self._tell({"cmd": "stopping", "signal": int(number), "by": "user"})
         stop.deliver(number, self.pgid, self.run_id)
 
-    def _tell(self, note: dict[str, Any]) -> None:
+    def _tell(self, note: dict[str, Any], answer: bool = False) -> None:
         """Say something to the recorder, which may be gone."""
         from gputop_probes import client
 
         state = ending.read_state(self.host_dir)
         stream = state.get("transport") == "stream"
-        client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
+        client.send_to(str(state.get("socket", "")), note, 0.5 if answer else 0.2, stream=stream, answer=answer)
 
     def _runs(self) -> bool:
         """Whether the command can be signalled: safe in a signal handler, wherever it came between."""
