@@ -36,7 +36,7 @@ class Inherited(NamedTuple):
 
     mask: frozenset[int]
     ignored: tuple[int, ...]
-    """Of the signals in ``HELD``, those that were ignored: by ``nohup``, or for a script's background job."""
+    """Of ``HELD`` and SIGCHLD, what was ignored: by ``nohup``, for a script's background job, or by ``trap ''``."""
     limits: dict[int, tuple[int, int]]
     """Soft and hard, of those that were changed."""
     umask: int
@@ -46,7 +46,7 @@ class Inherited(NamedTuple):
 
         What arrived meanwhile waits until the mask is undone, and then meets the dispositions of a bare start.
         """
-        for number in (*HELD, *_SET_BY_PYTHON):
+        for number in (*HELD, signal.SIGCHLD, *_SET_BY_PYTHON):
             signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
         for kind, limits in self.limits.items():
             try:
@@ -65,7 +65,9 @@ class Inherited(NamedTuple):
 def hold() -> Inherited:
     """Hold signals back, make room under the limits, and files for this user alone. Returns how it was before."""
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, HELD))
-    ignored = tuple(number for number in HELD if signal.getsignal(number) == signal.SIG_IGN)
+    ignored = tuple(n for n in (*HELD, signal.SIGCHLD) if signal.getsignal(n) == signal.SIG_IGN)
+    if signal.SIGCHLD in ignored:  # nobody could learn how the command ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return Inherited(mask, ignored, _raise_limits(), os.umask(0o077))
 
 
