@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes import ending, lock, procfs, stop
+from gputop_probes.output import Output
 from gputop_probes.record import layout
 from gputop_probes.relay import Relay
+from gputop_probes.streams import Console
 
 UNKNOWN_EXIT = 1
 """Exit code when the command has ended and nobody could learn how."""
@@ -33,6 +35,8 @@ class RunHandle:
         recorder_pid: int,
         report: int | None = None,
         unread: bytes = b"",
+        output: Output | None = None,
+        console: Console | None = None,
     ):
         self.run_dir = run_dir
         self.host_dir = layout.host_dir(run_dir, host)
@@ -41,6 +45,9 @@ class RunHandle:
         self.pgid: int = greeting["command_pgid"]
         self.recorder_pid = recorder_pid
         self._suspended: list[int] = []
+        self.console = console
+        """Our end of the command's pseudo-terminal, if it was given one."""
+        self._output = output
         self.stopped_by_us = False
         """Whether this process asked the command to end."""
         self._start_ticks: int = greeting["command_start_ticks"]
@@ -71,6 +78,7 @@ class RunHandle:
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
+            self._tend_output()
             self._find_out()
             left = deadline - time.monotonic()
             if self._exit_code is not None:
@@ -78,6 +86,16 @@ class RunHandle:
             if self._exit_code is not None or left <= 0:
                 return self._exit_code
             self._sleep(min(left, _POLL_S))
+
+    def pass_on_output(self) -> None:
+        """Wait until all that the command has written is on our own streams; at its end, before words of ours."""
+        if self._output is not None:
+            self._output.settle(passed_on=True)
+
+    def unfinished_line(self) -> bool:
+        """Whether the output on our stderr ended within a line."""
+        last = self._output.last_byte(2) if self._output is not None else None
+        return last is not None and last != ord("\n")
 
     def interrupt(self) -> int:
         """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every process of the run.
@@ -91,9 +109,12 @@ class RunHandle:
         self._stop_with(number)
         return number
 
-    def stop(self) -> None:
-        """Ask the command to end, with SIGINT to its group, or SIGTERM where SIGINT is ignored."""
-        self._stop_with(stop.Escalation(self._ignored).next_signal())
+    def stop(self, by: str = "user") -> None:
+        """Ask the command to end, with SIGINT to its group, or SIGTERM where SIGINT is ignored.
+
+        ``by`` is what the record says of who asked.
+        """
+        self._stop_with(stop.Escalation(self._ignored).next_signal(), by)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -102,7 +123,7 @@ class RunHandle:
     def signal(self, number: int) -> None:
         """Pass a signal on to the command's group."""
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
-            self._stop_with(number)
+            self._stop_with(number, "signal")
         elif self._runs():
             stop.deliver(number, self.pgid, self.run_id)
 
@@ -124,12 +145,12 @@ class RunHandle:
         """Whether a recorder is at work on this run."""
         return lock.held(self.host_dir)
 
-    def _stop_with(self, number: int) -> None:
+    def _stop_with(self, number: int, by: str = "user") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if not self._runs():
             return
         self.stopped_by_us = True
-        self._tell({"cmd": "stopping", "signal": int(number), "by": "user"})
+        self._tell({"cmd": "stopping", "signal": int(number), "by": by})
         stop.deliver(number, self.pgid, self.run_id)
 
     def _tell(self, note: dict[str, Any], answer: bool = False) -> None:
@@ -151,6 +172,13 @@ class RunHandle:
                 self._exit_code = self._hear() if self._report is not None else self._look()
             finally:
                 self._looking.release()
+
+    def _tend_output(self) -> None:
+        if self._output is not None:
+            try:
+                self._output.tend()
+            except OSError:  # no process to be had just now
+                pass
 
     def _sleep(self, seconds: float) -> None:
         report = self._report

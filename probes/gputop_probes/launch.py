@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_probes import ending, inherited, lock, procfs, redact, rundir
+from gputop_probes import ending, inherited, lock, procfs, redact, rundir, streams
 from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.handle import RunHandle
 from gputop_probes.inherited import Inherited
+from gputop_probes.output import KEEPER_NAME
 from gputop_probes.record import layout
+from gputop_probes.streams import Opened
 
 __all__ = ["RecordingImpossible", "RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
 
@@ -44,8 +46,12 @@ class RunSpec(NamedTuple):
     """What people call the run; None: the name of its directory."""
     headless: bool = False
     """Whether the front passes the output on; otherwise a screen shows it and owns the terminal."""
+    output_to_stderr: bool = False
+    """Pass the command's stdout on to stderr, so that our stdout is free for a report."""
+    log_mb: int | None = None
+    """How long a log may become before its oldest part is given up, MiB; None: ``$GPUTOP_LOG_MB`` or 1024."""
     pty: bool = False
-    """Give the command a pseudo-terminal. It is then killed by the recorder's death (write to a closed terminal)."""
+    """Give the command a pseudo-terminal of its own."""
     separate_stderr: bool | None = None
     """Keep stderr apart from stdout; None: when gputop's own go to different places."""
     hang_s: float | None = None
@@ -58,8 +64,7 @@ class Plan(NamedTuple):
 
     spec: RunSpec
     run: rundir.RunDir
-    separate_stderr: bool
-    inherit_stdin: bool
+    opened: Opened
     terminal: tuple[int, int] | None
     """Columns and lines of the terminal that shows the output."""
     cwd: str
@@ -103,8 +108,9 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
         "gputop_version": spec.gputop_version,
     }
     run = rundir.prepare(spec.run_dir, spec.command, manifest)
-    inherit_stdin = spec.headless and not _is_terminal(0)
-    plan = Plan(spec, run, _separate_stderr(spec), inherit_stdin, _terminal(spec), cwd, before)
+    terminal = _terminal(spec)
+    opened = _open_streams(run, spec, terminal)
+    plan = Plan(spec, run, opened, terminal, cwd, before)
 
     def record(report: int) -> None:
         from gputop_probes.recorder import entry
@@ -114,7 +120,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     try:
         pid, report = _fork(record)
     except StartError:
-        rundir.discard(run)
+        _discard(run, opened)
         raise
     _become_subreaper()
     if meanwhile is not None:
@@ -124,11 +130,22 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     except StartError:
         os.close(report)
         os.waitpid(pid, 0)
-        rundir.discard(run)
+        _discard(run, opened)
         raise
+    opened.streams.close()
     if run.note:
         print(f"gputop: {run.note}", file=sys.stderr)
-    return RunHandle(run.path, run.host, run.run_id, greeting, recorder_pid=pid, report=report, unread=rest)
+    return RunHandle(
+        run.path,
+        run.host,
+        run.run_id,
+        greeting,
+        recorder_pid=pid,
+        report=report,
+        unread=rest,
+        output=opened.output,
+        console=opened.console,
+    )
 
 
 def adopt(run_dir: Path) -> bool:
@@ -254,6 +271,8 @@ def _greeting_of_orphan() -> dict[str, Any]:
     """The command of a recorder that died in the middle of starting it: it is our child now, if it came to be."""
     for pid in procfs.pids():
         found = procfs.stat(pid)
+        if procfs.command_line(pid)[:1] == [KEEPER_NAME]:
+            continue
         if found is not None and found.ppid == os.getpid() and found.pgid == pid and found.state not in "ZX":
             return {"command_pid": pid, "command_pgid": pid, "command_start_ticks": found.start_ticks}
     return _never_started()
@@ -273,28 +292,34 @@ def _working_directory() -> str:
         return ""
 
 
-def _is_terminal(descriptor: int) -> bool:
+def _open_streams(run: rundir.RunDir, spec: RunSpec, terminal: tuple[int, int] | None) -> Opened:
+    """The command's streams, and the keeper of its output, which gets ready beside everything else.
+
+    Raises:
+        StartError: a limit of this process or of the machine is in the way.
+    """
     try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
+        opened = streams.open_streams(layout.host_dir(run.path, run.host), spec, terminal)
+    except OSError as error:
+        rundir.discard(run)
+        raise RecordingImpossible(f"cannot open the command's streams: {error.strerror}", 1) from None
+    try:
+        opened.output.start_keeper()
+    except OSError as error:
+        _discard(run, opened)
+        raise RecordingImpossible(f"cannot start another process: {error.strerror}", 1) from None
+    return opened
 
 
-def _separate_stderr(spec: RunSpec) -> bool:
-    """Whether stdout and stderr must be told apart: only where we pass them on, and to different places."""
-    if spec.separate_stderr is not None:
-        return spec.separate_stderr
-    if not spec.headless or spec.pty:
-        return False
-    try:
-        out, err = os.fstat(1), os.fstat(2)
-    except OSError:
-        return True
-    return (out.st_dev, out.st_ino) != (err.st_dev, err.st_ino)
+def _discard(run: rundir.RunDir, opened: Opened) -> None:
+    """Take back what was made for a command that did not start."""
+    opened.streams.close()
+    opened.output.close()
+    rundir.discard(run)
 
 
 def _terminal(spec: RunSpec) -> tuple[int, int] | None:
-    shown = not spec.headless or (_is_terminal(1) and _is_terminal(2))
+    shown = not spec.headless or (streams.is_terminal(1) and streams.is_terminal(2))
     if not shown:
         return None
     import shutil

@@ -14,7 +14,7 @@ from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
-from gputop_probes.recorder import output, signals
+from gputop_probes.recorder import signals
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
@@ -74,7 +74,6 @@ class _Begun(NamedTuple):
 
     journal: Journal
     server: Server
-    sink: output.Output
     command: Command
     leave_request: LeaveRequest
 
@@ -109,13 +108,14 @@ def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
     )
     journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
     environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
-    sink = output.open_output(layout.host_dir(run.path, run.host), plan)
+    plan.opened.output.hand_to_recorder()
+    state.update(output=plan.opened.output.describe())
     leave_request = LeaveRequest()
     journal.save_state()
     _say(report, {"starting": True})
-    command = commands.start(spec.command, environment, sink.streams, plan.inherited)
+    command = commands.start(spec.command, environment, plan.opened.streams, plan.inherited)
     _say(report, {**_greeting(command), "ignored_signals": plan.inherited.ignored})
-    return _Begun(journal, server, sink, command, leave_request)
+    return _Begun(journal, server, command, leave_request)
 
 
 def _take_up(plan: Plan, begun: _Begun) -> Recorder:
@@ -123,7 +123,7 @@ def _take_up(plan: Plan, begun: _Begun) -> Recorder:
     journal, command = begun.journal, begun.command
     signals.unblock()
     journal.guard("let go", _let_go, journal.writer.host_dir)
-    journal.guard("streams", begun.sink.after_start)
+    journal.guard("streams", plan.opened.streams.close)
     journal.event("run_start", command=redact.command(plan.spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
     journal.save_state(
@@ -134,10 +134,11 @@ def _take_up(plan: Plan, begun: _Begun) -> Recorder:
         started_ns=journal.now_ns(),
     )
     from gputop_probes.recorder.loop import Recorder
+    from gputop_probes.recorder.output_watch import OutputWatch
     from gputop_probes.recorder.ranks import RankTable
 
     recorder = Recorder(journal, begun.server, RankTable(), command, begun.leave_request)
-    journal.guard("output", begun.sink.attach_to, recorder)
+    journal.guard("output", OutputWatch(plan.opened.output, journal).attach_to, recorder)
     return recorder
 
 

@@ -45,11 +45,14 @@ def run_without_us(command: list[str], why: str, output_to_stderr: bool = False)
     Raises:
         CliError: it cannot be started.
     """
+    from gputop_probes.descriptors import closed_at_start
     from gputop_probes.recorder.command import start_error
 
     print(f"gputop: {why}", file=sys.stderr, flush=True)
     if output_to_stderr:
         os.dup2(2, 1)
+    for number in closed_at_start:
+        os.close(number)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python for itself
         signal.signal(number, signal.SIG_DFL)
     try:
