@@ -122,7 +122,6 @@ CASES = (
     Case("SIGCHLD ignored", "trap '' CHLD"),
     Case("SIGPIPE ignored", "trap '' PIPE"),
 )
-_TRAINING_NOISE = (b"gputop: ", b"OpenBLAS")
 
 
 def can_change_user() -> bool:
@@ -178,6 +177,8 @@ class Surroundings:
         """Run a command in these surroundings to its end."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "XDG_", "TMPDIR"))}
         environment.update(HOME=str(self.folder), OMP_NUM_THREADS="1")
+        if not self.case.user:
+            environment.update(TMPDIR=str(self.folder))
         shell = f'{self.case.shell}\nexec "$@"'
         if self.case.shell.startswith("unshare"):
             shell = f'{self.case.shell} "$@"'
@@ -207,7 +208,7 @@ class Surroundings:
     def clear(self) -> None:
         """Remove what was made outside of the folder."""
         for root in ("/tmp", "/dev/shm", "/var/tmp"):
-            for place in Path(root).glob(f"gputop-{self.uid}*" if self.case.user else "gputop-none"):
+            for place in Path(root).glob(f"gputop-{self.uid}*" if self.case.user else "gputop-none-*"):
                 self._clear(place)
 
     @staticmethod
@@ -244,6 +245,12 @@ def difference(bare: Outcome, watched: Outcome) -> str:
     if not watched.stderr.startswith(bare.stderr) and bare.stderr not in watched.stderr:
         return f"stderr {watched.stderr[-300:]!r} for {bare.stderr[-300:]!r}"
     return ""
+
+
+def first_word(watched: Outcome) -> str:
+    """What gputop said about where, or whether, it records."""
+    lines = watched.stderr.decode(errors="replace").splitlines()
+    return next((line for line in lines if "record" in line or "without gputop" in line), "")
 
 
 def main() -> None:
