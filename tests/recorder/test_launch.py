@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -212,10 +213,9 @@ def test_a_blocked_signal_stays_blocked(tmp_path: Path) -> None:
 
 
 def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Neither a record nor a socket, whatever is in the way: here too few descriptors for a recorder."""
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    code, _, said = support.run(tmp_path, ["no-such-command"], env={"XDG_RUNTIME_DIR": str(runtime)})
-    assert code == 127 and "not found" in said
-    assert not [path for path in runtime.rglob("*") if not path.is_dir()]
+    """Neither a record nor a socket."""
+    with tempfile.TemporaryDirectory() as runtime:  # a short path: those of sockets are
+        code, _, said = support.run(tmp_path, ["no-such-command"], env={"XDG_RUNTIME_DIR": runtime})
+        assert code == 127 and "not found" in said
+        assert [path.name for path in Path(runtime).rglob("*")] == ["gputop"]
     assert not (tmp_path / "run").exists()

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -109,20 +110,20 @@ def test_a_recorder_that_still_dies_is_no_recorder(tmp_path: Path) -> None:
 
 
 def test_sockets_of_killed_recorders_are_removed(tmp_path: Path) -> None:
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    left, fresh, used = (runtime / "gputop" / f"{name}.sock" for name in ("left", "fresh", "used"))
-    left.parent.mkdir(mode=0o700)
-    listeners = []
-    for path in (left, fresh, used):
-        listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        listeners[-1].bind(str(path))
-    listeners[2].listen()
-    for path in (left, used):
-        os.utime(path, (time.time() - 300,) * 2)
-    code, _, _ = support.run(tmp_path, ["sleep", "1"], env={"XDG_RUNTIME_DIR": str(runtime)})
-    assert code == 0
-    assert sorted(path.name for path in left.parent.iterdir()) == ["fresh.sock", "used.sock"]
+    with tempfile.TemporaryDirectory() as runtime:  # a short path: those of sockets are
+        left, fresh, used = (Path(runtime, "gputop", f"{name}.sock") for name in ("left", "fresh", "used"))
+        left.parent.mkdir(mode=0o700)
+        listeners = []
+        for path in (left, fresh, used):
+            listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            listeners[-1].bind(str(path))
+        listeners[0].close()
+        listeners[2].listen()
+        for path in (left, used):
+            os.utime(path, (time.time() - 300,) * 2)
+        command = ["sh", "-c", f"for i in $(seq 200); do [ -e {left} ] || exit 0; sleep 0.05; done; exit 1"]
+        assert support.run(tmp_path, command, env={"XDG_RUNTIME_DIR": runtime})[0] == 0
+        assert sorted(path.name for path in left.parent.iterdir()) == ["fresh.sock", "used.sock"]
 
 
 def adopt(run_dir: Path) -> bool:
