@@ -91,7 +91,7 @@ def test_ranks_show_the_wait_and_mark_the_rank_of_a_finding(four):
     figures = [line.split() for line in lines[1:]]
     assert [row[0] for row in figures] == ["0", "1", "2", "3"]
     assert "▲" in lines[3] and "▲" not in lines[1]
-    assert float(figures[2][4]) == 0.5 and float(figures[0][3]) == 5.5
+    assert float(figures[2][4]) == 1.1 and float(figures[0][3]) == 6.1  # comm is waiting too
 
 
 def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):
