@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gputop_analysis.overview import Health as Health
 from gputop_analysis.overview import RunSummary as RunSummary
 from gputop_analysis.overview import Verdict as Verdict
+
+if TYPE_CHECKING:
+    from gputop_analysis.findings.advice import Option
 
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
@@ -75,6 +78,8 @@ class Finding:
     absorbed_by: str | None = None
     """Id of the finding that explains this one; its time is then the other one's, not more of it."""
     proof: Proof | None = None
+    options: tuple[Option, ...] = ()
+    """The ways to mend it that ``fix`` is made of; those that cannot help in this run are left out."""
 
     @property
     def key(self) -> tuple[str, int | None, int | None, str | None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, some_ranks, steady_share, typical
@@ -149,9 +150,11 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         f"backward {one.backward_ms:.1f} ms is {one.ratio.value:.1f} times the forward of {one.forward_ms:.1f} ms a "
         f"step, "
         f"{one.clock} clock: it computes the forward again",
-        "switch checkpointing off for as many layers as fit: model.gradient_checkpointing_disable(), or checkpoint "
-        "every "
-        "second layer",
+        Option(
+            "switch checkpointing off for as many layers as fit: model.gradient_checkpointing_disable(), or "
+            "checkpoint every second layer",
+            lever=Lever("activation checkpointing", -1),
+        ),
         rank=everybody(view),
         confidence=0.8,
         recoverable_ms_per_step=again_ms,
