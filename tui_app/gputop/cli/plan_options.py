@@ -48,7 +48,7 @@ def add_split(parser: Parser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=said)
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), help="pipeline schedules that are tried (default 1f1b)")
-    parser.add_argument("--recompute", choices=RECOMPUTES, help="only this activation checkpointing")
+    parser.add_argument("--recompute", "--checkpointing", choices=RECOMPUTES, help="only this activation checkpointing")
 
 
 def add_gpus(parser: Parser) -> None:

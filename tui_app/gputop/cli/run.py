@@ -146,7 +146,18 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
             f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr
         )
         return None
-    return handle.wait(None)
+    code = handle.wait(None)
+    if code and not handle.stopped_by_us:
+        _leave_last_words(handle)
+    return code
+
+
+def _leave_last_words(handle: RunHandle) -> None:
+    """The traceback of a command that failed, as it would stand in the terminal without the live screen."""
+    from gputop.output.last_words import last_words
+
+    for line in last_words(handle.host_dir):
+        print(line, file=sys.stderr)
 
 
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
