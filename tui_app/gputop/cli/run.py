@@ -159,7 +159,17 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         return _watch_headless(handle, options), False
     code = handle.wait(None)
     assert code is not None
+    if code and not handle.stopped_by_us:
+        _leave_last_words(handle)
     return code, False
+
+
+def _leave_last_words(handle: RunHandle) -> None:
+    """The traceback of a command that failed, as it would stand in the terminal without the live screen."""
+    from gputop.output.last_words import last_words
+
+    for line in last_words(handle.host_dir):
+        print(line, file=sys.stderr)
 
 
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:

@@ -59,7 +59,8 @@ def build(
         ended: sum up the whole run, where that can be done at once.
         settled: whether the findings were looked for long enough to call the run healthy.
     """
-    summary = summarise(record, None if ended and short(record) else window_steps, now_ns)
+    whole = ended and short(record)
+    summary = summarise(record, None if whole else window_steps, now_ns)
     states = [host.state for host in record.hosts.values()]
     return Snapshot(
         summary=summary,
@@ -75,4 +76,5 @@ def build(
         gpu_note=next((s.gpu_note for s in states if s.gpu_note), ""),
         output_note=next((s.output_note for s in states if s.output_note), ""),
         notices=notices(record),
+        window="the whole run" if whole else f"the last {window_steps:,} steps",
     )
