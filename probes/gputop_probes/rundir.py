@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import re
 import time
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gputop_probes import locations, lock
 from gputop_probes.errors import StartError
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout
 from gputop_probes.record.writer import RecordWriter
 
 MINIMUM_FREE_BYTES = 16 << 20
@@ -138,10 +137,9 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
+        return files.read_json(path)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _create_elsewhere(wanted: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from gputop.output.lines import LineBuffer, Stream
+from gputop_probes.record.files import open_regular
 
 FIRST_READ = 1 << 20
 """On opening, at most this much of the end of a file is read."""
@@ -60,17 +62,17 @@ class Tail:
 
 def _read(file: _File) -> bytes:
     try:
-        size = file.path.stat().st_size
-        if size == file.offset:
+        if file.path.stat().st_size == file.offset:
             return b""
-        with file.path.open("rb") as handle:
+        with os.fdopen(open_regular(file.path), "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
             skipped = b""
             limit = FIRST_READ if file.offset < 0 else MAX_READ
             start = max(file.offset, 0)
             if size - start > limit:
                 start = size - limit
                 handle.seek(start)
-                start += len(handle.readline())
+                start += len(handle.readline(limit))
                 skipped = f"[{start - max(file.offset, 0):,} bytes of earlier output left out here]\n".encode()
             handle.seek(start)
             data = handle.read(size - start)
