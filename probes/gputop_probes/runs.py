@@ -44,6 +44,8 @@ class RunInfo(NamedTuple):
     ranks: int
     given_name: str = ""
     """By ``gputop run --name``; several runs may have the same."""
+    damaged: bool = False
+    """A look at its manifest, states and newest rows met some that cannot be true."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -71,13 +73,14 @@ def read_run(path: Path) -> RunInfo | None:
         return _damaged(path)
     if raw.get("format") != layout.FORMAT:
         return None
-    head = schema.manifest(raw, Tally())
+    tally = Tally()
+    head = schema.manifest(raw, tally)
     if not {"run_id", "command", "created_ns"} <= set(head):
         return _damaged(path, head)
-    states = {folder: schema.host_state(read_json(folder / "host.json"), Tally()) for folder in host_folders(path)}
+    states = {folder: _state_of(folder, tally) for folder in host_folders(path)}
     ends = [state.get("ended_ns", 0) for state in states.values()]
     codes = [state["exit_code"] for state in states.values() if "exit_code" in state]
-    steps = [done for _, file in rank_files(path / "steps") if (done := _steps_done(file)) is not None]
+    steps = [_steps_done(file, tally) for _, file in rank_files(path / "steps")]
     return RunInfo(
         name=plain_line(path.name),
         path=path,
@@ -89,7 +92,18 @@ def read_run(path: Path) -> RunInfo | None:
         steps=min(steps, default=0),
         ranks=len(steps),
         given_name=head.get("name", ""),
+        damaged=tally.dropped > 0,
     )
+
+
+def _state_of(host_dir: Path, tally: Tally) -> dict[str, Any]:
+    try:
+        return schema.host_state(files.read_json(host_dir / "host.json"), tally)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        tally.dropped += 1
+        return {}
 
 
 def _damaged(path: Path, head: dict[str, Any] | None = None) -> RunInfo:
@@ -100,7 +114,18 @@ def _damaged(path: Path, head: dict[str, Any] | None = None) -> RunInfo:
     except OSError:
         changed_ns = 0
     started_ns = head.get("created_ns", changed_ns)
-    return RunInfo(plain_line(path.name), path, head.get("command", []), started_ns, None, "damaged", None, 0, 0)
+    return RunInfo(
+        name=plain_line(path.name),
+        path=path,
+        command=head.get("command", []),
+        started_ns=started_ns,
+        ended_ns=None,
+        state="damaged",
+        exit_code=None,
+        steps=0,
+        ranks=0,
+        damaged=True,
+    )
 
 
 def find_run(name: str) -> Path:
@@ -206,8 +231,8 @@ def _seconds_silent(host_dir: Path) -> float:
     return time.time() - max(times)
 
 
-def _steps_done(file: Path) -> int | None:
-    """Steps of a rank, from its newest record that can be true; None for a file that cannot be read."""
+def _steps_done(file: Path, tally: Tally) -> int:
+    """Steps of a rank, from its newest record that can be true."""
     try:
         with os.fdopen(open_regular(file), "rb") as stream:
             count = stream.seek(0, os.SEEK_END) // wire.STEP.size
@@ -215,9 +240,11 @@ def _steps_done(file: Path) -> int | None:
             stream.seek(first * wire.STEP.size)
             rows = stream.read((count - first) * wire.STEP.size)
     except OSError:
-        return None
+        tally.dropped += 1
+        return 0
     for values in reversed(list(wire.STEP.iter_unpack(rows))):
         row = dict(zip(_STEP_NAMES, values, strict=True))
         if row_is_sound(row):
             return row["step"] + 1
+        tally.dropped += 1
     return 0

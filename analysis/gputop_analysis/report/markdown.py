@@ -64,6 +64,8 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- command: {code(' '.join(s.command))}"
     if report.record.manifest.recording:
         yield f"- recording: {plain(report.record.manifest.recording)}"
+    if damage := report.record.damage.told():
+        yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"

@@ -136,4 +136,3 @@ def _after_hole(descriptor: int, offset: int) -> int | None:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
         return None if error.errno == errno.ENXIO else offset
-

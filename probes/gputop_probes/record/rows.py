@@ -46,7 +46,7 @@ _RANGES: dict[str, dict[str, Range]] = {
     "device": {f"{name}_ms": _MS for name in ("data", "h2d", "forward", "backward", "optimizer", "other", "total")},
     "comm": {
         **{n: (-1, LONGEST_NS) for n in ("forward_ns", "backward_compute_ns", "backward_comm_ns", "overlap_ns")},
-        "wait_ns": (-1, LONGEST_NS),
+        "wait_ns": _DURATION,
         "source": (0, 255),
     },
     "gpu": {
@@ -258,4 +258,3 @@ def _longest_growing(values: Table) -> Mask:
         mask[place] = True
         place = int(previous[place])
     return mask
-

@@ -48,9 +48,7 @@ _COLLECTIVE = record({**named("op:line bytes:amount state:line"), "seq": _SIGNED
 _THREADS_SEEN = _rows(f"name:line cpu_share:amount {_SITE} age_s:amount")
 _FROZEN = many(record({**named("name:line training:flag frames:texts"), "rank": _RANK}))
 _STANDING = many(record({**named("state:line wchan:line path:line mount:line"), "rank": _RANK, "pid": _PID}, ("rank",)))
-_ENTRY = record(
-    {**named("group:scalar op:line bytes:amount state:line p2p:flag created_ns:count"), "seq": _SIGNED}
-)
+_ENTRY = record({**named("group:scalar op:line bytes:amount state:line p2p:flag created_ns:count"), "seq": _SIGNED})
 _PROFILE_ROW = record(named("op:line calls:count cpu_ms:amount device_ms:amount"))
 _MEMORY = mapping(amount)
 
@@ -92,7 +90,10 @@ _FSDP = record(
     }
 )
 _DEEPSPEED = record(
-    {**named("offload_optimizer:flag offload_param:flag accumulation:scalar micro_batch:scalar"), "zero_stage": between(0, 3)}
+    {
+        **named("offload_optimizer:flag offload_param:flag accumulation:scalar micro_batch:scalar"),
+        "zero_stage": between(0, 3),
+    }
 )
 _PIPELINE = record(
     {
@@ -261,9 +262,7 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
     "xid": ({"gpu": between(-1, 4096), "code": between(0, 10_000)}, ("gpu", "code")),
 }
 _SHARED: dict[str, Check] = {"t_ns": _TIME, "type": line, "rank": _RANK, "pid": _PID, "host": line, "step": _STEP}
-_CHECKS = {
-    kind: record({**_SHARED, **fields}, ("t_ns", "type", *needs)) for kind, (fields, needs) in _EVENTS.items()
-}
+_CHECKS = {kind: record({**_SHARED, **fields}, ("t_ns", "type", *needs)) for kind, (fields, needs) in _EVENTS.items()}
 KNOWN = frozenset(_EVENTS)
 """Types of events that this version knows."""
 _UNKNOWN = record(_SHARED, ("t_ns", "type"))
@@ -305,7 +304,9 @@ _CONTEXT = record(
 )
 _STATE = record(
     {
-        **named("host:line socket:line boot_id:line gpu_note:text output_note:text run_id:line transport:line pty:flag"),
+        **named(
+            "host:line socket:line boot_id:line gpu_note:text output_note:text run_id:line transport:line pty:flag"
+        ),
         "state": exactly("starting", "running", "ended", "lost"),
         **{name: _PID for name in ("recorder_pid", "command_pid", "command_pgid")},
         "started_ns": one_of(_TIME, between(0, 0)),

@@ -89,6 +89,8 @@ class Snapshot(NamedTuple):
     recording: str | None = None
     gpu_note: str = ""
     output_note: str = ""
+    damage: str = ""
+    """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
     problem: str = ""
     """Why the record could not be read this time; the rest is then what was last known."""
