@@ -23,6 +23,11 @@ def runs_root() -> Path:
     chosen = os.environ.get("GPUTOP_RUNS_DIR")
     if chosen:
         return Path(chosen).absolute()
+    return own_root()
+
+
+def own_root() -> Path:
+    """``$XDG_STATE_HOME/gputop/runs``, else ``~/.local/state/gputop/runs``: ours alone, whoever made it."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state, "gputop", "runs").absolute()
 

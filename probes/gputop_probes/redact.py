@@ -1,6 +1,7 @@
 """Keeps secrets out of the record: what is written to disk and shown is cleaned first.
 
-Names tell (``--hf-token``, ``wandb.key=``, ``apiKey``), and so do shapes (``ghp_...``, ``Bearer ...``). Standard library only.
+Names tell (``--hf-token``, ``wandb.key=``, ``apiKey``), and so do shapes (``ghp_...``, ``Bearer ...``).
+Standard library only.
 """
 
 from __future__ import annotations
@@ -31,19 +32,26 @@ _JOINED = re.compile(
     r"|(?:api|auth|access|hf|hub|bot|refresh|session|secret|wandb|github)tokens?|(?:api|client|app)secret|credentials?)$"
 )
 """Ends of names that are written in one: ``secretkey``, ``mypassword``."""
-_KEY_OF = frozenset(
-    """access account admin anthropic api app auth aws azure bearer clearml client comet databricks deploy encryption gcp
-    gemini google hf hmac jwt license licence master mlflow neptune ngc nvapi openai pgp private rsa sas secret service
-    session sign signing ssh storage subscription wandb webhook""".split()
-)
+_KEY_WORDS = """
+access account admin anthropic api app auth aws azure bearer clearml client comet databricks
+deploy encryption gcp gemini google hf hmac jwt license licence master mlflow neptune ngc
+nvapi openai pgp private rsa sas secret service session sign signing ssh storage
+subscription wandb webhook
+"""
+_KEY_OF = frozenset(_KEY_WORDS.split())
 """Words before ``key`` that make it a secret: ``api_key``; not ``image_key``, ``sort_key``."""
-_TOKEN_OF_TEXT = frozenset(
-    """additional audio batch begin bos box boundary class cls context decoder end eos eot file first generated image img
-    input last length mask max mean min n new next num output pad padding per prefix prompt sep separator special start stop suffix target
-    text think total unk unknown vision video vocab word""".split()
-)
+_TOKEN_WORDS = """
+additional audio batch begin bos box boundary class cls context decoder end eos eot file
+first generated image img input last length mask max mean min n new next num output pad
+padding per prefix prompt sep separator special start stop suffix target text think total
+unk unknown vision video vocab word
+"""
+_TOKEN_OF_TEXT = frozenset(_TOKEN_WORDS.split())
 """Words before ``token`` that make it one of a language model: ``pad_token``, ``max_new_tokens``."""
-_PASS_OF = frozenset("admin basic db ftp http login mail my mysql pg proxy redis smtp ssh user".split())
+_PASS_OF = frozenset(
+    ("admin", "basic", "db", "ftp", "http", "login", "mail", "my", "mysql")
+    + ("pg", "proxy", "redis", "smtp", "ssh", "user")
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PLAIN = re.compile(r"(?i)true|false|none|null|yes|no|auto|default|on|off|-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|")
 _PATH = re.compile(r"(?:~|\.{1,2})?/[^\s]*|[\w./-]+\.(?:json|ya?ml|pem|pub|crt|txt|toml|ini|cfg|env|key|py|csv)")
@@ -142,7 +150,7 @@ def _holds(name: str, value: str) -> bool:
     if kind == "password":
         return not re.fullmatch(r"(?i)true|false|none|null", value)
     if kind == "secret":
-        return not _PLAIN.fullmatch(value) and not _PATH.fullmatch(value) or _is_random(value)
+        return (not _PLAIN.fullmatch(value) and not _PATH.fullmatch(value)) or _is_random(value)
     return kind == "key" and _is_random(value)
 
 
@@ -222,7 +230,8 @@ _TOKENS = (
     r"\d{8,10}:AA[\w-]{30,}",
 )
 _PRIVATE_BLOCK = re.compile(
-    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.*?"
+    r"(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -243,7 +252,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(_AROUND + "(?:" + "|".join(_TOKENS) + ")"), HIDDEN),
 )
 _NAMED = re.compile(
-    r"(?<![\w.-])(?P<quote>[\"']?)(?P<name>[+~-]{0,2}[A-Za-z_][\w.-]{1,80})(?P=quote)[ \t]{0,4}(?P<sign>[:=]|[ \t])[ \t]{0,4}"
+    r"(?<![\w.-])(?P<quote>[\"']?)(?P<name>[+~-]{0,2}[A-Za-z_][\w.-]{1,80})(?P=quote)"
+    r"[ \t]{0,4}(?P<sign>[:=]|[ \t])[ \t]{0,4}"
 )
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\]\)\"']+")
 

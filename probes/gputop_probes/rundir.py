@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from gputop_probes import locations, lock
 from gputop_probes.errors import StartError
 from gputop_probes.record import files, layout
+from gputop_probes.record.private import close_to_others, make_folder
 from gputop_probes.record.writer import RecordWriter
 
 MINIMUM_FREE_BYTES = 16 << 20
@@ -78,10 +79,12 @@ def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDi
 
 
 def _create_new(root: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
+    if root == locations.own_root():
+        close_to_others(root)
     while True:
         try:
-            (root / run_id).mkdir()
+            make_folder(root / run_id, exist_ok=False)
             break
         except FileExistsError:
             run_id = f"{run_id[:-4]}{os.urandom(2).hex()}"
@@ -92,7 +95,7 @@ def _fill(path: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
     existed = path.exists()
     host = locations.host_name()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         free = os.statvfs(path)
         if free.f_bavail * free.f_frsize < MINIMUM_FREE_BYTES:
             raise OSError(errno.ENOSPC, "no space left on device", str(path))

@@ -54,8 +54,10 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         "high" if gc.share.low > 0.10 else "medium",
         f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
         f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{seen}",
-        "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again; on "
-        "several ranks gc.disable() and one gc.collect() every 1000 steps, at the same step on all",
+        (
+            "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again",
+            "gc.disable() and one gc.collect() every 1000 steps, at the same step on all ranks",
+        ),
         rank=only_on(gc, shares),
         recoverable_ms_per_step=gc.ms.value,
         interval_ms_per_step=(gc.ms.low, gc.ms.high),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.findings.input import data_wait, loader_site
+from gputop_analysis.findings.dialect import loader_change, loader_site
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import data_wait
 from gputop_analysis.findings.input_looks import epoch_starts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -53,10 +55,10 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
         f"a step usually waits {usual_ms:.1f} ms; one every {steps / len(stalls_ms):,.0f} steps or so, "
         f"{share * 100:.0f} % of the time; persistent_workers=False"
         + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
-        f"persistent_workers=True in the DataLoader at {loader_site(loader)}"
+        loader_change(Facts(view, rank), persistent_workers=True)
         + (", or multiprocessing_context='fork'" if loader.get("start_method") == "spawn" else ""),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(Facts(view, rank)),
         recoverable_ms_per_step=won.value,
         interval_ms_per_step=(won.low, won.high),
         proof=Proof(

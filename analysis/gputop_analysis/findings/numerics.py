@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.advice import NOT_CLIPPED, Option
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host_periodic import SURE, strongest_period
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -41,7 +45,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     if first is None:
         return None
     step, rank, value, unread = first
-    series = view.per_rank[rank]
+    series, run = view.per_rank[rank], Facts(view, rank)
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
     recovered = bool(len(finite)) and bool(finite[-1])
@@ -61,9 +65,13 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         + (f" ({', '.join(known)})" if known else "")
         + f"; {about}{counted:,} steps seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
-        "look at the batch of that step; then a lower learning rate or a longer warm-up, gradient clipping "
-        "(torch.nn.utils.clip_grad_norm_), bf16 instead of "
-        "fp16; torch.autograd.set_detect_anomaly(True) names the operation",
+        (
+            "look at the batch of that step",
+            "then a lower learning rate or a longer warm-up",
+            Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
+            "bf16 instead of fp16",
+            "torch.autograd.set_detect_anomaly(True) names the operation",
+        ),
         rank=rank,
         proof=Proof(
             "steps with a loss that is NaN or infinite",
@@ -147,10 +155,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
-        "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
-        if rewards
-        else "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning "
-        "rate",
+        _after_a_jump(steps[spikes], rewards),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -167,6 +172,22 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _after_a_jump(jumps: Array, rewards: bool) -> tuple[str | Option, ...]:
+    """Where to look: at what the script does every so many steps, where the jumps come in a rhythm."""
+    clip = Option("clip gradients", needs=(NOT_CLIPPED,))
+    period, members, p = strongest_period(jumps.astype(np.int64)) if len(jumps) >= RHYTHM else (0, (), 1.0)
+    if period and p < SURE and len(members) >= RHYTHM:
+        words = f"the loss jumps every {period} steps: look at what the script does then"
+        return (f"{words} (a target network or a reference that is copied, another stage, a new episode)",)
+    if rewards:
+        return "a loss of both signs weighs rewards and may jump: normalise them", clip
+    return "look at the batch of that step (labels, length, a corrupt sample)", clip, "lower the learning rate"
+
+
+RHYTHM = 4
+"""Jumps at equal distances that are the script's own doing and no batch's."""
 
 
 def _together(view: RunView, step: int) -> str:

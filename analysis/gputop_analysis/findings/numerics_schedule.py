@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.numerics import mean_losses
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -41,8 +42,11 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         f"GradScaler skips {100 * share:.0f} % of the updates{now}",
         f"{skipped:,} of {steps:,} steps after step {AFTER_STEP} of rank {rank} made no update, because a gradient was "
         f"infinite or NaN{now}",
-        "use torch.bfloat16 and no scaler where the GPU has it; else lower the learning rate, and clip after "
-        "scaler.unscale_(optimizer)",
+        (
+            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
+            "lower the learning rate",
+            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
+        ),
         rank=rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps" if share > SKIP_SHARE else "loss scale; raised below the threshold",

@@ -186,19 +186,21 @@ class RunRecord:
                 changed = True
         return changed
 
+    def _host_table(self, folder: Path, table: str) -> GrowingTable:
+        return GrowingTable(folder / f"{table}.bin", self._dtype(table), table)
+
     def _open_host(self, path: Path) -> HostFiles:
         name = plain_line(path.name)
-        tables = {table: GrowingTable(path / f"{table}.bin", self._dtype(table), table) for table in _HOST_TABLES}
+        gpu, host, process = (self._host_table(path, table) for table in ("gpu", "host", "process"))
         return HostFiles(
             name=name,
             path=path,
-            **tables,
+            gpu=gpu,
+            host=host,
+            process=process,
             events=GrowingLines(path / "events.jsonl"),
             state=HostState(host=name),
         )
-
-
-_HOST_TABLES = ("gpu", "host", "process")
 
 
 def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:

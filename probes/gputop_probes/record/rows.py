@@ -7,6 +7,7 @@ process step indices grow too. What breaks this is damage, and is left out.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,13 @@ _RANGES: dict[str, dict[str, Range]] = {
         **{f"{name}_ns": _DURATION for name in (*wire.PHASES, "wall", "wall_max", "gc", "agent")},
         "cpu_ns": (-1, LONGEST_NS),
         "compute_cpu_ns": (-1, LONGEST_NS),
-        **{name: _DEVICE_MEMORY for name in ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")},
+        **dict.fromkeys(("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"), _DEVICE_MEMORY),
         "n_steps": (1, 10**9),
         "flags": (0, 2**20),
     },
     "device": {f"{name}_ms": _MS for name in ("data", "h2d", "forward", "backward", "optimizer", "other", "total")},
     "comm": {
-        **{n: (-1, LONGEST_NS) for n in ("forward_ns", "backward_compute_ns", "backward_comm_ns", "overlap_ns")},
+        **dict.fromkeys(("forward_ns", "backward_compute_ns", "backward_comm_ns", "overlap_ns"), (-1, LONGEST_NS)),
         "wait_ns": _DURATION,
         "source": (0, 255),
     },
@@ -200,7 +201,7 @@ def _in_order(table: str, rows: Table) -> Mask:
     breaks = ~begins[1:] & ((np.diff(time) < 0) | (before[1:] < step[:-1]))
     if breaks.any():
         edges = [*np.flatnonzero(begins).tolist(), len(rows)]
-        for first, end in zip(edges[:-1], edges[1:], strict=True):
+        for first, end in pairwise(edges):
             if breaks[first : end - 1].any():
                 part = slice(first, end)
                 mask[part] = _longest_growing(time[part])

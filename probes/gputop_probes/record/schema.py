@@ -54,7 +54,7 @@ _MEMORY = mapping(amount)
 
 _SIZES = "hidden_size layers heads kv_heads head_dim vocab_size ffn_size max_sequence experts experts_per_token"
 _CONFIG = {
-    **{name: _COUNTED for name in _SIZES.split()},
+    **dict.fromkeys(_SIZES.split(), _COUNTED),
     **named("tied_embeddings:flag attention:line model_type:line name:line"),
 }
 _LORA = record({**named("targets:lines dtype:line dropout:amount"), "rank": _COUNTED}, ("rank",))
@@ -173,20 +173,20 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
     "loader": (
         {
             **_LOADER,
-            **{name: _COUNTED for name in ("looks", "empty", "fetching", "behind", "unpacking", "epochs")},
+            **dict.fromkeys(("looks", "empty", "fetching", "behind", "unpacking", "epochs"), _COUNTED),
             "states": mapping(_COUNTED),
             "waited_for": many(record({"worker": _COUNTED, "looks": _COUNTED}, ("worker", "looks"))),
             "epoch_starts": many(_EPOCH_START),
         },
         (),
     ),
-    "padding": ({name: _COUNTED for name in ("batches", "places", "tokens")}, ()),
+    "padding": (dict.fromkeys(("batches", "places", "tokens"), _COUNTED), ()),
     "paging": ({"period_ms": amount, "faults": _COUNTED, "system_ms": amount}, ()),
     "placement": ({"looks": _COUNTED, "near": _COUNTED}, ()),
     "compile": (
         {
             **named("duration_ms:amount function:line site:line reason:text"),
-            **{name: _COUNTED for name in ("graphs", "graph_breaks", "recompiles")},
+            **dict.fromkeys(("graphs", "graph_breaks", "recompiles"), _COUNTED),
         },
         (),
     ),
@@ -194,7 +194,7 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
     "checkup": (
         {
             **named("stale:scalar without_gradient_names:lines lr_max:real scheduler_first:scalar"),
-            **{name: _COUNTED for name in ("alike", "parameter_bytes", "held_bytes", "trainable", "without_gradient")},
+            **dict.fromkeys(("alike", "parameter_bytes", "held_bytes", "trainable", "without_gradient"), _COUNTED),
             "bf16_pushed": _COUNTED,
             "bf16_stuck": _COUNTED,
         },
@@ -210,12 +210,12 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         ("update", "parameters"),
     ),
     "tensors": (
-        {name: _COUNTED for name in ("memory_bytes", "anonymous_bytes", "tensors", "with_graph")},
+        dict.fromkeys(("memory_bytes", "anonymous_bytes", "tensors", "with_graph"), _COUNTED),
         ("step", "memory_bytes", "anonymous_bytes", "tensors", "with_graph"),
     ),
     "allocator": (
         {
-            **{n: _COUNTED for n in ("device_allocs", "device_frees", "retries", "ooms", "empty_cache_calls")},
+            **dict.fromkeys(("device_allocs", "device_frees", "retries", "ooms", "empty_cache_calls"), _COUNTED),
             **named("inactive_split_bytes:count empty_cache_ms:amount empty_cache_site:line"),
         },
         ("step",),
@@ -308,7 +308,7 @@ _STATE = record(
             "host:line socket:line boot_id:line gpu_note:text output_note:text run_id:line transport:line pty:flag"
         ),
         "state": exactly("starting", "running", "ended", "lost"),
-        **{name: _PID for name in ("recorder_pid", "command_pid", "command_pgid")},
+        **dict.fromkeys(("recorder_pid", "command_pid", "command_pgid"), _PID),
         "started_ns": one_of(_TIME, between(0, 0)),
         "ended_ns": _TIME,
         "exit_code": between(-256, 256),

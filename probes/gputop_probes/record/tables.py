@@ -1,4 +1,4 @@
-"""Fixed-width files of a record as NumPy arrays: mapped, followed while they grow, without the rows that are damaged."""
+"""Fixed-width files of a record as NumPy arrays: mapped, followed while they grow, without damaged rows."""
 
 from __future__ import annotations
 

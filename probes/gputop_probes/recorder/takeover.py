@@ -12,10 +12,11 @@ from gputop_probes.errors import StartError
 from gputop_probes.record import files, layout, schema
 from gputop_probes.record.fields import Tally
 from gputop_probes.record.writer import RecordWriter
+from gputop_probes.recorder import retaken
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
-from gputop_probes.recorder.output import tend_log
+from gputop_probes.recorder.output_watch import OutputWatch
 from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.server import Server
 from gputop_probes.recorder.signals import LeaveRequest
@@ -46,7 +47,10 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     recorder = Recorder(
         journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False), LeaveRequest()
     )
-    _tend_logs(recorder, host_dir)
+    output = retaken.find_output(host_dir, state, pid)
+    if output is not None:
+        journal.save_state(output=output.describe())
+        OutputWatch(output, journal).attach_to(recorder)
     return recorder
 
 
@@ -102,12 +106,3 @@ def _event(line: bytes) -> list[dict[str, Any]]:
         return []
     event = schema.event(found, Tally()) if isinstance(found, dict) else None
     return [event] if event else []
-
-
-def _tend_logs(recorder: Recorder, host_dir: Path) -> None:
-    for name in ("output.log", "stderr.log"):
-        try:
-            log = os.open(host_dir / name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except OSError:
-            continue
-        tend_log(recorder, log)
