@@ -7,9 +7,12 @@ Standard library only.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 HIDDEN = "[hidden]"
+_compiled = lru_cache(maxsize=None)(re.compile)
+"""Patterns are compiled when they are first needed: most commands need few, and nothing may delay a start."""
 
 _PASSWORDS = frozenset(("password", "passwd", "passphrase", "passwort", "pwd"))
 _ALWAYS = frozenset(
@@ -27,7 +30,7 @@ _ALWAYS = frozenset(
         "pat",
     )
 )
-_JOINED = re.compile(
+_JOINED = (
     r"(?:password|passwd|passphrase|(?:api|access|secret|private|auth|wandb|hf|license)keys?"
     r"|(?:api|auth|access|hf|hub|bot|refresh|session|secret|wandb|github)tokens?|(?:api|client|app)secret|credentials?)$"
 )
@@ -52,9 +55,9 @@ _PASS_OF = frozenset(
     ("admin", "basic", "db", "ftp", "http", "login", "mail", "my", "mysql")
     + ("pg", "proxy", "redis", "smtp", "ssh", "user")
 )
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_PLAIN = re.compile(r"(?i)true|false|none|null|yes|no|auto|default|on|off|-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|")
-_PATH = re.compile(r"(?:~|\.{1,2})?/[^\s]*|[\w./-]+\.(?:json|ya?ml|pem|pub|crt|txt|toml|ini|cfg|env|key|py|csv)")
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
+_PLAIN = r"(?i)true|false|none|null|yes|no|auto|default|on|off|-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|"
+_PATH = r"(?:~|\.{1,2})?/[^\s]*|[\w./-]+\.(?:json|ya?ml|pem|pub|crt|txt|toml|ini|cfg|env|key|py|csv)"
 
 
 def is_secret_name(name: str) -> bool:
@@ -94,9 +97,11 @@ def text(value: str) -> str:
     """Any text with the secrets in it replaced: known shapes, addresses, headers, and values under a secret's name."""
     if len(value) < _SHORTEST:
         return value
-    for pattern, replacement in _SHAPES:
-        value = pattern.sub(replacement, value)
-    return _without_named(value)
+    lowered = value.lower()
+    for hints, pattern, replacement in _SHAPES:
+        if any(hint in lowered for hint in hints):
+            value = _compiled(pattern).sub(replacement, value)
+    return _without_named(value) if "=" in value or ":" in value or " -" in value or "\t-" in value else value
 
 
 def anything(value: Any, name: str = "") -> Any:
@@ -116,7 +121,7 @@ def anything(value: Any, name: str = "") -> Any:
 
 
 def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(name)]
+    return [word.lower() for word in _compiled(_WORD).findall(name)]
 
 
 def _kind(name: str) -> str:
@@ -127,7 +132,7 @@ def _kind(name: str) -> str:
     last, earlier = words[-1], words[-2] if len(words) > 1 else ""
     if last in _PASSWORDS or (last == "pass" and (not earlier or earlier in _PASS_OF)):
         return "password"
-    if last in _ALWAYS or _JOINED.search(last) or last == "auth":
+    if last in _ALWAYS or _compiled(_JOINED).search(last) or last == "auth":
         return "secret"
     if last in ("token", "tokens"):
         return _token_kind(last, earlier, words)
@@ -150,7 +155,7 @@ def _holds(name: str, value: str) -> bool:
     if kind == "password":
         return not re.fullmatch(r"(?i)true|false|none|null", value)
     if kind == "secret":
-        return (not _PLAIN.fullmatch(value) and not _PATH.fullmatch(value)) or _is_random(value)
+        return (not _compiled(_PLAIN).fullmatch(value) and not _compiled(_PATH).fullmatch(value)) or _is_random(value)
     return kind == "key" and _is_random(value)
 
 
@@ -182,7 +187,7 @@ def _is_hidden_after(option: str, value: str) -> bool:
 
 
 _SHORT = ("-p", "-P", "-k", "-t", "-s", "-w")
-_NO_PASSWORD = re.compile(
+_NO_PASSWORD = (
     r"(?i)[\d.:,e+-]+|(?:b?float|bf|fp|tf|u?int|nf|q|v|cuda|gpu|cpu|rank|exp|run|seed|epoch|t|gpt|resnet|vit)[\d_.:-]+\w?"
     r"|[a-z]+|[\w.-]*/.*|.*\.\w{1,5}|[\d.]+[a-z]{1,3}|[a-z]+\d{0,3}([-_][a-z0-9]{1,8})+"
 )
@@ -190,7 +195,7 @@ _NO_PASSWORD = re.compile(
 
 def _is_password_like(value: str) -> bool:
     """Letters and digits, or signs, mixed as no size, name, path or version is."""
-    if len(value) < 6 or "=" in value.rstrip("=") or _NO_PASSWORD.fullmatch(value):
+    if len(value) < 6 or "=" in value.rstrip("=") or _compiled(_NO_PASSWORD).fullmatch(value):
         return False
     kinds = [bool(re.search(kind, value)) for kind in ("[a-zA-Z]", "[0-9]", "[!@#$%^&*]")]
     return sum(kinds) >= 2
@@ -229,43 +234,47 @@ _TOKENS = (
     r"local-[0-9a-f]{40}",
     r"\d{8,10}:AA[\w-]{30,}",
 )
-_PRIVATE_BLOCK = re.compile(
-    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.*?"
-    r"(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z)",
-    re.DOTALL,
+_PRIVATE_BLOCK = (
+    r"(?s)-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.*?"
+    r"(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z)"
 )
-_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (_PRIVATE_BLOCK, HIDDEN),
-    (re.compile(r"://[^/\s@\"']+@"), f"://{HIDDEN}@"),
-    (
-        re.compile(r"(?i)(https://hooks\.slack\.com/services|https://discord(?:app)?\.com/api/webhooks)/[\w/-]+"),
-        rf"\1/{HIDDEN}",
-    ),
-    (
-        re.compile(r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=](?!\s*[\"']?\[hidden\])\s*[\"']?)[^\"'\r\n]+"),
-        rf"\1{HIDDEN}",
-    ),
-    (re.compile(r"\b([Bb]earer|BEARER|Basic|Token)\s+(?=[\w.~+/=-]*[\d=A-Z])[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?i)([?&;](?:sig|signature|x-amz-[\w-]+|code|sharedaccesssignature)=)[^&\s\"']+"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)\b((?:shared)?(?:account|access)key(?:name)?=)[^;\s\"']{8,}"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)\b(wandb\s+login\s+(?:--?[\w-]+\s+)*)[0-9a-f]{32,}"), rf"\1{HIDDEN}"),
-    (re.compile(_AROUND + "(?:" + "|".join(_TOKENS) + ")"), HIDDEN),
+_HOOKS = r"(?i)(https://hooks\.slack\.com/services|https://discord(?:app)?\.com/api/webhooks)/[\w/-]+"
+_HEADER = r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=](?!\s*[\"']?\[hidden\])\s*[\"']?)[^\"'\r\n]+"
+_BEARER = r"\b([Bb]earer|BEARER|Basic|Token)\s+(?=[\w.~+/=-]*[\d=A-Z])[\w.~+/=-]{8,}"
+_SIGNED = r"(?i)([?&;](?:sig|signature|x-amz-[\w-]+|code|sharedaccesssignature)=)[^&\s\"']+"
+_ACCOUNT = r"(?i)\b((?:shared)?(?:account|access)key(?:name)?=)[^;\s\"']{8,}"
+_LOGIN = r"(?i)\b(wandb\s+login\s+(?:--?[\w-]+\s+)*)[0-9a-f]{32,}"
+_TOKEN_HINTS = """
+gh github_pat_ gl hf_ api_org wandb_v1 sk- _live_ _test_ whsec_ xox xapp- akia asia abia acca aiza ya29. gocspx- eyj
+dapi nvapi- npm_ pypi- dop_v1_ shpat_ shpca_ shppa_ shpss_ sg. r8_ gsk_ hvs. local- :aa
+"""
+_SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("private key",), _PRIVATE_BLOCK, HIDDEN),
+    (("://",), r"://[^/\s@\"']+@", f"://{HIDDEN}@"),
+    (("hooks",), _HOOKS, rf"\1/{HIDDEN}"),
+    (("authorization",), _HEADER, rf"\1{HIDDEN}"),
+    (("bearer", "basic", "token"), _BEARER, rf"\1 {HIDDEN}"),
+    (("sig", "x-amz-", "code="), _SIGNED, rf"\1{HIDDEN}"),
+    (("accountkey", "accesskey"), _ACCOUNT, rf"\1{HIDDEN}"),
+    (("wandb",), _LOGIN, rf"\1{HIDDEN}"),
+    (tuple(_TOKEN_HINTS.split()), _AROUND + "(?:" + "|".join(_TOKENS) + ")", HIDDEN),
 )
-_NAMED = re.compile(
+"""What a text must have in lower case before the pattern is tried (and compiled), the pattern, what takes its place."""
+_NAMED = (
     r"(?<![\w.-])(?P<quote>[\"']?)(?P<name>[+~-]{0,2}[A-Za-z_][\w.-]{1,80})(?P=quote)"
     r"[ \t]{0,4}(?P<sign>[:=]|[ \t])[ \t]{0,4}"
 )
-_VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\]\)\"']+")
+_VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\]\)\"']+"
 
 
 def _without_named(value: str) -> str:
     """The text with ``name=value``, ``"name": "value"`` and ``--name value`` hidden where the name is a secret's."""
     parts: list[str] = []
     at = 0
-    while found := _NAMED.search(value, at):
+    while found := _compiled(_NAMED).search(value, at):
         end = found.end()
         parts.append(value[at:end])
-        said = _VALUE.match(value, end) if _kind(found["name"]) else None
+        said = _compiled(_VALUE).match(value, end) if _kind(found["name"]) else None
         if said is not None and (found["sign"] in ":=" or found["name"].startswith("-")):
             parts.append(_hidden(found["name"], said.group()))
             end = said.end()

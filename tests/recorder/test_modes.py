@@ -63,7 +63,16 @@ def test_an_open_root_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
 
 
 def test_no_file_of_a_record_holds_a_secret(tmp_path: Path) -> None:
-    words = ["python", "-c", "pass", "--hf-token", SECRET, f"trainer.apiKey={SECRET}", "--cfg", f'{{"password": "{SECRET}"}}']
+    words = [
+        "python",
+        "-c",
+        "pass",
+        "--hf-token",
+        SECRET,
+        f"trainer.apiKey={SECRET}",
+        "--cfg",
+        f'{{"password": "{SECRET}"}}',
+    ]
     environment = {"NCCL_X_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "TORCH_URL": f"https://me:{SECRET}@host/"}
     done = run(["--", *words], tmp_path, 0o022, **environment)
     assert done.returncode == 0, done.stderr
