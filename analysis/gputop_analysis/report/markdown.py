@@ -77,6 +77,8 @@ def _numbers(report: Report) -> Iterator[str]:
         yield f"- recording: {plain(report.record.manifest.recording)}"
     for note in output_notes(report.record):
         yield f"- output: {plain(note)}"
+    if damage := report.record.damage.told():
+        yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
