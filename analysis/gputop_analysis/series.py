@@ -69,6 +69,11 @@ class RankSeries:
         return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
 
     @cached_property
+    def compiling(self) -> Array:
+        """Mask of records in which something was compiled."""
+        return (self.rows["flags"] & wire.F_COMPILE) != 0
+
+    @cached_property
     def wall_ms(self) -> Array:
         """Wall time per step."""
         return self.per_step_ms("wall_ns")

@@ -38,6 +38,8 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     memory_gpu,
     memory_habits,
     numerics,
+    numerics_course,
+    numerics_dead,
     numerics_gradients,
     numerics_ranks,
     numerics_schedule,

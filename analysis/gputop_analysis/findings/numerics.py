@@ -136,21 +136,22 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     alone = len(spikes) <= max(1, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
+    every = period_of(steps[spikes])
+    moves = every is not None and networks_beside(view)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
-        "medium" if (certain or not alone) and not rewards else "info",
+        "medium" if (certain or not alone) and not rewards and not moves else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
-        f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
-        "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
-        if rewards
-        else "look at the batch of that step (labels, length, a corrupt sample); clip gradients; lower the learning "
-        "rate",
+        f"{counted(len(spikes), 'such step')} in {len(losses):,}"
+        + (f", one every {every:,} steps" if every else "")
+        + _together(view, int(steps[worst])),
+        _what_to_do(every, rewards, moves),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -166,6 +167,58 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
                 Input("such records", len(spikes), "", f"of {len(losses):,}"),
             ),
         ),
+    )
+
+
+PERIODIC_STEPS, OFF_BEAT = 4, 0.1
+"""So many jumps at least have a period, each at most this part of it off the beat."""
+
+
+def period_of(steps: Array) -> int | None:
+    """Steps between jumps that come at even distances (some may be left out); None where they do not.
+
+    Jumps that follow each other at once are one.
+    """
+    if len(steps) < PERIODIC_STEPS:
+        return None
+    gaps = np.diff(steps)
+    begins = steps[np.concatenate([[True], gaps > max(1, 0.2 * gaps.max())])]
+    if len(begins) < PERIODIC_STEPS:
+        return None
+    gaps = np.diff(begins)
+    period = float(np.median(gaps[gaps < 1.5 * gaps.min()]))
+    turns = np.maximum(np.round(gaps / period), 1)
+    period = float(gaps.sum() / turns.sum())
+    even = np.abs(gaps - turns * period) <= OFF_BEAT * period
+    return round(period) if even.all() and turns.sum() <= 2 * len(turns) else None
+
+
+@once_per_view
+def networks_beside(view: RunView) -> bool:
+    """Whether most steps also run a network without gradients: a policy, a target network, a teacher."""
+    if not view.ranks:
+        return False
+    series = view.per_rank[view.ranks[0]]
+    rows = series.rows[series.after_set_up]
+    return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
+
+
+def _what_to_do(every: int | None, rewards: bool, moves: bool) -> str:
+    if rewards:
+        return "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
+    if moves:
+        return (
+            f"the target of this loss moves every {every:,} steps, as where a target network is copied: nothing to "
+            "mend while the loss comes down again; copy it a little at each step for a smoother course"
+        )
+    if every:
+        return (
+            f"look at what happens every {every:,} steps: the same batch again (labels, length, a corrupt sample), a "
+            "target network that is copied, a schedule"
+        )
+    return (
+        "look at the batch of that step (labels, length, a corrupt sample), and at what else happens there; clip "
+        "gradients; lower the learning rate"
     )
 
 

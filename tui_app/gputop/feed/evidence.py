@@ -271,6 +271,7 @@ _BY_ID: dict[str, tuple[Picture, ...]] = {
     "NU06": (_RATE, _LOSS),
     "NU07": (_LOSS, _RATE),
     "NU11": (_NORM, _LOSS),
+    "NU13": (_LOSS, _RATE),
     "HC01": (listings.stacks,),
     "HC02": (listings.stacks,),
     "HC03": (listings.stacks,),
