@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gputop_analysis.overview import Health as Health
 from gputop_analysis.overview import RunSummary as RunSummary
 from gputop_analysis.overview import Verdict as Verdict
+
+if TYPE_CHECKING:
+    from gputop_analysis.findings.advice import Option
 
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
@@ -75,6 +78,8 @@ class Finding:
     absorbed_by: str | None = None
     """Id of the finding that explains this one; its time is then the other one's, not more of it."""
     proof: Proof | None = None
+    options: tuple[Option, ...] = ()
+    """The ways to mend it that ``fix`` is made of; those that cannot help in this run are left out."""
 
     @property
     def key(self) -> tuple[str, int | None, int | None, str | None]:
@@ -103,9 +108,10 @@ class RankSummary:
     steps: int
     step_time_p50_ms: float
     step_time_p95_ms: float
+    step_time_mean_ms: float
     phases_mean_ms: dict[str, float]
     wait_mean_ms: float
-    """Exposed waiting for other ranks per step; NaN where it cannot be measured."""
+    """Waiting for other ranks per step (``waits.mean_wait_ms``); NaN where it cannot be measured."""
     peak_allocated_gib: float
     peak_reserved_gib: float
     peak_rss_gib: float
@@ -119,6 +125,8 @@ class RankSummary:
     lr: float = float("nan")
     last_step_ns: int = 0
     alive: bool = True
+    not_finite: str = ""
+    """``NaN`` or ``inf`` where the newest loss is that; empty where it is a number, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,8 +260,10 @@ def test_a_seed_with_benchmarking_on_is_told_as_info(tmp_path):
     def flags(**given):
         return {"flags": {"seed": 3, "cudnn_benchmark": False, "deterministic": False, **given}}
 
-    told = found(trained(tmp_path / "a", steps=50, hello=flags(cudnn_benchmark=True)))["RE02"]
+    on_gpu = {**flags(cudnn_benchmark=True, deterministic=True), "device": "cuda"}
+    told = found(trained(tmp_path / "a", steps=50, hello=on_gpu))["RE02"]
     assert told.severity == "info" and "seed 3" in told.title
+    assert found(trained(tmp_path / "d", steps=50, hello=flags(cudnn_benchmark=True))) == {}  # no cuDNN on a CPU
     assert found(trained(tmp_path / "b", steps=50, hello=flags())) == {}
     assert found(trained(tmp_path / "c", steps=50, hello=flags(seed=None, cudnn_benchmark=True))) == {}
 

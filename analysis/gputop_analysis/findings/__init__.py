@@ -53,6 +53,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     thermal,
     thermal_errors,
 )
+from gputop_analysis.findings.levers import settled
 from gputop_analysis.findings.precedence import ordered, take_in
 from gputop_analysis.findings.registry import CATALOGUE, as_list
 from gputop_analysis.live_ranks import live_ranks
@@ -89,7 +90,7 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
 def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of what the checks said: the hours that each would win back, and which one explains which."""
     found = [_with_hours(one, view) for one in said]
-    left = take_in(found)
+    left = settled(take_in(found))
     kept = {one.key for one in left}
     taken = [_explained(one, left) for one in found if one.key not in kept]
     return ordered(left), ordered(taken)

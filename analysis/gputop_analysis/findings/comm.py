@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
+from gputop_analysis.findings.comm_advice import bytes_a_sum, comm_options, volume_ms
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.stages import pipeline_ranks
@@ -30,7 +33,8 @@ ENOUGH_ITERATIONS = 500
     cause="comm",
     trigger="the smallest communication wait of any rank takes over 10 % of the step (lower end of the 95 % interval) "
     "and 2 ms; high above 30 %",
-    fix="overlap it (bucket_cap_mb, FSDP prefetch), send less (bf16 hook), or send less often (accumulation)",
+    fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less (bf16 hook); where they "
+    "do not: fewer ranks and threads than cores, fewer messages; in both: send less often (accumulation)",
 )
 def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     """Even the rank that everybody waits for waits for the network."""
@@ -46,16 +50,17 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     queue, ms = _core_wait(view), block_bootstrap(least, np.ones(len(least)))
     if not (ms.low > (EXPOSED + queue) * wall_ms and ms.low > MIN_EFFECT_MS):
         return None
-    parallel = view.hello().get("parallel") or {}
-    sent = _gradient_bytes(view)
+    run = Facts(view, view.ranks[0])
+    parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least):,} steps or groups of steps"
     return spec.make(
         "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
         f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, on every rank",
         f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % interval {ms.low:.1f} to "
         f"{ms.high:.1f} ms, {waited.source}, {steps}, {len(waited.ranks)} ranks, backend {parallel.get('backend')})"
-        + (f"; {sent / 1e6:.0f} MB of gradients at a time" if sent > 1e6 else ""),
-        _overlap_advice(view, parallel),
+        + (f"; {_size(sent)} of gradients at a time" if sent else "")
+        + ("" if explained is None else f", which take {explained:.2g} ms at most on a slow link"),
+        comm_options(run, ms.value),
         rank=everybody(view),
         confidence=0.9,
         recoverable_ms_per_step=ms.value,
@@ -114,7 +119,7 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
         f"gradients are summed over the ranks {synchronised:.1f} times per update, once would do",
         f"{micro:.1f} micro-batches and {synchronised:.1f} all-reduces of all gradients per optimizer step "
         f"({steps:,} steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
-        f"put `with model.no_sync():` around the forward and backward of the first {micro - 1:.0f} micro-batches",
+        _sum_once(Facts(view, last["rank"]), round(micro)),
         rank=everybody(view),
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won) if won is not None else None,
@@ -155,8 +160,11 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
         f"find_unused_parameters=True, but all parameters were used in {iterations:,} iterations",
         f"DDP searched the graph for unused parameters after each of {iterations:,} forwards and found 0 bytes of "
         f"{ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations that it sampled",
-        "pass find_unused_parameters=False to DistributedDataParallel; if a branch of the model is taken rarely, "
-        "keep it, and if the graph never changes, static_graph=True",
+        (
+            phrase(Facts(view, view.ranks[0]), "unused")
+            + "; if a branch of the model is taken rarely, keep the search",
+            "if the graph never changes, static_graph=True",
+        ),
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
@@ -187,7 +195,9 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     parallel = hello.get("parallel") or {}
     on_gpu = str(hello.get("device") or "cpu").startswith("cuda")
     if parallel.get("data_parallel"):
-        what, fix = "DataParallel", "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
+        what = "DataParallel"
+        fix = "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
+        fix = fix if on_gpu else "train the model itself: DataParallel only passes the call on without a GPU"
         why = "one process and one interpreter lock drive all GPUs, and the model is copied to them in every step"
     elif parallel.get("backend") == "gloo" and on_gpu:
         what, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
@@ -236,21 +246,12 @@ def _exposed_each_ms(view: RunView) -> float | None:
     return min(each) if len(each) == len(view.ranks) and each else None
 
 
-def _gradient_bytes(view: RunView) -> int:
-    ddp = next(iter(view.record.events("ddp")), {})
-    return int(sum(ddp.get("bucket_bytes") or ()))
+def _size(sent: int) -> str:
+    return f"{sent / 1e6:,.0f} MB" if sent >= 1e6 else f"{sent / 1e3:,.0f} kB"
 
 
-def _overlap_advice(view: RunView, parallel: dict[str, Any]) -> str:
-    hosts = len({view.host_of(rank) for rank in view.ranks})
-    if parallel.get("fsdp"):
-        return (
-            "FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True, larger wrapped units, bf16 reduce_dtype"
-            + ("; HYBRID_SHARD keeps the gathering inside a node" if hosts > 1 else "")
-        )
-    ddp = parallel.get("ddp")
-    hook = "" if isinstance(ddp, dict) and ddp.get("comm_hook") else "register_comm_hook(None, bf16_compress_hook), "
-    return (
-        f"send less: {hook}gradient accumulation with no_sync(); start earlier: a smaller bucket_cap_mb for DDP, "
-        "gradient_as_bucket_view=True; a larger batch per rank hides more of it"
-    )
+def _sum_once(run: Facts, micro: int) -> str:
+    """How to sum gradients in the last micro-batch only."""
+    if run.trainer:
+        return phrase(run, "accumulate", count=micro) + " (it leaves out the sums between)"
+    return f"put `with model.no_sync():` around the forward and backward of the first {micro - 1} micro-batches"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gputop_analysis.findings.advice import DISTRIBUTED, Option
 from gputop_analysis.findings.per_device import per_device
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices
@@ -89,7 +90,10 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
         f"{len(unused)} of {total} visible GPUs do nothing: {', '.join(map(str, unused))}",
         f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for {IDLE_S / 60:.0f} minutes; "
         f"{working} of this run work",
-        f"torchrun --nproc-per-node={total} train.py, or hide them from the job (CUDA_VISIBLE_DEVICES) for others",
+        (
+            Option(f"torchrun --nproc-per-node={total} train.py", needs=(DISTRIBUTED,)),
+            "hide them from the job (CUDA_VISIBLE_DEVICES) for others",
+        ),
         confidence=0.8,
         proof=Proof(
             "GPUs visible to the run whose utilisation never reached 1 %",

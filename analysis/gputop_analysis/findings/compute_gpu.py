@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from gputop_analysis.findings.advice import WRITTEN_OUT, Lever, Option
 from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.dialect import loader_change, phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -42,14 +45,18 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     accumulated = _micro_batches(view, one.rank)
     times = 2 if least_free < 0.7 else 4
     fewer = max(1, round(accumulated / times))
+    run, larger = Facts(view, one.rank), f"a {times} times larger micro-batch"
     return spec.make(
         "medium",
         f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of the memory free",
         f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the peak on "
         f"{len(seen)} "
         f"GPUs" + (f"; batch_size={size}" if size else "") + f"; {accumulated:.0f} micro-batches a step",
-        (f"batch_size={size * times}" if isinstance(size, int) else f"a {times} times larger micro-batch")
-        + (f" with {fewer} accumulation steps" if accumulated > 1 else ", and the learning rate that goes with it"),
+        Option(
+            (loader_change(run, batch_size=size * times) if isinstance(size, int) else larger)
+            + (f" with {fewer} accumulation steps" if accumulated > 1 else ", and the learning rate that goes with it"),
+            lever=Lever("batch", 1),
+        ),
         rank=everybody(view),
         confidence=0.6,
         proof=Proof(
@@ -89,7 +96,7 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     dram, tensor, one = sorted(known, key=lambda k: k[0])[(len(known) - 1) // 2]
     if dram <= DRAM_BUSY or tensor >= TENSOR_LOW:
         return None
-    hello = view.hello(one.rank)
+    hello, run = view.hello(one.rank), Facts(view, one.rank)
     compiled = (hello.get("compile") or {}).get("used")
     fused = (hello.get("optimizer") or {}).get("fused")
     return spec.make(
@@ -97,12 +104,10 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
         f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} % of the time",
         f"GPU {one.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over {len(one.rows)} samples; "
         f"torch.compile {'on' if compiled else 'off'}, optimizer {'fused' if fused else 'not fused'}",
-        "; ".join(
-            [
-                *([] if compiled else ["torch.compile(model), which fuses element-wise work"]),
-                *([] if fused else ["fused=True in the optimizer"]),
-                "scaled_dot_product_attention instead of a written-out softmax",
-            ]
+        (
+            *([] if compiled else [f"{phrase(run, 'compile')}, which fuses element-wise work"]),
+            *([] if fused else ["fused=True in the optimizer"]),
+            Option("scaled_dot_product_attention instead of a written-out softmax", needs=(WRITTEN_OUT,)),
         ),
         rank=everybody(view),
         gpu=one.gpu if len(view.ranks) == 1 else None,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -13,6 +16,7 @@ from gputop_analysis.view import RunView
 AMPERE = 8.0
 """Compute capability from which on tensor cores know TF32 and bfloat16 (CUDA C++ programming guide, appendix H)."""
 SM_BUSY, TENSOR_IDLE = 70.0, 10.0
+_FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with a GradScaler"
 
 
 @finding(
@@ -30,7 +34,7 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     busy, tensor = (seen.mean("sm_active_pct"), seen.mean("tensor_active_pct")) if seen else (None, None)
     if seen is None or busy is None or tensor is None or busy <= SM_BUSY or tensor >= TENSOR_IDLE:
         return None
-    hello = view.hello(seen.rank)
+    hello, run = view.hello(seen.rank), Facts(view, seen.rank)
     amp = bool((hello.get("amp") or {}).get("autocast"))
     return spec.make(
         "medium" if not amp and _all_float32(hello) else "info",
@@ -39,9 +43,9 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         f"{'on' if amp else 'off'}, parameters {', '.join(_dtypes(hello)) or 'of a type not told'}",
         "most time goes to work that is no matrix product: see CE05, and torch.profiler for the largest kernels"
         if amp
-        else "wrap forward and loss in torch.autocast('cuda', torch.bfloat16)"
+        else f"forward and loss in bfloat16: {phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
         if _capability(hello) >= AMPERE
-        else "wrap forward and loss in torch.autocast('cuda', torch.float16), with a GradScaler",
+        else Option(_FLOAT16, assumes=False),
         rank=everybody(view),
         gpu=seen.gpu if len(view.ranks) == 1 else None,
         confidence=0.8,
@@ -82,7 +86,7 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
         or (hello.get("env") or {}).get("NVIDIA_TF32_OVERRIDE")
     ):
         return None
-    seen = samples(view, rank)
+    seen, run = samples(view, rank), Facts(view, rank)
     tensor = seen.mean("tensor_active_pct") if seen else None
     if tensor is not None and tensor >= TENSOR_IDLE:
         return None
@@ -91,9 +95,11 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
         "matrix products run in full float32, past the tensor cores",
         f"{hello.get('device_name') or 'the GPU'} has compute capability {hello.get('device_capability')}; parameters "
         "float32, no autocast, torch.get_float32_matmul_precision() is 'highest', allow_tf32 off",
-        "torch.set_float32_matmul_precision('high') before training: products are rounded to 10 bits of mantissa and "
-        "run "
-        "up to 8 times as fast; or torch.autocast('cuda', torch.bfloat16)",
+        (
+            "torch.set_float32_matmul_precision('high') before training: products are rounded to 10 bits of mantissa "
+            "and run up to 8 times as fast",
+            f"or {phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}",
+        ),
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
@@ -130,13 +136,14 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
     if cuda and _capability(hello) < AMPERE:
         return None
     where = f"compute capability {hello.get('device_capability')}" if cuda else "a CPU"
-    device = "cuda" if cuda else "cpu"
+    device, run = "cuda" if cuda else "cpu", Facts(view, rank)
     return spec.make(
         "medium",
         "float16 with a GradScaler, where bfloat16 needs none",
         f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, which computes in bfloat16 "
         f"too",
-        f"torch.autocast('{device}', torch.bfloat16), and remove GradScaler: loss.backward(); optimizer.step()",
+        phrase(run, "autocast", device=device, dtype="bfloat16", short="bf16")
+        + ("" if run.trainer else ", and remove GradScaler: loss.backward(); optimizer.step()"),
         rank=everybody(view),
         confidence=0.9 if amp.get("dtype") else 0.7,
         proof=Proof(

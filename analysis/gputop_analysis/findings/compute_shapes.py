@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.advice import MAP_STYLE, SHAPES_COST, TOKENS, Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -35,7 +36,14 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
         "medium" if compiled or on_device(view, rank) else "info",
         f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",
         f"among them {examples}; " + ("torch.compile may compile for each of them" if compiled else _why(view, rank)),
-        "pad each batch to a multiple of 64 (tokenizer(..., pad_to_multiple_of=64)), or group samples by length",
+        (
+            Option(
+                "pad each batch to a multiple of 64 (tokenizer(..., pad_to_multiple_of=64))",
+                needs=(SHAPES_COST, TOKENS),
+            ),
+            Option("group samples by length", needs=(SHAPES_COST, TOKENS, MAP_STYLE)),
+            Option("bring the inputs to a few sizes, by padding or cutting", needs=(SHAPES_COST,), last=True),
+        ),
         rank=everybody(view),
         proof=Proof(
             "distinct input shapes in 100 batches",

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gputop_analysis.findings import advice
+from gputop_analysis.findings.advice import Option
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.hardware import GIB
 from gputop_analysis.model import Finding, Input, Proof
@@ -62,7 +65,7 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
         + (f"; {told}" if told else "")
         + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
         + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
-        _advice(sizes, growth, foreign, lever[0] if lever else None),
+        Option(_advice(sizes, growth, foreign, lever[0] if lever else None), assumes=False),
         rank=rank,
         site=event.get("site"),
         host=event.get("host"),
@@ -100,16 +103,13 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
         return None
     who, grown = _largest(view)
     limit = _memory_limit(view)
-    workers = (view.hello().get("dataloader") or {}).get("num_workers")
     return spec.make(
         "critical",
         f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the run: host memory is full",
         f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
         + (f"; memory limit {limit / GIB:.2f} GiB" if limit > 0 else "")
         + (f"; largest was {who}" if who else ""),
-        "make the run need less host memory: "
-        + (f"lower num_workers from {workers}, " if workers else "")
-        + f"smaller prefetch_factor, pin_memory=False{_grower(grown)}; or give the job more",
+        _less_host_memory(Facts(view, view.ranks[0]) if view.ranks else None, grown),
         rank=view.ranks[0] if len(view.ranks) == 1 else None,
         proof=Proof(
             "out-of-memory kills during the run, with an exit by SIGKILL",
@@ -258,10 +258,20 @@ def _largest(view: RunView) -> tuple[str, int]:
     return best[1], best[2]
 
 
-def _grower(kind: int) -> str:
-    if kind == PROCESS_WORKER:
-        return ", arrays in place of lists of objects in the dataset (each worker copies what it touches)"
-    return ", and look for what grows in the training process" if kind == PROCESS_RANK else ""
+def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
+    """What holds host memory in this run, and what would hold less."""
+    loader = run.loader if run else {}
+    found: list[str | Option] = []
+    if workers := loader.get("num_workers"):
+        words = f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
+        found.append(Option(words, lever=advice.Lever("num_workers", -1)))
+    if loader.get("pin_memory") and run is not None and run.on_gpu:
+        found.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
+    if grown == PROCESS_WORKER:
+        found.append("arrays in place of lists of objects in the dataset (each worker copies what it touches)")
+    elif grown == PROCESS_RANK:
+        found.append("look for what grows in the training process")
+    return [*found, "give the job more memory"]
 
 
 def _memory_limit(view: RunView) -> int:

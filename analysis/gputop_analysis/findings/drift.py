@@ -91,8 +91,11 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
         + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
         f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, {b:.9g} here; "
         + (f"more than 0.1 % apart from step {visible:,} on" if visible is not None else "never 0.1 % apart: rounding"),
-        f"look at step {loss.first_step:,}: its batch, TF32, operations that add in any order "
-        "(torch.use_deterministic_algorithms(True) names them)",
+        (
+            f"look at step {loss.first_step:,}: its batch, operations that add in any order "
+            "(torch.use_deterministic_algorithms(True) names them)",
+            "TF32 on in one run and off in the other (torch.get_float32_matmul_precision())",
+        ),
         rank=loss.rank,
         proof=Proof(
             "first step at which the losses of both runs are not equal",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gputop_analysis.findings.input_epochs import started_anew
+from gputop_analysis.findings.input_epochs import lines_of, started_anew
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
@@ -58,8 +58,10 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         "high" if gc.share.low > 0.10 else "medium",
         f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
         f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{seen}",
-        "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again; on "
-        "several ranks gc.disable() and one gc.collect() every 1000 steps, at the same step on all",
+        (
+            "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again",
+            "gc.disable() and one gc.collect() every 1000 steps, at the same step on all ranks",
+        ),
         rank=only_on(gc, shares),
         recoverable_ms_per_step=gc.ms.value,
         interval_ms_per_step=(gc.ms.low, gc.ms.high),
@@ -118,8 +120,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
 
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
     """Whether the line makes a loader again and again, which IN15 reports."""
-    line = (view.hello(rank).get("dataloader") or {}).get("site")
-    return bool(site and line and site.site.split(" ")[0] == line) and started_anew(view) is not None
+    lines = lines_of(view.hello(rank).get("dataloader") or {})
+    return site is not None and site.site.split(" ")[0] in lines and started_anew(view) is not None
 
 
 def _users_own(other: Share, site: Site) -> bool:

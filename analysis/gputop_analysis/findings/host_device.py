@@ -6,7 +6,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute_samples import Samples, samples
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
 from gputop_analysis.model import Finding, Input, Proof
@@ -89,15 +92,19 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
         return None
     one = sorted(found, key=lambda one: one.busy)[len(found) // 2]
     idle_ms = (1 - one.busy) * one.wall_ms
-    compiled = (view.hello(one.seen.rank).get("compile") or {}).get("used")
+    run = Facts(view, one.seen.rank)
+    compiled = (run.hello.get("compile") or {}).get("used")
     return spec.make(
         "high" if one.busy < 0.5 else "medium",
         f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too slowly",
         f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the process uses {one.cpu * 100:.0f} % "
         "of "
         f"a core; {one.wall_ms:.1f} ms a step",
-        ("torch.compile(model, mode='reduce-overhead')" if compiled else "torch.compile(model)")
-        + ", fused=True in the optimizer, and a larger batch if memory allows",
+        (
+            "torch.compile(model, mode='reduce-overhead')" if compiled else phrase(run, "compile"),
+            "fused=True in the optimizer",
+            Option("a larger batch if memory allows", lever=Lever("batch", 1)),
+        ),
         rank=everybody(view),
         gpu=one.seen.gpu if len(view.ranks) == 1 else None,
         confidence=0.7,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.sites import top_site
@@ -41,7 +44,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     count = len(events) or int(np.count_nonzero(series.rows["checkpoint_ns"]))
     every = max(1, series.total_steps() // max(1, count))
     rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
-    won = 1 - every / rarer
+    won, run = 1 - every / rarer, Facts(view, saved.rank)
     return spec.make(
         ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
         f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest {longest_ms:,.0f} ms",
@@ -49,8 +52,14 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         f"{saved.wall_ms:.1f} ms a step, {saved.percent}; "
         f"the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
         + (f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}" if events else ""),
-        f"save every {rarer:,} steps instead of every {every:,} ({why}), or with "
-        "torch.distributed.checkpoint.async_save",
+        (
+            f"{phrase(run, 'save', every=rarer, now=every)} ({why})",
+            Option(
+                "torch.distributed.checkpoint.async_save, which writes while the training goes on",
+                needs=(SEVERAL_RANKS, OWN_LOOP, at_least("torch", 2, 3)),
+                promises=False,
+            ),
+        ),
         rank=only_on(saved, shares),
         recoverable_ms_per_step=saved.ms.value * won,
         interval_ms_per_step=(saved.ms.low * won, saved.ms.high * won),
@@ -120,7 +129,10 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         f"evaluation takes {spent.share.value * 100:.0f} % of the time",
         f"{counted(count, 'evaluation')}, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: "
         f"{spent.percent}" + (f"; most often at {site}" if site else ""),
-        f"evaluate every {every * RARER} steps instead of every {every}, on fewer batches, or with a larger batch size",
+        (
+            phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
+            Option("on fewer batches, or with a larger batch size", promises=False),
+        ),
         rank=only_on(spent, shares),
         site=site.site if site else None,
         recoverable_ms_per_step=spent.ms.value * kept,

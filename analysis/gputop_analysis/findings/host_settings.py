@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gputop_analysis.findings.advice import Option, at_least
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, on_device, some_ranks, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
@@ -130,13 +133,20 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
         f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, {update.clock} clock; "
         f"foreach={optimizer.get('foreach')}, fused={optimizer.get('fused')}"
         + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
-        f"{name}(..., {better})" + (" instead of foreach=False" if asked_for else ""),
+        Option(
+            (phrase(Facts(view, update.rank), "fused", optimizer=name) if better == "fused=True" else _FOREACH)
+            + (" instead of foreach=False" if asked_for else ""),
+            needs=() if cuda or better != "fused=True" else (at_least("torch", 2, 4),),
+        ),
         rank=everybody(view),
         confidence=0.9 if asked_for else 0.8,
         recoverable_ms_per_step=gain[0] * update.mean_ms if gain else None,
         interval_ms_per_step=(gain[1] * update.ms.low, gain[2] * update.ms.high) if gain else None,
         proof=_optimizer_proof(update, optimizer, gain),
     )
+
+
+_FOREACH = "foreach=True for the optimizer"
 
 
 def _optimizer_proof(update: Share, optimizer: dict[str, Any], gain: tuple[float, float, float] | None) -> Proof:

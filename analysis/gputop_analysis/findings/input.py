@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from gputop_analysis.findings.advice import FREE_CORES, MAP_STYLE, NOWHERE, Lever, Option
+from gputop_analysis.findings.cores import (
+    BUSY_CORES,
+    HANDOVER_MS,
+    Usage,
+    neighbours,
+    own_cores,
+    usage,
+    won_by_workers,
+)
+from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, epoch_starts, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
@@ -25,10 +36,6 @@ from gputop_analysis.findings.shares import (
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView, once_per_view
-
-WORKER_HANDOVER_MS = 1.0
-"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
-
 
 QUEUE_READ_MS = 3.0
 """Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared memory): no more workers
@@ -75,10 +82,10 @@ def wait_source(wait: Share) -> str:
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < WORKER_HANDOVER_MS:
+    if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < HANDOVER_MS:
         return None
-    loader = view.hello(wait.rank).get("dataloader") or {}
-    count = loader.get("num_workers")
+    run = Facts(view, wait.rank)
+    count = run.loader.get("num_workers")
     queue = run_queue(view, wait.rank)
     if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
@@ -88,10 +95,10 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; loader at {loader_site(loader)} has num_workers={count}" if count is not None else ""),
-        more_workers(view, wait, loader),
+        + (f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""),
+        faster_batches(run, wait),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
@@ -131,36 +138,51 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     if wait is None or not wait.surely_above(0.05):
         return None
     making_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
-    if making_ms < WORKER_HANDOVER_MS:
+    if making_ms < HANDOVER_MS:
         return None
-    loader = view.hello(wait.rank).get("dataloader") or {}
-    if loader.get("num_workers") != 0:
+    run = Facts(view, wait.rank)
+    if run.loader.get("num_workers") != 0:
         return None
-    workers = workers_needed(view, wait)
-    won = _won_by_workers(wait, workers)
+    wanted = workers_needed(view, wait)
+    won = won_by_workers(view, wait, 0, wanted)
     return spec.make(
         severity_of(wait) if making_ms >= QUEUE_READ_MS else "info",
         f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
-        f"the loader at {loader_site(loader)} has num_workers=0, so the training makes each batch itself: "
+        f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
         f"{wait.steps:,} steady steps",
-        f"set num_workers={workers}, persistent_workers=True, prefetch_factor=4 in the DataLoader at "
-        f"{loader_site(loader)}"
-        if making_ms >= QUEUE_READ_MS
-        else f"take whole batches from the dataset at {loader_site(loader)} (a batch sampler and batch_size=None) "
-        "instead of collating samples: a worker process costs as much as it saves here",
+        faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run, wait),
         rank=everybody(view),
-        site=loader.get("site"),
-        recoverable_ms_per_step=won,
-        interval_ms_per_step=(won * wait.ms.low / wait.ms.value, won * wait.ms.high / wait.ms.value),
+        site=loader_site(run),
+        recoverable_ms_per_step=wait.mean_ms,
+        interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(
             "data wait",
             0.05,
             wait_source(wait),
-            f"recoverable = data - max(0, data / {workers} workers - rest of the step) = {won:.3f} ms per step",
+            f"recoverable = step - max(rest of the step, data / {wanted} workers, CPU time of a step / cores) - "
+            f"{HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step by workers",
             Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
+            Input("cores for this rank", _cores_said(view, wait.rank), "", "without what other programs use"),
         ),
+    )
+
+
+def _cores_said(view: RunView, rank: int) -> float | str:
+    cores = own_cores(view, rank)
+    return "not known" if cores is None else cores
+
+
+def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
+    """Batches that are made in a few milliseconds: a worker would cost as much as it saves."""
+    return (
+        Option(
+            f"take whole batches from the dataset {loader_place(run)} (a batch sampler and batch_size=None) "
+            "instead of collating samples: a worker process costs as much as it saves here",
+            needs=(MAP_STYLE,) if takes(run, "batch_sampler") else (NOWHERE,),
+        ),
+        Option("make what __getitem__ and the collate function do cheaper", promises=False, last=True),
     )
 
 
@@ -175,38 +197,60 @@ def workers_needed(view: RunView, wait: Share) -> int:
     """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank has."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
-    cores = view.cores(wait.rank)
-    ranks = sum(view.host_of(rank) == view.host_of(wait.rank) for rank in view.ranks)
-    return min(wanted, max(1, cores // max(1, ranks))) if cores else min(wanted, 16)
-
-
-def _won_by_workers(wait: Share, workers: int) -> float:
-    rest_ms = wait.wall_ms - wait.ms.value
-    return wait.ms.value - max(0.0, wait.ms.value / workers - rest_ms)
+    cores = own_cores(view, wait.rank)
+    return min(wanted, max(1, int(cores))) if cores is not None else min(wanted, 16)
 
 
 def severity_of(wait: Share) -> Severity:
     return "high" if wait.share.low > MOST_OF_IT else "medium" if wait.share.low > 0.10 else "info"
 
 
-def loader_site(loader: dict[str, Any]) -> str:
-    return str(loader.get("site") or "a place not seen")
+CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
+LEAST_WON = 0.1
+"""Part of the data wait that more workers must be able to win to be asked for."""
 
 
-def more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
-    workers = loader.get("num_workers")
-    if not workers:
+def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
+    """More workers where there are cores for them, and what is left where there are none."""
+    view, now = run.view, run.loader.get("num_workers")
+    if now is None:
         wanted = workers_needed(view, wait)
-        return f"prepare batches in the background, for instance by a DataLoader with num_workers={wanted}"
-    cores = view.cores(wait.rank)
+        won = won_by_workers(view, wait, 0, wanted)
+        words = f"prepare batches in the background, for instance by a DataLoader with num_workers={wanted}"
+        return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
+    wanted = workers_needed(view, wait) if not now else _more_than(view, wait, now)
+    won = won_by_workers(view, wait, now, wanted) if wanted > now else 0.0
+    settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
+    if not now:
+        settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}
+    words = loader_change(run, **settings)
+    words = f"raise num_workers from {now} to {wanted}: {words}" if now else f"set {words}"
+    return _if_won(words, won, wait), Option(_without_workers(run, now), promises=False, last=True)
+
+
+def _if_won(words: str, won: float, wait: Share) -> Option:
+    """More workers, offered where they win something."""
+    worth = won > LEAST_WON * wait.mean_ms
+    return Option(words, needs=() if worth else (FREE_CORES,), wins_ms=won, lever=Lever("num_workers", 1))
+
+
+def _more_than(view: RunView, wait: Share, now: int) -> int:
+    """Workers that would keep up with the rest of the step, at most what the cores can run."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
-    wanted = math.ceil(workers * wait.wall_ms / rest_ms)
-    if cores and workers >= cores:
-        return (
-            f"all {cores} cores have a worker already (num_workers={workers}): make the transform cheaper, "
-            "decode on the GPU, or store the data prepared"
-        )
-    return f"raise num_workers from {workers} to {min(wanted, cores) if cores else wanted}, prefetch_factor=4"
+    wanted = math.ceil(now * wait.wall_ms / rest_ms)
+    cores = own_cores(view, wait.rank)
+    return min(wanted, int(cores)) if cores is not None else wanted
+
+
+def _without_workers(run: Facts, now: int | None) -> str:
+    """What can be done where no core is left for a worker."""
+    cores, own = run.cores, own_cores(run.view, run.rank)
+    said = f" (num_workers={now})" if now else ""
+    if not cores or own is None:
+        return CHEAPER + said
+    others = cores - own * run.ranks_here
+    taken = f", {others:.1f} of {cores} are taken by other programs" if others >= BUSY_CORES else ""
+    return f"{CHEAPER}; more workers would find no free core{taken}{said}"
 
 
 @finding(
@@ -216,7 +260,7 @@ def more_workers(view: RunView, wait: Share, loader: dict[str, Any]) -> str:
     cause="host",
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
     "cores are scarce",
-    fix="fewer workers and threads per process, or fewer processes on the machine",
+    fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
 )
 def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """More is ready to run than there are cores."""
@@ -230,15 +274,17 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     series = view.per_rank[rank]
     wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
     others = [queue.value for r, queue in waits.items() if r != rank]
-    hello, cores, scarce = view.hello(rank), view.cores(rank), crowded(view, rank)
+    run, scarce = Facts(view, rank), crowded(view, rank)
+    used = usage(view, view.host_of(rank))
     return spec.make(
         "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
-        f"{wait.high * 100:.0f} %), {cores or 'unknown'} cores, {counted(len(view.ranks), 'rank')} on this machine, "
-        f"torch threads a rank: {_threads(hello)}, num_workers={_workers(hello)}"
+        f"{wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, {counted(run.ranks_here, 'rank')} on this machine, "
+        f"torch threads a rank: {run.threads or 'unknown'}, num_workers={run.loader.get('num_workers', 'unknown')}"
+        + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
-        _fewer_threads(view, hello, cores) if scarce else _pin_threads(hello),
+        _less_demand(run, used) if scarce else (_apart(run),),
         rank=rank if all(other < 0.5 * wait.value for other in others) else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
@@ -261,28 +307,52 @@ def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
     )
 
 
-def _threads(hello: dict[str, Any]) -> Any:
-    return (hello.get("threads") or {}).get("torch", "unknown")
+def _who(view: RunView, used: Usage, host: str) -> str:
+    """Whose processes use the cores, by what was sampled."""
+    parts = [f"training {used.ranks:.1f}"]
+    if used.workers >= 0.05:
+        parts.append(f"its loaders' workers {used.workers:.1f}")
+    names = ", ".join(f"{name} {cores:.1f}" for name, cores in neighbours(view, host))
+    parts.append(f"programs outside the run {used.foreign:.1f}" + (f" ({names})" if names else ""))
+    return f"; cores in use: {', '.join(parts)}"
 
 
-def _workers(hello: dict[str, Any]) -> Any:
-    return (hello.get("dataloader") or {}).get("num_workers", "unknown")
+def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
+    """What takes the cores, the one that takes most of them first; what uses none is not asked to use less."""
+    threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
+    found: list[tuple[float, Option]] = []
+    if cores and ranks > cores:
+        words = f"start fewer ranks here: {ranks} ranks share {cores} cores"
+        found.append((float(ranks), Option(words, lever=Lever("ranks", -1))))
+    elif cores and threads * ranks > cores:
+        fewer = max(1, cores // ranks)
+        words = f"set OMP_NUM_THREADS={fewer} ({ranks} ranks of {threads} threads share {cores} cores)"
+        found.append((float(threads * ranks), Option(words, lever=Lever("torch threads", -1))))
+    elif threads > 1:
+        words = "set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them"
+        found.append((0.0, Option(words, lever=Lever("torch threads", -1))))
+    now = run.loader.get("num_workers")
+    if cores and isinstance(now, int) and now * ranks >= cores and (not used or used.workers >= BUSY_CORES):
+        fewer = max(1, cores // ranks - 1)
+        words = f"lower num_workers from {now} to {fewer} ({cores} cores for {counted(ranks, 'rank')}): "
+        words += loader_change(run, num_workers=fewer)
+        lever = Lever("num_workers", -1)
+        if fewer < now:
+            found.append((used.workers if used else 1.0, Option(words, lever=lever)))
+    if used is not None and used.foreign >= BUSY_CORES:
+        names = " and ".join(name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2])
+        words = f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} cores), move this run, or "
+        found.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
+    if not found:
+        words = "something uses the cores for moments: see `top`; pin this run to cores of its own with `taskset`"
+        found.append((0.0, Option(words)))
+    return [option for _, option in sorted(found, key=lambda one: -one[0])]
 
 
-def _fewer_threads(view: RunView, hello: dict[str, Any], cores: int) -> str:
-    threads, workers, ranks = _threads(hello), _workers(hello), len(view.ranks)
-    if cores and threads == 1 and ranks > cores:
-        return f"start fewer ranks here: {ranks} ranks share {cores} cores"
-    if cores and isinstance(threads, int) and threads * ranks > cores:
-        return f"set OMP_NUM_THREADS={max(1, cores // ranks)} ({ranks} ranks of {threads} threads share {cores} cores)"
-    if cores and isinstance(workers, int) and workers * ranks >= cores:
-        return f"lower num_workers from {workers} to {max(1, cores // ranks - 1)} ({cores} cores for {ranks} ranks)"
-    less = " or set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them" if threads != 1 else ""
-    return f"something else uses the cores: see `top`, stop it or move this run;{less or ' or pin it with `taskset`'}"
-
-
-def _pin_threads(hello: dict[str, Any]) -> str:
-    now = _threads(hello)
-    if now == 1:
-        return "two processes share a core while others are free: give each its own cores with `taskset` or `numactl`"
-    return f"threads share a core while others are free: try OMP_NUM_THREADS=1 (now {now}) or OMP_PROC_BIND=true"
+def _apart(run: Facts) -> Option:
+    if run.threads == 1:
+        words = "two processes share a core while others are free: give each its own cores with `taskset` or `numactl`"
+    else:
+        now = run.threads or "unknown"
+        words = f"threads share a core while others are free: try OMP_NUM_THREADS=1 (now {now}) or OMP_PROC_BIND=true"
+    return Option(words)

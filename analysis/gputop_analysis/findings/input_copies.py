@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.advice import FLOAT_BATCH, OWN_LOOP, Option
+from gputop_analysis.findings.dialect import loader_change, loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
 from gputop_analysis.model import Finding, Input
@@ -40,16 +43,15 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     copies = copy_time(view)
     if copies is None or not copies.surely_above(0.03) or _is_pinned(view, copies.rank) is not False:
         return None
-    loader = view.hello(copies.rank).get("dataloader") or {}
+    run = Facts(view, copies.rank)
     return spec.make(
         "high" if copies.share.low > 0.25 else "medium",
         f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
         f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; the batches are "
         "not in pinned memory",
-        f"pin_memory=True in the DataLoader at {loader.get('site') or 'a place not seen'} and "
-        "batch.to(device, non_blocking=True)",
+        loader_change(run, pin_memory=True) + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=copies.ms.value,
         interval_ms_per_step=(0.5 * copies.ms.low, copies.ms.high),
@@ -82,8 +84,13 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
         f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the GPU waits",
         f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; {received:,.0f} "
         f"MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of {capacity / 1e3:.1f} GB/s ({told})",
-        "copy the next batch on a side stream (torch.cuda.Stream) while this one computes, send uint8 and normalise on "
-        "the GPU, or make the batches smaller",
+        (
+            Option(
+                "copy the next batch on a side stream (torch.cuda.Stream) while this one computes", needs=(OWN_LOOP,)
+            ),
+            Option("send uint8 and normalise on the GPU", needs=(FLOAT_BATCH,), promises=False),
+            Option("send fewer bytes: what the model does not read need not be copied", promises=False, last=True),
+        ),
         rank=everybody(view),
         confidence=0.7,
         recoverable_ms_per_step=copies.ms.value,

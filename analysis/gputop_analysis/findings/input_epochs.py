@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.findings.input import data_wait, loader_site
+from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import data_wait
 from gputop_analysis.findings.input_looks import Looks, epoch_starts, looks, surely
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -56,10 +58,10 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
         f"a step usually waits {usual_ms:.1f} ms; one every {steps / len(stalls_ms):,.0f} steps or so, "
         f"{share * 100:.0f} % of the time; persistent_workers=False"
         + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
-        f"persistent_workers=True in the DataLoader at {loader_site(loader)}"
+        loader_change(Facts(view, rank), persistent_workers=True)
         + (", or multiprocessing_context='fork'" if loader.get("start_method") == "spawn" else ""),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(Facts(view, rank)),
         recoverable_ms_per_step=won.value,
         interval_ms_per_step=(won.low, won.high),
         proof=Proof(
@@ -105,7 +107,7 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     rank = seen.rank
     series, loader = view.per_rank[rank], view.hello(rank).get("dataloader") or {}
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
-    data_ms = float(series.rows["data_ns"].sum()) / 1e6
+    run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
     workers = loader.get("num_workers")
     least_ms, most_ms = _of_workers(seen, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
     building_ms = _building_ms(view, rank, loader)
@@ -119,13 +121,13 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         "high" if least_ms > 0.25 * wall_ms else "medium",
         f"the loader is started anew {'at each step' if every < 1.5 else f'every {every:.0f} steps'}: "
         f"{won:.1f} ms a step",
-        f"{seen.epochs:,} iterators were made of the loader at {loader_site(loader)} in {steps:,} steps, and each time "
+        f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} steps, and each time "
         f"{what}" + (f" ({length:,})" if length and not workers else "") + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
-        f"build the DataLoader at {loader_site(loader)} once, before the loop, and take all batches from one iterator "
+        f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches from one iterator "
         "of it" + (", with persistent_workers=True" if workers and not loader.get("persistent_workers") else ""),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(least_ms / steps, won),
@@ -166,10 +168,14 @@ def _of_workers(seen: Looks, loader: dict[str, Any], steps: int, data_ms: float)
     return seen.starts_ms + 0.5 * first_ms, seen.starts_ms + first_ms
 
 
+def lines_of(loader: dict[str, Any]) -> tuple[str, ...]:
+    """``file:line`` where a loader is built, and where it is iterated over."""
+    return tuple(str(loader[name]) for name in ("site", "loop") if loader.get(name))
+
+
 def _building_ms(view: RunView, rank: int, loader: dict[str, Any]) -> float:
     """What the loader's line takes outside of fetches: building it, and ending the workers of one that is dropped."""
-    line = f"{loader.get('site')}"
-    at_line, samples = samples_where(view, "other", rank, lambda one: one.get("site") == line)
+    at_line, samples = samples_where(view, "other", rank, lambda one: one.get("site") in lines_of(loader))
     other_ms = float(view.per_rank[rank].rows["other_ns"].sum()) / 1e6
     return other_ms * at_line / samples if samples >= ENOUGH_STARTS else 0.0
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gputop_analysis.findings.advice import MAP_STYLE, ONE_SHAPE, OWN_LOOP, TRANSFORMERS_5, Option
+from gputop_analysis.findings.dialect import loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
@@ -33,20 +36,31 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
         return None
     wasted = 1 - tokens / places
     won = (forward.mean_ms + backward.mean_ms) * wasted
-    loader = view.hello().get("dataloader") or {}
+    run = Facts(view, forward.rank)
     return spec.make(
         "high" if wasted > 0.5 else "medium",
         f"{wasted * 100:.0f} % of the places in the batches are padding",
         f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); forward and backward take "
         f"{forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a step",
-        "group samples of similar length (HF Trainer: group_by_length=True), pack several into one sequence, or pad "
-        f"each batch only to its longest (collate_fn now {loader.get('collate_fn') or 'not known'})",
+        _shorter_rows(run),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.7,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won),
         proof=_proof(forward, backward, batches, places, tokens, won),
+    )
+
+
+def _shorter_rows(run: Facts) -> tuple[str | Option, ...]:
+    """Ways to fewer places without a token, that this run has."""
+    collate = run.loader.get("collate_fn") or "not known"
+    return (
+        Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE,)),
+        Option("train_sampling_strategy='group_by_length' in TrainingArguments", needs=(TRANSFORMERS_5, MAP_STYLE)),
+        Option("group samples of similar length", needs=(OWN_LOOP, MAP_STYLE)),
+        "pack several samples into one sequence",
+        Option(f"pad each batch only to its longest (collate_fn now {collate})", needs=(ONE_SHAPE,)),
     )
 
 

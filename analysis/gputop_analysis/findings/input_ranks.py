@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.findings.advice import ITERABLE, LIGHTNING, MAP_STYLE, OWN_LOOP, Option
+from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import Workers, workers
 from gputop_analysis.findings.ranks import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
@@ -44,7 +47,7 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         f"it reads from, num_workers={loader.get('num_workers', 'not known')}" + (f", {site.site}" if site else ""),
         rank=rank,
         host=host or None,
-        site=site.site if site else loader.get("site"),
+        site=site.site if site else loader_site(Facts(view, rank)),
         confidence=float(1 - found.culprit.p),
         recoverable_ms_per_step=found.recoverable_ms.value,
         interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
@@ -124,16 +127,24 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
         return None
     alike, taken = sum(common[rank] for rank in same), sum(len(prints[rank]) for rank in same)
     names = ", ".join(map(str, same[:8])) + (f" and {len(same) - 8} more" if len(same) > 8 else "")
-    loader = view.hello(same[0]).get("dataloader") or {}
+    run = Facts(view, same[0])
     return spec.make(
         "high",
         f"ranks {names} train on the same batches",
         f"{alike} of {taken} different batches whose fingerprints were taken were seen on another rank too; "
-        f"sampler {loader.get('sampler') or 'not known'}, loader at {loader.get('site') or 'a place not seen'}",
-        "sampler=DistributedSampler(dataset) in the DataLoader and sampler.set_epoch(epoch) at the beginning of each "
-        "epoch; for an IterableDataset, every world_size-th sample beginning with the rank",
+        f"sampler {run.loader.get('sampler') or 'not known'}, the loader {loader_place(run)}",
+        (
+            Option(
+                f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and sampler.set_epoch(epoch) at the "
+                "beginning of each epoch",
+                needs=(OWN_LOOP,),
+            ),
+            Option("Trainer(use_distributed_sampler=True)", needs=(LIGHTNING, MAP_STYLE)),
+            Option("from the IterableDataset every world_size-th sample, beginning with the rank", needs=(ITERABLE,)),
+            Option("give each rank samples of its own", last=True),
+        ),
         rank=None,
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.95,
         proof=Proof(
             "batches seen on another rank too / batches whose fingerprints were taken",

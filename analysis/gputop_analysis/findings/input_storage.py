@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.findings.input import data_wait, loader_site, severity_of, wait_source
+from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.dialect import loader_change, loader_site
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import data_wait, severity_of, wait_source
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, Workers, looks, surely, workers
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody
@@ -33,6 +36,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     loader = (view.hello(wait.rank).get("dataloader") or {}) if wait else {}
     if wait is None or not wait.surely_above(0.10) or not loader.get("num_workers"):
         return None
+    run = Facts(view, wait.rank)
     seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
     if seen is None or seen.waiting < ENOUGH_LOOKS:
         return None
@@ -49,10 +53,17 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         + (f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage" if crew else "")
         + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        f"copy the data set to a local disk or into memory, store it in larger shards that are read in one piece, or "
-        f"raise num_workers from {loader['num_workers']} at {loader_site(loader)}: waiting for a disk takes no core",
+        (
+            "copy the data set to a local disk or into memory, or store it in larger shards that are read in one piece",
+            Option(
+                f"raise num_workers from {loader['num_workers']} (waiting for a disk takes no core): "
+                + loader_change(run, num_workers=2 * loader["num_workers"]),
+                lever=Lever("num_workers", 1),
+                promises=False,
+            ),
+        ),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.9 if blocked > WAITING_WORKERS else 0.7,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.advice import NOWHERE, Option
+from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import (
     QUEUE_READ_MS,
     STARVED,
     data_wait,
-    loader_site,
-    more_workers,
+    faster_batches,
     per_batch_ms,
     severity_of,
     wait_source,
@@ -74,9 +76,9 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         f"{crew.cpu * 100:.0f} % of a core each; the one waited for was computing in {seen.states['R']} of "
         f"{seen.waiting} looks; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "
         f"{wait.percent}",
-        more_workers(view, wait, loader),
+        faster_batches(Facts(view, wait.rank), wait),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(Facts(view, wait.rank)),
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=Proof(
@@ -118,7 +120,7 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     family="input",
     cause="input",
     trigger="data wait above 10 % of the step; in over half of the waits for a batch the batches after it are there",
-    fix="in_order=False, or samples of equal cost",
+    fix="in_order=False (torch 2.6 and later), or samples of equal cost",
     explains=("IN01", "IN03"),
 )
 def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
@@ -129,7 +131,7 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     wait, seen, loader = found
     if seen.fetching < ENOUGH_LOOKS or surely(seen.behind, seen.fetching) <= MOSTLY:
         return None
-    part = seen.behind / seen.fetching
+    run, part = Facts(view, wait.rank), seen.behind / seen.fetching
     (worker, times) = seen.waited_for.most_common(1)[0] if seen.waited_for else (-1, 0)
     one = times > 0.8 * seen.behind
     who = f"worker {worker} of {loader['num_workers']}" if one else "one worker or another"
@@ -139,10 +141,15 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
         f"in {seen.behind} of {seen.fetching} looks at a waiting fetch later batches had arrived"
         + (f", {times} times the late one was of worker {worker}" if one else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        f"in_order=False in the DataLoader at {loader_site(loader)} (batches then come in another order each run)"
-        + ("; look at what that worker reads" if one else "; or split samples that cost much more than others"),
+        (
+            Option(
+                f"{loader_change(run, in_order=False)} (batches then come in another order each run)",
+                needs=() if takes(run, "in_order") else (NOWHERE,),
+            ),
+            "look at what that worker reads" if one else "split samples that cost much more than others",
+        ),
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=part * wait.ms.value,
         interval_ms_per_step=(surely(seen.behind, seen.fetching) * wait.ms.low, wait.ms.high),
@@ -175,7 +182,7 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     if found is None or found[0].rank not in known:
         return None
     wait, seen, loader = found
-    crew = known[wait.rank]
+    crew, run = known[wait.rank], Facts(view, wait.rank)
     enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
     if not enough or crew.cpu >= IDLE:
         return None
@@ -191,10 +198,10 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
         f"{seen.unpacking} of {seen.fetching} looks at a fetch saw it unpickle or map a batch that had arrived; the "
         f"workers use {crew.cpu * 100:.0f} % of a core each meanwhile; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms "
         f"a step are data wait, {wait.percent}",
-        f"make each batch of the loader at {loader_site(loader)} a few large tensors (stack or concatenate them in "
+        f"make each batch of the loader {loader_place(run)} a few large tensors (stack or concatenate them in "
         f"collate_fn, now {loader.get('collate_fn') or 'not known'}) instead of many small ones or Python objects",
         rank=everybody(view),
-        site=loader.get("site"),
+        site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(surely(seen.unpacking, seen.fetching) * wait.ms.low, wait.ms.high),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.findings.advice import LOADER, Option
 from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -140,8 +141,10 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         f"{duration(growth.span_s)}, {a_step / 1e6:.2f} MB a step "
         f"(Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
         + (f"; at this rate {full}" if full else ""),
-        "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss; in a "
-        "dataset keep NumPy arrays instead of lists of Python objects",
+        (
+            "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss",
+            Option("in the dataset keep NumPy arrays instead of lists of Python objects", needs=(LOADER,)),
+        ),
         rank=rank if len(grown) == 1 else everybody(view),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")),

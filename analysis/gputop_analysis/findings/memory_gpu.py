@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.findings.advice import (
+    CHECKPOINTED,
+    FSDP,
+    NOT_CHECKPOINTED,
+    NOT_EXPANDABLE,
+    OFFLOADED,
+    SPLIT_MODEL,
+    TOKENS,
+    Lever,
+    Option,
+)
 from gputop_analysis.findings.memory_growth import per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -79,8 +90,10 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     left = {rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s for rank, grown in growing.items()}
     rank = min(left, key=lambda r: left[r], default=-1)
     fix = (
-        "a smaller micro-batch with more accumulation, activation checkpointing, or "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; cut or bucket the longest sequences"
+        Option("a smaller micro-batch with more accumulation", lever=Lever("batch", -1)),
+        Option("activation checkpointing", needs=(NOT_CHECKPOINTED,), lever=Lever("activation checkpointing", 1)),
+        Option("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
+        Option("cut or bucket the longest sequences", needs=(TOKENS,)),
     )
     if rank in left and left[rank] < SOON_S:
         card, grown = known[rank], growing[rank]
@@ -148,8 +161,14 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
             f"{gap * card.total / GIB:.1f} GiB of rank {rank}'s GPU memory are held but unused",
             f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB allocated at the peak, "
             f"{split * card.total / GIB:.1f} GiB in split blocks that are free; {retries} retries after a flush",
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no empty_cache() helps against "
-            "this",
+            (
+                Option(
+                    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no empty_cache() helps "
+                    "against this",
+                    needs=(NOT_EXPANDABLE,),
+                ),
+                Option("let shapes repeat (bucket or pad lengths)", last=True),
+            ),
             rank=rank,
             confidence=0.8,
             proof=Proof(
@@ -193,8 +212,11 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
         f"{ratio:.2f} times the median of {len(known) - 1} other ranks, {100 * card.peak / card.total:.0f} % of the "
         "card: "
         "the batch size is set by this rank",
-        "put fewer layers on its stage, shard the embedding and the output layer, keep logging and evaluation tensors "
-        "off this rank, or balance samples by length",
+        (
+            Option("put fewer layers on its stage, or shard the embedding and the output layer", needs=(SPLIT_MODEL,)),
+            "keep logging and evaluation tensors off this rank",
+            Option("balance samples by length", needs=(TOKENS,)),
+        ),
         rank=card.rank,
         proof=Proof(
             "largest peak allocated / median of the other ranks",
@@ -232,8 +254,12 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
         "info",
         f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
         f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} steps, on rank {card.rank}",
-        "if the GPU is not busy all the time: raise the micro-batch and cut accumulation, or turn off offload, "
-        "activation checkpointing or sharding",
+        (
+            Option("if the GPU is not busy all the time, raise the micro-batch", lever=Lever("batch", 1)),
+            Option("turn off activation checkpointing", (CHECKPOINTED,), lever=Lever("activation checkpointing", -1)),
+            Option("turn off offload", needs=(OFFLOADED,)),
+            Option("shard less (SHARD_GRAD_OP, reshard_after_forward=False) where FSDP shards", needs=(FSDP,)),
+        ),
         rank=everybody(view),
         confidence=0.7,
         proof=Proof(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
 from gputop_analysis.findings.memory_gpu import GIB, cards
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -51,7 +52,10 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
         f"over {rate['steps']:,.0f} steps of rank {rank}",
         f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is fetched again at once"
         if flushed
-        else "let shapes repeat (bucket or pad lengths), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        else (
+            "let shapes repeat (bucket or pad lengths)",
+            Option("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
+        ),
         rank=rank if len(rates) == 1 else everybody(view),
         site=site,
         confidence=0.9,

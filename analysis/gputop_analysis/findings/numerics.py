@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.advice import NOT_CLIPPED, Option
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host_periodic import SURE, strongest_period
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -41,7 +45,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     if first is None:
         return None
     step, rank, value, unread = first
-    series = view.per_rank[rank]
+    series, run = view.per_rank[rank], Facts(view, rank)
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
     recovered = bool(len(finite)) and bool(finite[-1])
@@ -61,9 +65,13 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         + (f" ({', '.join(known)})" if known else "")
         + f"; {about}{counted:,} steps seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
-        "look at the batch of that step; then a lower learning rate or a longer warm-up, gradient clipping "
-        "(torch.nn.utils.clip_grad_norm_), bf16 instead of "
-        "fp16; torch.autograd.set_detect_anomaly(True) names the operation",
+        (
+            "look at the batch of that step",
+            "then a lower learning rate or a longer warm-up",
+            Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
+            "bf16 instead of fp16",
+            "torch.autograd.set_detect_anomaly(True) names the operation",
+        ),
         rank=rank,
         proof=Proof(
             "steps with a loss that is NaN or infinite",
@@ -136,8 +144,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     alone = len(spikes) <= max(1, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
-    every = period_of(steps[spikes])
-    moves = every is not None and networks_beside(view)
+    period = _rhythm(steps[spikes])
+    moves = period > 0 and networks_beside(view)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
@@ -148,10 +156,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
-        f"{counted(len(spikes), 'such step')} in {len(losses):,}"
-        + (f", one every {every:,} steps" if every else "")
-        + _together(view, int(steps[worst])),
-        _what_to_do(every, rewards, moves),
+        f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
+        _after_a_jump(period, rewards, moves),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -170,29 +176,6 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-PERIODIC_STEPS, OFF_BEAT = 4, 0.1
-"""So many jumps at least have a period, each at most this part of it off the beat."""
-
-
-def period_of(steps: Array) -> int | None:
-    """Steps between jumps that come at even distances (some may be left out); None where they do not.
-
-    Jumps that follow each other at once are one.
-    """
-    if len(steps) < PERIODIC_STEPS:
-        return None
-    gaps = np.diff(steps)
-    begins = steps[np.concatenate([[True], gaps > max(1, 0.2 * gaps.max())])]
-    if len(begins) < PERIODIC_STEPS:
-        return None
-    gaps = np.diff(begins)
-    period = float(np.median(gaps[gaps < 1.5 * gaps.min()]))
-    turns = np.maximum(np.round(gaps / period), 1)
-    period = float(gaps.sum() / turns.sum())
-    even = np.abs(gaps - turns * period) <= OFF_BEAT * period
-    return round(period) if even.all() and turns.sum() <= 2 * len(turns) else None
-
-
 @once_per_view
 def networks_beside(view: RunView) -> bool:
     """Whether most steps also run a network without gradients: a policy, a target network, a teacher."""
@@ -203,23 +186,32 @@ def networks_beside(view: RunView) -> bool:
     return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
 
 
-def _what_to_do(every: int | None, rewards: bool, moves: bool) -> str:
-    if rewards:
-        return "a loss of both signs weighs rewards and may jump: normalise them, and clip gradients"
+RHYTHM = 4
+"""Jumps at equal distances that are the script's own doing and no batch's."""
+
+
+def _rhythm(jumps: Array) -> int:
+    """Steps from one jump to the next where they come at equal distances; 0 where they do not."""
+    if len(jumps) < RHYTHM:
+        return 0
+    period, members, p = strongest_period(jumps.astype(np.int64))
+    return int(period) if p < SURE and len(members) >= RHYTHM else 0
+
+
+def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option, ...]:
+    """Where to look: at what the script does every so many steps, where the jumps come in a rhythm."""
+    clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if moves:
         return (
-            f"the target of this loss moves every {every:,} steps, as where a target network is copied: nothing to "
-            "mend while the loss comes down again; copy it a little at each step for a smoother course"
+            f"nothing to mend while the loss comes down again: its target moves every {period} steps, as where a "
+            "target network is copied; a little of it copied at each step makes a smoother course",
         )
-    if every:
-        return (
-            f"look at what happens every {every:,} steps: the same batch again (labels, length, a corrupt sample), a "
-            "target network that is copied, a schedule"
-        )
-    return (
-        "look at the batch of that step (labels, length, a corrupt sample), and at what else happens there; clip "
-        "gradients; lower the learning rate"
-    )
+    if period:
+        words = f"the loss jumps every {period} steps: look at what the script does then"
+        return (f"{words} (a target network or a reference that is copied, another stage, a new episode)",)
+    if rewards:
+        return "a loss of both signs weighs rewards and may jump: normalise them", clip
+    return "look at the batch of that step (labels, length, a corrupt sample)", clip, "lower the learning rate"
 
 
 def _together(view: RunView, step: int) -> str:

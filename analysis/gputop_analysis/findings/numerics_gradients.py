@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.numerics_dead import ALIKE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -69,8 +71,11 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         f"{told_as} ({named})",
         f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before that; "
         f"{counted(len(spikes), 'jump')} in {len(norms):,} records",
-        "look at the batch of that step; lower the learning rate or warm up longer; clip at about the usual norm: "
-        f"clip_grad_norm_(parameters, {_round(level)})",
+        (
+            "look at the batch of that step",
+            "lower the learning rate or warm up longer",
+            "clip at about the usual norm: " + phrase(Facts(view, rank), "clip", norm=_round(level)),
+        ),
         rank=everybody(view),
         proof=Proof(
             statistic,
@@ -123,9 +128,8 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
         f"gradients are clipped in {100 * share:.0f} % of the steps: norm {median:.3g}, max_norm {limit:g}",
         f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, {100 * share:.0f} % exceed "
         f"max_norm={limit:g}; their median is {median:.4g}, so a step is scaled by {limit / median:.2g}",
-        f"raise max_norm to about {_round(median)} and lower the learning rate to match, unless steps of equal length "
-        "are "
-        "what you want",
+        f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate to match, unless steps "
+        "of equal length are what you want",
         rank=everybody(view),
         proof=Proof(
             "share of gradient norms above max_norm",

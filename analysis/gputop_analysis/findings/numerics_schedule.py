@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
@@ -59,8 +60,11 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         f"GradScaler skips {100 * share:.0f} % of the updates{now}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank {worst.rank} made no "
         f"update, because a gradient was infinite or NaN{now}",
-        "use torch.bfloat16 and no scaler where the GPU has it; else lower the learning rate, and clip after "
-        "scaler.unscale_(optimizer)"
+        (
+            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
+            "lower the learning rate",
+            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
+        )
         if share < 1
         else "find the infinite or NaN gradient: torch.autograd.set_detect_anomaly(True) for one step names the "
         "operation that makes it; nothing has been learnt since then",

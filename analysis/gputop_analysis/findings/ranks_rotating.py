@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
+from gputop_analysis.findings.advice import MAP_STYLE, TOKENS, Option
 from gputop_analysis.findings.ranks import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS
@@ -57,7 +58,11 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one {middle.mean():.1f} ms "
         f"(ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time"
         f"{told}",
-        "give all ranks batches of equal length: group samples by length, pack sequences, or balance tokens per rank",
+        (
+            "give all ranks batches of equal cost",
+            Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
+            Option("pack sequences, or balance tokens per rank", needs=(TOKENS,)),
+        ),
         confidence=0.95 if by_length else 0.7,
         recoverable_ms_per_step=lost.value,
         interval_ms_per_step=(lost.low, lost.high),

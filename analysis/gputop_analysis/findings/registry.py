@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from gputop_analysis.findings.advice import Fix, as_text, offered, options_of
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
@@ -49,11 +50,16 @@ class Spec:
     immediate: bool = False
     """Shown at the first evaluation, not the third: what it reports is a fact and no estimate."""
 
-    def make(self, severity: str, title: str, evidence: str, fix: str, **details: object) -> Finding:
-        """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so."""
+    def make(self, severity: str, title: str, evidence: str, fix: Fix, **details: object) -> Finding:
+        """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so.
+
+        ``fix`` is a text or options, the best first; those that cannot help in the run are left out afterwards.
+        """
         if details.get("interval_ms_per_step") is not None:
             details.setdefault("confidence", ESTIMATED)
-        return Finding(self.id, self.name, severity, title, evidence, fix, **details)  # type: ignore[arg-type]
+        options = options_of(fix)
+        words = (self.id, self.name, severity, title, evidence, as_text(options))
+        return Finding(*words, options=options, **details)  # type: ignore[arg-type]
 
 
 STRICT = False
@@ -81,16 +87,16 @@ def finding(
     """
 
     def register(check: Callable[[RunView, Spec], Result]) -> Callable[[RunView, Spec], Result]:
-        def bound(view: RunView) -> Result:
+        def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                found = result if result is None or isinstance(result, Finding) else list(result)
-                assert not STRICT or all(one.proof for one in as_list(found)), f"{id} shows no proof"
+                found = [offered(view, one) for one in as_list(result)]
+                assert not STRICT or all(one.proof for one in found), f"{id} shows no proof"
                 return found
             except Exception as error:
                 if STRICT:
                     raise
-                return _broken(CATALOGUE[id], error)
+                return [_broken(CATALOGUE[id], error)]
 
         assert id not in CATALOGUE, f"{id} is registered twice"
         CATALOGUE[id] = Spec(id, name, family, cause, trigger, fix, bound, explains, immediate)

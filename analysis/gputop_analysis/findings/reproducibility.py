@@ -16,7 +16,7 @@ from gputop_analysis.view import RunView
     name="a seed alone does not fix the run",
     family="reproducibility",
     cause="compute",
-    trigger="a seed was set, but cudnn.benchmark is on, or on a GPU algorithms need not be deterministic",
+    trigger="a seed was set on a GPU, but cudnn.benchmark is on, or algorithms need not be deterministic",
     fix="torch.use_deterministic_algorithms(True), cudnn.benchmark = False, CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED",
 )
 def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
@@ -51,7 +51,7 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
 
 def _missing(flags: dict[str, Any], env: dict[str, str], on_gpu: bool) -> list[tuple[str, str]]:
     found = []
-    if flags.get("cudnn_benchmark"):
+    if on_gpu and flags.get("cudnn_benchmark"):
         found.append(("cudnn.benchmark picks algorithms by timing", "torch.backends.cudnn.benchmark = False"))
     if on_gpu and flags.get("deterministic") is False:
         found.append(("algorithms need not be deterministic", "torch.use_deterministic_algorithms(True)"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import run_queue
@@ -40,8 +43,10 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
         f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval {share.low * 100:.0f} to "
         f"{share.high * 100:.0f} %) by the control group's quota of {limit} on {view.host_of(rank)}",
-        "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm --cpus-per-task), or use fewer workers "
-        "and OMP_NUM_THREADS no larger than the quota",
+        (
+            "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm --cpus-per-task)",
+            *_within(Facts(view, rank), quota.limit),
+        ),
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,
         confidence=0.9,
@@ -61,6 +66,20 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _within(run: Facts, limit: float) -> Iterator[Option]:
+    """What uses more cores than the quota has, by the run's own settings."""
+    if not np.isfinite(limit):
+        return
+    whole = max(1, int(limit))
+    if (run.threads or 1) > whole:
+        words = f"set OMP_NUM_THREADS={whole} (now {run.threads})"
+        yield Option(words, lever=Lever("torch threads", -1), promises=False)
+    workers = run.loader.get("num_workers") or 0
+    if workers > whole:
+        words = f"lower num_workers from {workers} to {whole}"
+        yield Option(words, lever=Lever("num_workers", -1), promises=False)
 
 
 class _Quota(NamedTuple):
@@ -132,7 +151,10 @@ def _oversubscribed(view: RunView, spec: Spec, rank: int, wait: Interval, thread
         f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the training thread of rank {rank} is "
         f"ready but waits for a core {wait.value * 100:.0f} % of the time (95 % interval {wait.low * 100:.0f} to "
         f"{wait.high * 100:.0f} %), and each parallel region waits for the last of its threads",
-        f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or torch.set_num_threads({wanted})",
+        Option(
+            f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or torch.set_num_threads({wanted})",
+            lever=Lever("torch threads", -1),
+        ),
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,
         confidence=0.9,
@@ -180,7 +202,10 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
         f"rank {rank} runs on another socket than its GPU",
         f"in {away} of {looks} looks the training thread ran on a core that its GPU is not attached to (the GPU's "
         f"cores: {near}; the rank may use {affinity.get('allowed_cpus') or 'unknown'})",
-        f"start this rank with `numactl --physcpubind={near} --localalloc`, or all of them with the launcher's binding",
+        (
+            f"start rank {rank} with `numactl --physcpubind={near} --localalloc`",
+            "or all ranks with the launcher's binding",
+        ),
         rank=rank,
         host=view.host_of(rank) or None,
         confidence=0.8,

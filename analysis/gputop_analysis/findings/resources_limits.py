@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.advice import WORKERS, Lever, Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -41,8 +42,11 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
         f"/dev/shm is {share * 100:.0f} % full",
         f"{used / 2**30:.2f} of {total / 2**30:.2f} GiB are in use on {host.name}, by this run or another one; "
         "DataLoader workers hand batches over there, and a full one ends the training with a bus error",
-        "start the container with a larger --shm-size (or --ipc=host), lower prefetch_factor or num_workers, or call "
-        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        (
+            "start the container with a larger --shm-size (or --ipc=host)",
+            Option("lower prefetch_factor or num_workers", needs=(WORKERS,), lever=Lever("num_workers", -1)),
+            Option("torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)),
+        ),
         host=host.name,
         proof=Proof(
             "used / size of /dev/shm, median of the last three samples",
@@ -79,8 +83,12 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
             f"{share * 100:.0f} % of the limit (ulimit -n)"
             + (f", {len(found)} ranks alike" if len(found) > 1 else "")
             + "; each tensor that a DataLoader worker hands over is an open file until it is freed",
-            "raise the limit with `ulimit -n 65536` before the start, keep no batches, or call "
-            "torch.multiprocessing.set_sharing_strategy('file_system')",
+            (
+                "raise the limit with `ulimit -n 65536` before the start",
+                Option("keep no batches that workers made", needs=(WORKERS,)),
+                Option("torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)),
+                Option("close files that are no longer read", last=True),
+            ),
             rank=rank,
             proof=Proof(
                 "open files / limit, median of the last three samples",

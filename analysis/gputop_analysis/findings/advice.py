@@ -1,0 +1,205 @@
+"""What may be advised: options with the conditions under which they can win something.
+
+A finding offers options. Each may win so much at most, may pull a lever, and needs something of the run: what it says
+itself, and what its words presuppose (``PRESUPPOSED``: who reads of cuDNN has a GPU). ``offered`` leaves out what
+cannot help and bounds the promise by what the rest can win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gputop_analysis.findings.facts import Facts, facts
+from gputop_analysis.model import Finding
+from gputop_analysis.view import RunView
+
+WORTH = 0.05
+"""Part of what a finding costs that an option must be able to win to be offered, where that is known."""
+
+
+class Need(NamedTuple):
+    """A condition on the run."""
+
+    words: str
+    """What the run must have: ``a GPU``."""
+    holds: Callable[[Facts], bool]
+
+
+class Lever(NamedTuple):
+    """A setting that an option moves; two that move it in opposite directions contradict each other."""
+
+    name: str
+    """``num_workers``, ``torch threads``, ``ranks``."""
+    direction: int
+    """1: up; -1: down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to mend a finding."""
+
+    text: str
+    """As the user would type it."""
+    needs: tuple[Need, ...] = ()
+    wins_ms: float | None = None
+    """At most so much a step; None: as much as the finding says."""
+    lever: Lever | None = None
+    promises: bool = True
+    """Whether what it wins can be told beforehand; what only might help promises nothing."""
+    assumes: bool = True
+    """Whether its words presuppose what they name; not where it asks for a thing that the run does not have yet."""
+    last: bool = False
+    """Offered only where nothing else is: where what is asked for is a search."""
+
+
+def _has_loader(run: Facts) -> bool:
+    return bool(run.loader) or bool(run.trainer)
+
+
+def _map_style(run: Facts) -> bool:
+    return not run.loader.get("iterable")
+
+
+def _fp16(run: Facts) -> bool:
+    amp = run.hello.get("amp") or {}
+    dtypes = (run.hello.get("model") or {}).get("by_dtype") or {}
+    return bool(amp.get("grad_scaler")) or amp.get("dtype") == "float16" or "float16" in dtypes
+
+
+def _transformers_4(run: Facts) -> bool:
+    return run.trainer == "transformers" and (4,) <= run.version("transformers") < (5,)
+
+
+def at_least(library: str, *version: int) -> Need:
+    """A version of a library, or later; one that is not known passes."""
+    words = f"{library} {'.'.join(map(str, version))}"
+    return Need(words, lambda run: not run.version(library) or run.version(library) >= version)
+
+
+GPU = Need("a GPU", lambda run: run.on_gpu)
+SEVERAL_RANKS = Need("several ranks", lambda run: run.world > 1)
+DDP = Need("DistributedDataParallel", lambda run: bool(run.parallel.get("ddp")))
+FSDP = Need("FSDP", lambda run: bool(run.parallel.get("fsdp")))
+LOADER = Need("a DataLoader", _has_loader)
+WORKERS = Need("workers", lambda run: run.loader.get("num_workers") != 0)
+MAP_STYLE = Need("a map-style dataset", _map_style)
+OWN_LOOP = Need("a training loop of one's own", lambda run: not run.trainer)
+HALF = Need("float16", _fp16)
+NOT_COMPILED = Need("a model not compiled", lambda run: not (run.hello.get("compile") or {}).get("used"))
+NOT_FUSED = Need("an optimizer not fused", lambda run: not (run.hello.get("optimizer") or {}).get("fused"))
+FREE_CORES = Need("cores that nothing else uses", lambda run: False)
+"""Given to an option where the record shows that there are none."""
+NOWHERE = Need("an argument that the trainer has", lambda run: False)
+"""Given to an option that the run's trainer does not expose."""
+BFLOAT16 = Need("hardware with bfloat16", lambda run: not run.on_gpu or run.capability >= 8.0)
+CHECKPOINTED = Need("activation checkpointing", lambda run: bool(run.hello.get("checkpointing")))
+DISTRIBUTED = Need("a process group", lambda run: bool(run.parallel.get("backend")))
+FLOAT_BATCH = Need("batches of floats", lambda run: run.batch_has("float32", "float64"))
+ITERABLE = Need("an IterableDataset", lambda run: bool(run.loader.get("iterable")))
+LIGHTNING = Need("Lightning's Trainer", lambda run: run.trainer == "lightning")
+NOT_CHECKPOINTED = Need("no checkpointing yet", lambda run: not run.hello.get("checkpointing"))
+NOT_CLIPPED = Need("no clipping yet", lambda run: not (run.hello.get("clip") or {}).get("max_norm"))
+NOT_EXPANDABLE = Need("segments not expandable yet", lambda run: not run.expandable)
+OFFLOADED = Need("offload", lambda run: run.offloads)
+ONE_SHAPE = Need("batches padded to one length", lambda run: run.shapes in (None, 1))
+SHAPES_COST = Need("a GPU or torch.compile", lambda run: run.on_gpu or run.compiled)
+SPLIT_MODEL = Need("a model split over ranks", lambda run: run.splits_model)
+TOKENS = Need("batches of tokens", lambda run: run.batch_has("int64", "int32"))
+WRITTEN_OUT = Need("attention written out", lambda run: run.attention in (None, "eager"))
+TRANSFORMERS_5 = Need(
+    "transformers 5's Trainer",
+    lambda run: run.trainer == "transformers" and run.version("transformers") >= (5,),
+)
+TRANSFORMERS_4 = Need("transformers 4's Trainer", _transformers_4)
+
+PRESUPPOSED: tuple[tuple[re.Pattern[str], tuple[Need, ...]], ...] = tuple(
+    (re.compile(words), needs)
+    for words, needs in (
+        (r"\bcuda|CUDA|cudnn|nvidia-smi|TF32|\bGPUs?\b|\bNVL|NCCL|\bnccl", (GPU,)),
+        (r"non_blocking|pin_memory=True|channels_last|set_float32_matmul|expandable_segments|flash", (GPU,)),
+        (r"bucket_cap_mb|comm_hook|no_sync|find_unused_parameters|static_graph|as_bucket_view", (DDP,)),
+        (r"\bFSDP\b|forward_prefetch|backward_prefetch|HYBRID_SHARD|reduce_dtype", (FSDP,)),
+        (r"DistributedSampler|on all ranks|balance tokens|all ranks with|each rank\b", (SEVERAL_RANKS,)),
+        (r"TORCH_DISTRIBUTED|another rank|fewer ranks|off this rank|world_size", (SEVERAL_RANKS,)),
+        (r"DataLoader|prefetch_factor|collate_fn|drop_last", (LOADER,)),
+        (r"persistent_workers", (LOADER,)),
+        (r"in_order=", (WORKERS, at_least("torch", 2, 6))),
+        (r"sampler=|batch sampler|\bsampler\.", (MAP_STYLE,)),
+        (r"model\.no_sync|optimizer\.zero_grad|scheduler\.step\(\)|loss\.backward\(\)", (OWN_LOOP,)),
+        (r"GradScaler|unscale_", (HALF,)),
+        (r"bf16 instead of fp16", (HALF,)),
+        (r"torch\.compile\(model\)", (NOT_COMPILED,)),
+        (r"fused=True in the optimizer", (NOT_FUSED,)),
+        (r"group_by_length=True", (TRANSFORMERS_4,)),
+    )
+)
+"""Words of an option, and what must be true of a run for them to mean anything in it."""
+
+Fix = str | Option | Sequence[str | Option]
+
+
+def options_of(fix: Fix) -> tuple[Option, ...]:
+    """A fix as options; plain text is one that needs what its words presuppose."""
+    parts = [fix] if isinstance(fix, str | Option) else list(fix)
+    return tuple(Option(one) if isinstance(one, str) else one for one in parts)
+
+
+def as_text(options: Sequence[Option]) -> str:
+    """Options in one line."""
+    return "; ".join(one.text for one in options)
+
+
+def lacking(option: Option, run: Facts) -> list[Need]:
+    """What an option needs and the run has not."""
+    words = PRESUPPOSED if option.assumes else ()
+    presupposed = [need for pattern, needs in words if pattern.search(option.text) for need in needs]
+    return [need for need in (*option.needs, *presupposed) if not need.holds(run)]
+
+
+def offered(view: RunView, finding: Finding) -> Finding:
+    """The finding with the options that can win something in this run, and a promise that they can keep."""
+    run = facts(view, finding.rank)
+    if run is None or not finding.options:
+        return finding
+    missing = {need.words: None for one in finding.options for need in lacking(one, run)}
+    able = [one for one in finding.options if not lacking(one, run) and _worth(one, finding)]
+    able = [one for one in able if not one.last] or able
+    if not able:
+        why = f" (what is usual here needs {', '.join(missing)})" if missing else ""
+        words = f"no setting is known that would win this back{why}"
+        severity = finding.severity if finding.recoverable_ms_per_step is None else "info"
+        return replace(promising(finding, 0.0), options=(), fix=words, severity=severity)
+    sure = [one.wins_ms for one in able if one.promises]
+    if not sure:
+        kept = replace(finding, recoverable_ms_per_step=None, interval_ms_per_step=None)
+    else:
+        known = [won for won in sure if won is not None]
+        kept = promising(finding, max(known) if len(known) == len(sure) else None)
+    return replace(kept, options=tuple(able), fix=as_text(able))
+
+
+def promising(finding: Finding, most_ms: float | None) -> Finding:
+    """The finding with a promise of at most so many milliseconds a step; None leaves it as it is."""
+    promised = finding.recoverable_ms_per_step
+    if most_ms is None or promised is None or promised <= most_ms:
+        return finding
+    low, high = finding.interval_ms_per_step or (promised, promised)
+    scale = most_ms / promised if promised > 0 else 0.0
+    proof = finding.proof
+    if proof is not None:
+        bound = f"; at most {most_ms:.3f} ms of it by what the advice can change"
+        proof = replace(proof, formula=proof.formula + bound)
+    return replace(
+        finding,
+        recoverable_ms_per_step=most_ms,
+        interval_ms_per_step=(scale * low, scale * high) if finding.interval_ms_per_step else None,
+        proof=proof,
+    )
+
+
+def _worth(option: Option, finding: Finding) -> bool:
+    promised = finding.recoverable_ms_per_step
+    return option.wins_ms is None or promised is None or option.wins_ms >= WORTH * promised

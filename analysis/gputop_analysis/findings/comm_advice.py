@@ -1,0 +1,107 @@
+"""What can win back exposed communication: less volume, fewer messages, or fewer threads than cores wait."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.advice import OWN_LOOP, Lever, Option, at_least
+from gputop_analysis.findings.dialect import phrase
+from gputop_analysis.findings.facts import Facts
+
+SLOWEST_BYTES_PER_S = {
+    ("gloo", False): 0.2e9,
+    ("gloo", True): 0.1e9,
+    ("nccl", False): 2e9,
+    ("nccl", True): 0.1e9,
+}
+"""By backend, and whether hosts are between: below it a sum is slow for another reason than its size. Gloo on one
+machine sums 0.3 to 1 GB/s on one core; between hosts it is what Ethernet of 1 Gbit/s carries; PCIe carries more."""
+BY_VOLUME = 0.25
+"""Part of the exposed time that the bytes must be able to explain for less of them to be advised."""
+ACCUMULATED = 4
+"""Micro-batches that are proposed between two sums."""
+SMALL_BUCKETS = 4
+"""More of them than this, each below 1 MiB, are many small messages."""
+
+
+def bytes_a_sum(run: Facts) -> int | None:
+    """Bytes of gradients that are summed over the ranks at a time; None where they are not known."""
+    ddp = next(iter(run.view.record.events("ddp")), {})
+    if buckets := ddp.get("bucket_bytes"):
+        return int(sum(buckets))
+    model = run.hello.get("model") or {}
+    trained = model.get("trainable") or model.get("parameters")
+    return 4 * int(trained) if trained else None
+
+
+def volume_ms(run: Facts) -> float | None:
+    """Longest time that the bytes of a sum explain, on a slow link; None where they are not known."""
+    sent, ranks = bytes_a_sum(run), max(2, run.world)
+    if sent is None:
+        return None
+    backend = "gloo" if "gloo" in str(run.parallel.get("backend")) else "nccl"
+    hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
+    passes = 3 if run.parallel.get("fsdp") else 2
+    return 1e3 * passes * (ranks - 1) / ranks * sent / SLOWEST_BYTES_PER_S[backend, hosts]
+
+
+def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
+    """Options for exposed communication of so many milliseconds a step, the one that mends its cause first."""
+    found = []
+    if run.oversubscribed:
+        threads = run.ranks_here * (run.threads or 1)
+        found.append(_fewer(run, threads))
+    explained = volume_ms(run)
+    small = explained is not None and explained < BY_VOLUME * exposed_ms
+    by_volume = exposed_ms if explained is None else min(explained, exposed_ms)
+    if not small:
+        found += _less_volume(run, by_volume)
+    else:
+        found += _less_latency(run, exposed_ms)
+    rarer = phrase(run, "accumulate", count=ACCUMULATED)
+    words = f"sum the gradients once in {ACCUMULATED} micro-batches, which makes the batch so much larger: {rarer}"
+    seldom = (1 - 1 / ACCUMULATED) * exposed_ms
+    return [*found, Option(words, wins_ms=seldom)]
+
+
+def _fewer(run: Facts, threads: int) -> Option:
+    """More is ready to run than there are cores, so each sum waits for ranks that wait for a core."""
+    cores, ranks = run.cores, run.ranks_here
+    why = f"{ranks} ranks with {run.threads or 1} busy threads each share {cores} cores, and a sum waits for the last"
+    if ranks > cores:
+        return Option(f"start at most {cores} ranks here: {why}", lever=Lever("ranks", -1))
+    words = f"set OMP_NUM_THREADS={max(1, cores // ranks)}: {why} ({threads} threads)"
+    return Option(words, lever=Lever("torch threads", -1))
+
+
+def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:
+    """The bytes take the time: send fewer, or send them while the backward computes."""
+    hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
+    if run.parallel.get("fsdp"):
+        found = [
+            Option("FSDP: bf16 reduce_dtype", wins_ms=0.5 * by_volume_ms),
+            Option("FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True", wins_ms=by_volume_ms),
+        ]
+        inside = Option("FSDP: HYBRID_SHARD keeps the gathering inside a node", wins_ms=by_volume_ms)
+        return [*found, inside] if hosts else found
+    ddp = run.parallel.get("ddp")
+    hooked = isinstance(ddp, dict) and bool(ddp.get("comm_hook"))
+    words = "send less: model.register_comm_hook(None, bf16_compress_hook)"
+    found = [] if hooked else [Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)]
+    bucket = "start earlier, beside the backward: " + phrase(run, "bucket", size=5)
+    return [*found, Option(bucket, wins_ms=by_volume_ms)]
+
+
+def _less_latency(run: Facts, exposed_ms: float) -> list[Option]:
+    """The bytes do not explain the time: each message waits for something else."""
+    ddp = next(iter(run.view.record.events("ddp")), {})
+    buckets = ddp.get("bucket_bytes") or ()
+    found = []
+    if len(buckets) > SMALL_BUCKETS and max(buckets) < 1 << 20:
+        words = f"fewer, larger messages (now {len(buckets)}): {phrase(run, 'bucket', size=25)}"
+        found.append(Option(words, wins_ms=(1 - 1 / len(buckets)) * exposed_ms))
+    hook = (run.parallel.get("ddp") or {}).get("comm_hook") if isinstance(run.parallel.get("ddp"), dict) else None
+    if not run.oversubscribed:
+        nccl = "nccl" in str(run.parallel.get("backend"))
+        interface = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
+        words = f"look at the way of the messages: the network interface ({interface})"
+        found.append(Option(words + (f", and the hook {hook}" if hook else ", a slow hook"), promises=True))
+    return found

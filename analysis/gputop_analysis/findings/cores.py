@@ -1,0 +1,142 @@
+"""Who uses the cores: the run's own processes, other programs; and how fast a loader can be on what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from gputop_analysis.findings.input_looks import workers
+from gputop_analysis.findings.shares import Share
+from gputop_analysis.view import Array, RunView
+from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
+
+BUSY_CORES = 0.3
+"""Cores that programs outside the run must use before waiting for a core is put down to them."""
+HANDOVER_MS = 1.0
+"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Cores in use on a host while the run trains."""
+
+    machine: float
+    """By all programs."""
+    ranks: float
+    """By the training processes, all their threads."""
+    workers: float
+    """By their loaders' workers."""
+    own: float
+    """By all processes of the run."""
+
+    @property
+    def foreign(self) -> float:
+        """By programs outside the run."""
+        return max(0.0, self.machine - self.own)
+
+
+def usage(view: RunView, host: str) -> Usage | None:
+    """Cores in use on a host over the window's steps; None where too little was sampled."""
+    key = f"cores used on {host}"
+    if key not in view.known:
+        view.known[key] = _usage(view, host)
+    return view.known[key]
+
+
+def _usage(view: RunView, host: str) -> Usage | None:
+    files = view.record.hosts.get(host)
+    ends = [s.rows["t_end_ns"] for s in view.per_rank.values() if len(s.rows)]
+    if files is None or not ends:
+        return None
+    begin, end = min(int(e[0]) for e in ends), max(int(e[-1]) for e in ends)
+    samples = _between(files.host.rows, begin, end)
+    used = samples["cpu_pct"][np.isfinite(samples["cpu_pct"])]
+    rows = _between(files.process.rows, begin, end)
+    if len(used) < 2 or len(rows) < 2:
+        return None
+    context = (files.state.context or {}).get("host") or {}
+    machine = int(context.get("cpu_count_machine") or samples["cpu_count"][-1])
+    lasted_ns = max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
+    by_kind: Counter[int] = Counter()
+    for pid in np.unique(rows["pid"]):
+        own = rows[rows["pid"] == pid]
+        by_kind[int(own["kind"][-1])] += int(own["cpu_ns_total"][-1] - own["cpu_ns_total"][0])
+    return Usage(
+        machine=float(used.mean()) / 100 * machine,
+        ranks=by_kind[PROCESS_RANK] / lasted_ns,
+        workers=by_kind[PROCESS_WORKER] / lasted_ns,
+        own=by_kind.total() / lasted_ns,
+    )
+
+
+def _between(rows: Array, begin_ns: int, end_ns: int) -> Array:
+    return rows[(rows["t_ns"] >= begin_ns) & (rows["t_ns"] <= end_ns)]
+
+
+def foreign_cores(view: RunView, host: str) -> float:
+    """Cores that programs outside the run use on a host; 0 where it is not known."""
+    used = usage(view, host)
+    return used.foreign if used else 0.0
+
+
+def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
+    """Names of the programs outside the run that use most of the cores, with how many; the most first."""
+    cores: dict[str, float] = {}
+    looks = 0
+    for event in view.events("neighbours"):
+        if event.get("host", host) == host:
+            looks += 1
+            for one in event.get("processes") or ():
+                name = str(one.get("name"))
+                cores[name] = cores.get(name, 0.0) + float(one.get("cores") or 0.0)
+    most = sorted(cores.items(), key=lambda item: -item[1])[:3]
+    return [(name, total / looks) for name, total in most]
+
+
+def own_cores(view: RunView, rank: int) -> float | None:
+    """Cores that a rank has for itself, its threads and its workers; None where they are not known.
+
+    Other programs keep what they use, and the ranks of a host share the rest.
+    """
+    cores, host = view.cores(rank), view.host_of(rank)
+    if not cores:
+        return None
+    ranks = sum(view.host_of(one) == host for one in view.ranks)
+    return max(0.0, cores - foreign_cores(view, host)) / max(1, ranks)
+
+
+def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
+    """CPU time of a step: the rank's process with all its threads, and its workers; None: not known.
+
+    Where the samplers saw too little, the training thread's own CPU time, without workers.
+    """
+    rows, crew = view.rank_processes.get(rank), workers(view).get(rank)
+    if rows is not None and len(rows) >= 3 and rows["cpu_ns_total"][-1] > rows["cpu_ns_total"][0]:
+        lasted = max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
+        busy = float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / lasted
+        return (busy + (crew.count * crew.cpu if crew else 0.0)) * wall_ms
+    series = view.per_rank[rank]
+    used, counts = series.steady_rows["cpu_ns"], series.n_steps[series.steady]
+    if crew is not None or not len(used) or (used < 0).any():
+        return None
+    return float(used.sum()) / 1e6 / max(1.0, float(counts.sum()))
+
+
+def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
+    """Milliseconds a step that ``then`` workers would win over ``now``, on the cores that there are.
+
+    A step then takes as long as the slowest of three: the work that is no input; making its batches
+    in ``then`` processes; and all of it together on the rank's cores. Handing a batch over stays.
+    """
+    rest_ms = max(0.0, wait.wall_ms - wait.mean_ms)
+    making_ms = wait.mean_ms / then if now == 0 else wait.wall_ms * now / then
+    cores, work = own_cores(view, wait.rank), work_ms(view, wait.rank, wait.wall_ms)
+    if work is None:
+        work = wait.wall_ms if now == 0 else rest_ms + now * wait.wall_ms
+    if cores == 0.0:
+        return 0.0
+    best_ms = max(rest_ms, making_ms, work / cores if cores else 0.0)
+    handover_ms = HANDOVER_MS if now == 0 else 0.0
+    return max(0.0, wait.wall_ms - best_ms - handover_ms)
