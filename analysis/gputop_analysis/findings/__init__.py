@@ -46,6 +46,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     numerics_shards,
     ranks,
     ranks_rotating,
+    ranks_work,
     reproducibility,
     resources,
     resources_limits,

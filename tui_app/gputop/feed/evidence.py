@@ -261,6 +261,7 @@ _BY_ID: dict[str, tuple[Picture, ...]] = {
     "CR03": (rank_waits, slow_against_others),
     "CR04": (rank_waits, slow_against_others),
     "CR05": (rank_waits, step_time),
+    "CR15": (rank_waits, slow_against_others),
     "CR06": (rank_waits, phases("comm", "backward")),
     "TP01": (_CLOCK, device(("temperature_c", "temperature", "°C"))),
     "TP02": (device(("power_w", "power", "W"), ("power_limit_w", "limit", "W")), _CLOCK),
