@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gputop_analysis.view import RunView
+
+Event = dict[str, Any]
 
 TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
 """Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
@@ -53,6 +57,13 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     in_trainers = sum(n for (_, inside), n in insides.items() if inside.startswith(TRAINERS))
     detail = max(counted, key=lambda inside: counted[inside])
     return Site(site, count / total, total, in_torch.total() / total, detail, in_trainers / total)
+
+
+def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]) -> tuple[int, int]:
+    """Stack samples of a phase on a rank: those that are wanted, and all of them."""
+    samples = [one for e in view.events("stacks", rank=rank) if e.get("phase") == phase for one in e.get("samples", ())]
+    counts = [(wanted(one), int(one.get("count", 1))) for one in samples]
+    return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
 def _in_torch(inside: str) -> bool:
