@@ -20,17 +20,16 @@ ROOTS = [str(Path(__file__).parents[1] / name) for name in ("probes", "tests")]
 FRONT = f"""
 import json, signal, sys
 sys.path[:0] = {ROOTS!r}
-from gputop_probes import follow, launch
+from gputop_probes import launch
 try:
     handle = launch.start(launch.RunSpec(**json.loads(sys.argv[1])))
 except launch.StartError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
 signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
-forwarder = follow.OutputForwarder(handle)
 while (code := handle.wait(0.03)) is None:
-    forwarder.pump()
-forwarder.drain()
+    pass
+handle.pass_on_output()
 sys.exit(code)
 """
 

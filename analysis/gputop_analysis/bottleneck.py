@@ -9,7 +9,7 @@ from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.model import Bottleneck, BottleneckKind, Finding
 from gputop_analysis.stats import block_length, block_sums
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import mean_wait_ms
+from gputop_analysis.waits import hidden_wait_ms
 
 _KIND_OF_CAUSE: dict[Cause, BottleneckKind] = {
     "hang": "hang",
@@ -47,11 +47,11 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
         return _of_finding(serious)
     shares = _shares(view)
     if shares is None:
-        return Bottleneck("unknown", 0.0, f"fewer than {ENOUGH_STEPS} steady steps: too few for a verdict")
+        return Bottleneck("unknown", 0.0, f"fewer than {ENOUGH_STEPS} steady steps: too few to judge")
     kinds, totals, confidence = shares
     largest = int(np.argmax(totals))
     share = 100 * totals[largest] / max(totals.sum(), 1e-9)
-    why = f"{_WORDS[kinds[largest]]} take {share:.0f} % of the step, and no check found anything that is worth a change"
+    why = f"{_WORDS[kinds[largest]]} take {share:.0f} % of the time, and no check found anything that is worth a change"
     return Bottleneck(kinds[largest], confidence, why)
 
 
@@ -62,7 +62,7 @@ def _of_finding(one: Finding) -> Bottleneck:
 
 
 def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
-    """Kinds, their time over the steady steps, and how often the largest stays so when resampled."""
+    """Kinds, their time over the steps that the phases' table averages, and how often the largest stays it."""
     ranks = view.ranks[:: max(1, len(view.ranks) // RANKS_READ)]
     parts = [part for rank in ranks if (part := _blocks(view, rank)) is not None]
     if not parts:
@@ -75,14 +75,14 @@ def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
 
 
 def _blocks(view: RunView, rank: int) -> Array | None:
-    """Blocks of steady steps x kinds, milliseconds; what DDP hides in backward is moved to communication."""
+    """Blocks of steps x kinds, milliseconds; what DDP hides in backward is moved to communication."""
     series = view.per_rank[rank]
-    rows, counts = series.steady_rows, series.n_steps[series.steady]
+    rows, counts = series.averaged_rows, series.n_steps[series.averaged]
     if counts.sum() < ENOUGH_STEPS:
         return None
     kinds = list(_PHASES_OF_KIND)
     times = np.stack([sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[kind]) / 1e6 for kind in kinds], axis=1)
-    hidden = mean_wait_ms(view, rank) if len(view.comm(rank)) else float("nan")
+    hidden = hidden_wait_ms(view, rank)
     if np.isfinite(hidden):
         moved = np.minimum(hidden * counts, rows["backward_ns"] / 1e6)
         times[:, kinds.index("compute")] -= moved

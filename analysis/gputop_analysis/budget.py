@@ -1,19 +1,18 @@
 """The efficiency budget: where the wall time of the steps went, to the nanosecond.
 
-``budget(view)`` gives each rank's wall time to ten lines that add up to it exactly, and the sum over the ranks. The
+``budget(view)`` gives each rank's wall time to eleven lines that add up to it exactly, and the sum over the ranks. The
 lines are disjoint; what each one means and what it is read from stands in ``LINES``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.flops import Efficiency, efficiency
-from gputop_analysis.split import Split, split_of
+from gputop_analysis.split import Split, apportion, split_of
 from gputop_analysis.view import RunView, once_per_view
-from gputop_analysis.waits import mean_wait_ms, waits
+from gputop_analysis.waits import hidden_wait_ms, straggling_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,13 @@ LINES: dict[str, LineDefinition] = {
     "host": LineDefinition(
         "host", "host code between the phases: logging, metrics, schedulers, callbacks", "steps.other_ns - agent_ns"
     ),
+    "core_wait": LineDefinition(
+        "waiting for a core",
+        "the training thread is ready to run and other threads have the cores: the share of the time after the warm-up "
+        "that IN04 judges, taken out of the lines in which the thread works; on a device's clock it is not taken out, "
+        "as the device goes on meanwhile",
+        "process.run_wait_ns_total",
+    ),
     "communication": LineDefinition(
         "communication exposed",
         "waiting for collectives that nothing overlaps, as long as on the rank that waits least in each step",
@@ -67,6 +73,9 @@ LINES: dict[str, LineDefinition] = {
     ),
 }
 """The lines in the order in which they are shown."""
+
+_WORK = ("forward", "backward", "optimizer", "host", "set_up", "checkpoint", "eval", "compile", "h2d")
+"""Parts of a split in which the training thread works."""
 
 HIDDEN = (
     "waiting for the collectives of a sharded model inside forward and backward is counted as compute, a trace "
@@ -119,7 +128,7 @@ class Budget:
 @once_per_view
 def budget(view: RunView) -> Budget:
     """The budget of the view's window. Without steps all lines are 0."""
-    shares = _straggler_shares(view)
+    shares = straggling_shares(view)
     ranks = tuple(_rank_budget(view, rank, shares.get(rank, 0.0)) for rank in view.ranks)
     known = [one.efficiency for one in ranks if one.efficiency is not None]
     return Budget(
@@ -146,12 +155,14 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
     waited, split = _exposed(view, rank, split)
     late = round(waited * straggling)
     known = efficiency(view, rank)
+    split, queued = _without_queueing(view, rank, split)
     useful, overhead = _useful(split, known)
     lines = dict.fromkeys(LINES, 0) | {
         "useful_compute": useful,
         "compute_overhead": overhead,
         "data_stall": split.data + split.h2d,
         "host": split.host,
+        "core_wait": queued,
         "communication": waited - late,
         "straggler_wait": late,
         "checkpoint": split.checkpoint,
@@ -166,10 +177,28 @@ def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
     """Nanoseconds of exposed waiting, and the split without them: what DDP reports lies inside backward."""
     inside = 0
     if len(view.comm(rank)):
-        inside = round(mean_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
+        inside = round(hidden_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
     from_backward = min(inside, split.backward)
     from_forward = min(inside - from_backward, split.forward)
     return split.comm + from_backward + from_forward, split.less(forward=from_forward, backward=from_backward)
+
+
+def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, int]:
+    """The split without the thread's waiting for a core, and that waiting in nanoseconds.
+
+    It is spread over what the thread does itself as that takes time; it stands in no queue while it waits for worker
+    processes or other ranks.
+    """
+    queue = run_queue(view, rank) if split.clock == "host" else None
+    if queue is None:
+        return split, 0
+    workers = (view.hello(rank).get("dataloader") or {}).get("num_workers")
+    names = [*_WORK, *(() if workers else ("data",))]
+    times = [int(getattr(split, name)) for name in names]
+    queued = min(round(queue.value * split.wall), sum(times))
+    taken = apportion(queued, times)
+    left = {name: max(0, ns - out) for name, ns, out in zip(names, times, taken, strict=True)}
+    return replace(split, **left), sum(times) - sum(left.values())
 
 
 def _useful(split: Split, known: Efficiency | None) -> tuple[int, int]:
@@ -179,16 +208,6 @@ def _useful(split: Split, known: Efficiency | None) -> tuple[int, int]:
     if known is not None:
         useful = min(useful, round(1e9 * known.seconds_at_peak))
     return useful, compute - useful
-
-
-def _straggler_shares(view: RunView) -> dict[int, float]:
-    """By rank, the part of its waiting that goes beyond the wait of the rank that waits least in the same step."""
-    found = waits(view)
-    if found is None:
-        return {}
-    least, own = found.ms.min(axis=1).mean(), found.ms.mean(axis=0)
-    shares = 1 - least / np.maximum(own, 1e-12)
-    return {rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)}
 
 
 def _mean(values: list[float]) -> float | None:

@@ -9,14 +9,18 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.series import Array
+from gputop_analysis.split import split_of
 from gputop_analysis.summary import run_state
+from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
 Span = tuple[int, int]
 
 PARTS: dict[str, str] = {
     "productive": "steps whose work was kept",
+    "core_wait": "of those steps, the time in which the training thread was ready and other threads had the cores",
     "init": "from the command's start to the first step: imports, model, data, process groups",
     "first_step": "the first step of each attempt: lazy set-up, kernels chosen, caches filled",
     "restart": "from the last step of an attempt to the first one of the next",
@@ -27,6 +31,7 @@ PARTS: dict[str, str] = {
 }
 """What the parts count. They add up to the session's time exactly."""
 NAMES = {
+    "core_wait": "waiting for a core",
     "init": "until the first step",
     "first_step": "first step",
     "restart": "restarting",
@@ -97,9 +102,18 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
     tail = (attempts[-1][2], last)
     parts["hang"] += _length(_within(hangs, tail))
     parts["shutdown"] = last - attempts[-1][2] - _length(_within(hangs, tail))
+    parts["core_wait"] = round(parts["productive"] * _queued_share(record, rank))
+    parts["productive"] -= parts["core_wait"]
     if min(parts.values()) < 0 or last <= started:
         return None
     return Goodput(last - started, parts, len(attempts), rank)
+
+
+def _queued_share(record: RunRecord, rank: int) -> float:
+    """Of the steps' time, spent waiting for a core: as in the efficiency budget, on a host's clock only."""
+    view = RunView(record, ranks=[rank])
+    queue = run_queue(view, rank) if split_of(view, rank).clock == "host" else None
+    return queue.value if queue is not None else 0.0
 
 
 def _attempts(record: RunRecord, rank: int, rows: Array) -> list[Array]:

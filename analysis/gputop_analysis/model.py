@@ -108,9 +108,10 @@ class RankSummary:
     steps: int
     step_time_p50_ms: float
     step_time_p95_ms: float
+    step_time_mean_ms: float
     phases_mean_ms: dict[str, float]
     wait_mean_ms: float
-    """Exposed waiting for other ranks per step; NaN where it cannot be measured."""
+    """Waiting for other ranks per step (``waits.mean_wait_ms``); NaN where it cannot be measured."""
     peak_allocated_gib: float
     peak_reserved_gib: float
     peak_rss_gib: float
@@ -124,6 +125,8 @@ class RankSummary:
     lr: float = float("nan")
     last_step_ns: int = 0
     alive: bool = True
+    not_finite: str = ""
+    """``NaN`` or ``inf`` where the newest loss is that; empty where it is a number, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

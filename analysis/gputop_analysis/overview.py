@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, PhaseStats, RankSummary
 
-Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "failed"]
+Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "stopped", "failed"]
+
+
+JUDGED_AFTER = 30
+"""Steps after which a run is judged: those of the warm-up and as many steady ones as a statistic needs."""
+
+
+class Ending(NamedTuple):
+    """How a run ended."""
+
+    kind: Literal["running", "finished", "stopped", "terminated", "failed", "lost", "unknown"]
+    """``stopped``: by its user; ``terminated``: by a signal from outside, as a scheduler sends it."""
+    words: str
+    """``stopped by you``, ``ended, exit 0``."""
 
 
 class RunSummary(NamedTuple):
@@ -39,6 +52,11 @@ class RunSummary(NamedTuple):
     context: dict[str, Any]
     unseen: tuple[str, ...] = ()
     """Processes that seem to train and that the agent is not in: which, and why."""
+    ending: Ending = Ending("running", "running")
+    silent_s: float = 0.0
+    """Since the newest step of any rank, while the run goes on and that is longer than steps take; else 0."""
+    doing: str = ""
+    """What the run does in that silence: ``evaluating``; empty: nothing that is known."""
 
     @property
     def duration_s(self) -> float:

@@ -6,6 +6,7 @@ whether that is more than chance, is judged as for the straggler findings.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from gputop_agent import wire
 from gputop_analysis.culprit import Culprit, find_culprit
 from gputop_analysis.series import RankSeries
 from gputop_analysis.view import RunView, once_per_view
-from gputop_analysis.waits import Waits, waits
+from gputop_analysis.waits import Waits, hidden_wait_ms, mean_wait_ms, straggling_shares, waits
 
 Array = npt.NDArray[Any]
 
@@ -28,24 +29,25 @@ ROTATING_RATIO = 1.05
 MIN_EXCESS_SHARE = 0.01
 """Of the step: a smaller difference between ranks is not shown as one."""
 
-_SUMMED = ("wall_ns", *(f"{phase}_ns" for phase in wire.PHASES))
+_SUMMED = tuple(f"{phase}_ns" for phase in wire.PHASES)
 _OWN_PHASES = tuple(phase for phase in wire.PHASES if phase != "comm")
 
 
 @dataclass(frozen=True)
 class RankTable:
-    """One entry a rank in every column, in the order of ``ranks``. Means are over the steady steps of the window."""
+    """One entry a rank in every column, in the order of ``ranks``. Times are means over the steps of the window that
+    every table averages (``RankSeries.averaged``), so that step = compute + wait."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     steps: Array
     """Steps done in the window."""
     step_ms: Array
-    """Wall time per step."""
+    """Mean wall time per step."""
     compute_ms: Array
     """The same without waiting for other ranks; NaN where that is not measured."""
     wait_ms: Array
-    """Exposed communication and waiting per step, median; NaN where nothing measures it."""
+    """Mean waiting for other ranks per step (``waits.mean_wait_ms``); NaN where nothing measures it."""
     phases_ms: dict[str, Array]
     """By phase of ``wire.PHASES``; backward without its waiting where that is known."""
     excess_phase: tuple[str, ...]
@@ -67,7 +69,7 @@ class RankTable:
     load_imbalance: float
     """(largest compute / mean compute) - 1 over the ranks' means; NaN where not measured."""
     exposed_comm_ms: float
-    """Communication that even the slowest rank sees: the least wait of any rank; NaN where not measured."""
+    """Waiting that is left were no rank late, mean of the ranks: ``communication`` of the efficiency budget."""
     source: str
     """What measured the waiting; empty for nothing."""
 
@@ -87,51 +89,67 @@ class RankTable:
 def rank_table(view: RunView) -> RankTable:
     """All ranks of a view; NaN, not zero, where a record does not tell."""
     ranks = tuple(view.ranks)
-    sums, counts = _sums(view)
-    mean_ms = sums / np.maximum(counts[:, None], 1) / 1e6
-    mean_ms[counts == 0] = np.nan
     waited = waits(view)
-    wait_ms, wait_mean = _columns(waited, ranks)
-    step_ms = mean_ms[:, 0]
-    phases: dict[str, Array] = {name: mean_ms[:, 1 + place] for place, name in enumerate(wire.PHASES)}
-    if waited is not None and waited.backward_compute_ms is not None:
-        phases["backward"] = _spread(waited, ranks, waited.backward_compute_ms.mean(axis=0))
-    excess_phase, excess_ms = _excess(phases, step_ms)
+    step_ms, wait_ms = _each(view, _step_ms), _each(view, mean_wait_ms)
+    phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
+    excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
     found = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
     culprit = waited.ranks[found.column] if waited is not None and found is not None else None
+    straggling = straggling_shares(view)
+    exposed = [w * (1 - straggling.get(rank, 0.0)) for w, rank in zip(wait_ms, ranks, strict=True) if w == w]
     return RankTable(
         ranks=ranks,
         hosts=tuple(view.host_of(rank) for rank in ranks),
         steps=np.array([view.per_rank[rank].total_steps() for rank in ranks], np.int64),
         step_ms=step_ms,
-        compute_ms=step_ms - wait_mean,
+        compute_ms=step_ms - wait_ms,
         wait_ms=wait_ms,
         phases_ms=phases,
         excess_phase=excess_phase,
         excess_ms=excess_ms,
         slowest_share=_slowest_share(waited, ranks),
-        comm_share=wait_mean / step_ms,
+        comm_share=wait_ms / step_ms,
         critical_path=_critical_path(waited),
         culprit=culprit,
         cause=excess_phase[ranks.index(culprit)] if culprit is not None else "",
         pattern=_pattern(waited, found, _mean(step_ms)),
-        load_imbalance=_imbalance(step_ms - wait_mean),
-        exposed_comm_ms=float(waited.ms.mean(axis=0).min()) if waited is not None else float("nan"),
+        load_imbalance=_imbalance(step_ms - wait_ms),
+        exposed_comm_ms=float(np.mean(exposed)) if exposed else float("nan"),
         source=waited.source if waited is not None else "",
     )
 
 
-def _sums(view: RunView) -> tuple[Array, Array]:
-    """Ranks x (wall, phases) in nanoseconds over the steady steps, and how many steps those are."""
-    sums, counts = np.zeros((len(view.ranks), len(_SUMMED))), np.zeros(len(view.ranks))
-    for row, rank in enumerate(view.ranks):
+def _each(view: RunView, measure: Callable[..., float], *more: str) -> Array:
+    """One value a rank."""
+    return np.array([measure(view, rank, *more) for rank in view.ranks], np.float64)
+
+
+def _step_ms(view: RunView, rank: int) -> float:
+    return view.per_rank[rank].mean_ms("wall_ns")
+
+
+def _phase_ms(view: RunView, rank: int, phase: str) -> float:
+    """Of backward without the waiting in it, where that is known."""
+    value, hidden = view.per_rank[rank].mean_ms(f"{phase}_ns"), hidden_wait_ms(view, rank)
+    return max(0.0, value - hidden) if phase == "backward" and hidden == hidden else value
+
+
+def _steady_phases(view: RunView, waited: Waits | None, ranks: tuple[int, ...]) -> dict[str, Array]:
+    """Phases over the steady steps, for comparing ranks: evaluation on one rank alone makes it no slow one."""
+    sums, counts = np.zeros((len(ranks), len(wire.PHASES))), np.zeros(len(ranks))
+    for row, rank in enumerate(ranks):
         series = view.per_rank[rank]
         sums[row], counts[row] = _sum(series), series.n_steps[series.steady].sum()
-    return sums, counts
+    mean_ms = sums / np.maximum(counts[:, None], 1) / 1e6
+    mean_ms[counts == 0] = np.nan
+    phases: dict[str, Array] = {name: mean_ms[:, place] for place, name in enumerate(wire.PHASES)}
+    if waited is not None and waited.backward_compute_ms is not None:
+        phases["backward"] = _spread(waited, ranks, waited.backward_compute_ms.mean(axis=0))
+    return phases
 
 
 def _sum(series: RankSeries) -> Array:
-    """Sums of the wall time and of each phase. All columns at once where they lie as 8-byte words, as they do."""
+    """Sums of each phase. All columns at once where they lie as 8-byte words, as they do."""
     rows = series.steady_rows
     columns = [rows.dtype.fields[name][1] / 8 for name in _SUMMED]  # type: ignore[index]
     if len(rows) == 0 or rows.dtype.itemsize % 8 or any(column % 1 for column in columns):
@@ -143,13 +161,6 @@ def _sum(series: RankSeries) -> Array:
 def _mean(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else 0.0
-
-
-def _columns(waited: Waits | None, ranks: tuple[int, ...]) -> tuple[Array, Array]:
-    """Median and mean wait of each rank."""
-    if waited is None:
-        return np.full(len(ranks), np.nan), np.full(len(ranks), np.nan)
-    return _spread(waited, ranks, np.median(waited.ms, axis=0)), _spread(waited, ranks, waited.ms.mean(axis=0))
 
 
 def _spread(waited: Waits, ranks: tuple[int, ...], values: Array) -> Array:

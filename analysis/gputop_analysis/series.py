@@ -17,6 +17,11 @@ Array = npt.NDArray[Any]
 WARM_UP_STEPS = 10
 """First steps of a process that no steady-state statistic uses."""
 
+ENOUGH_STEPS = 20
+"""Steps that a mean of the run wants."""
+
+_NOT_THE_TRAININGS = wire.F_FIRST | wire.F_AGENT
+
 THIN_BLOCKS, THIN_BLOCK_RECORDS = 64, 512
 """A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay blocks."""
 
@@ -67,6 +72,39 @@ class RankSeries:
     def after_set_up(self) -> Array:
         """Mask of all records but those that contain a process's first step."""
         return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
+
+    @cached_property
+    def past_warm_up(self) -> Array:
+        """Mask of the last attempt's records past the warm-up, without set-up and gputop's own one-off work."""
+        mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (self.steps - self.n_steps + 1 >= WARM_UP_STEPS)
+        mask[: self.attempt_start] = False
+        return mask
+
+    @cached_property
+    def averaged(self) -> Array:
+        """Mask of the records that means and quantiles of a run are over, evaluation and checkpoints included.
+
+        Those past the warm-up; of a run with fewer than ``ENOUGH_STEPS`` of them all but the first step, or all.
+        """
+        for mask in (self.past_warm_up, self.after_set_up):
+            if self.n_steps[mask].sum() >= ENOUGH_STEPS:
+                return mask
+        return np.ones(len(self.rows), bool)
+
+    @cached_property
+    def averaged_rows(self) -> Array:
+        """The records that ``averaged`` masks."""
+        return picked(self.rows, self.averaged)
+
+    @property
+    def averaged_steps(self) -> int:
+        """Steps that ``averaged`` masks."""
+        return int(self.n_steps[self.averaged].sum())
+
+    def mean_ms(self, column: str) -> float:
+        """Mean of a duration column per step over ``averaged``, milliseconds."""
+        total = float(self.averaged_rows[column].sum(dtype=np.float64))
+        return total / 1e6 / max(self.averaged_steps, 1)
 
     @cached_property
     def wall_ms(self) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gputop_analysis.hang_episodes import newest_episode
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -46,6 +47,8 @@ class Standstill:
     """Of a core, used by the busiest worker meanwhile; NaN: no workers."""
     thread: Event
     """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not told."""
+    departed: Event | None = None
+    """How ``rank`` left before the others stood still (``rank_lost`` or ``goodbye``); None: it is still there."""
 
     @property
     def dump(self) -> Event:
@@ -70,13 +73,14 @@ class Standstill:
 
 @once_per_view
 def standstill(view: RunView) -> Standstill | None:
-    """The newest suspected hang of a run, or None."""
-    suspected, over = _last(view)
-    if suspected is None:
+    """The newest suspected hang of a run as it was judged before anybody stopped it, or None."""
+    episode = newest_episode(view.record)
+    if episode is None:
         return None
-    dumps = _dumps_after(view, int(suspected["t_ns"]))
-    rank = _holding_up(dumps, suspected)
-    until = int(suspected["t_ns"])
+    suspected, until = episode.suspected, int(episode.suspected["t_ns"])
+    dumps = _dumps_between(view, until - _BEFORE_NS, episode.stopped_ns)
+    departed = _peer(view, episode.departed)
+    rank = _holding_up(dumps, suspected) if departed is None else int(departed["rank"])
     since = until - int(1e9 * float(suspected.get("silent_s") or 0))
     workers, workers_cpu = _workers(view, rank, since, until)
     thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})
@@ -85,7 +89,20 @@ def standstill(view: RunView) -> Standstill | None:
     kind = _kind(dump, thread, cpu, gpu, any(is_waiting(other) for other in dumps.values()))
     if kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
         kind = "collective"
-    return Standstill(suspected, over, dumps, rank, kind, cpu, gpu, workers, workers_cpu, thread)
+    kind = "collective" if departed is not None else kind
+    return Standstill(
+        suspected=suspected,
+        over=episode.over,
+        dumps=dumps,
+        rank=rank,
+        kind=kind,
+        cpu_share=cpu,
+        gpu_util_pct=gpu,
+        workers=workers,
+        workers_cpu_share=workers_cpu,
+        thread=thread,
+        departed=departed,
+    )
 
 
 def is_waiting(dump: Event) -> bool:
@@ -111,25 +128,20 @@ def _kind(dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, som
     return "loader" if phase == "data" else "collective"
 
 
-def _last(view: RunView) -> tuple[Event | None, bool]:
-    """The newest suspected hang, and whether steps came again after it."""
-    suspected: Event | None = None
-    over, closed = False, True
-    for event in view.record.events("hang_suspected", "hang_over"):
-        if event["type"] == "hang_over":
-            over, closed = event.get("reason") != "gone", True
-        elif closed or suspected is None:
-            suspected, over, closed = event, False, False
-    return suspected, over
+def _peer(view: RunView, departed: Event | None) -> Event | None:
+    """The departure, if it is one of a rank that others may wait for."""
+    rank = None if departed is None else departed.get("rank")
+    together = rank is not None and int((view.record.hello(rank) or {}).get("world_size") or 0) > 1
+    return departed if together else None
 
 
-def _dumps_after(view: RunView, t_ns: int) -> dict[int, Event]:
-    """First stack dump of each rank since a second before ``t_ns``."""
-    found: dict[int, Event] = {}
+def _dumps_between(view: RunView, from_ns: int, until_ns: int) -> dict[int, Event]:
+    """First stack dump of each rank in a span of time."""
+    dumps: dict[int, Event] = {}
     for event in view.record.events("stack_dump"):
-        if event.get("t_ns", 0) >= t_ns - _BEFORE_NS and event.get("rank") is not None:
-            found.setdefault(int(event["rank"]), event)
-    return found
+        if from_ns <= event.get("t_ns", 0) <= until_ns and event.get("rank") is not None:
+            dumps.setdefault(int(event["rank"]), event)
+    return dumps
 
 
 def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
 from gputop_analysis.series import RankSeries, tail_seconds
+from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import mean_wait_ms
@@ -30,13 +32,15 @@ SILENT_S = 15.0
 def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | None = None) -> RunSummary:
     """Summarise the last ``window_steps`` steps of a run, or all of it.
 
-    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, and over the
-    whole window once it has ended. Quantiles count a record of n folded steps n times.
+    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, 0 while no
+    step comes, and means over the whole window once it has ended. Quantiles count a record of n folded steps n times.
     """
     view = RunView(record, window_steps)
     now_ns = time.time_ns() if now_ns is None else now_ns
     state, exit_code, ended_ns = run_state(record, now_ns)
-    rates = [_rates(one, state in ("running", "starting")) for one in view.per_rank.values()]
+    silent_s = silence_s(view, now_ns) if state == "running" else 0.0
+    running = state in ("running", "starting")
+    rates = [_rates(one, running) if not silent_s else (0.0, 0.0, 0.0) for one in view.per_rank.values()]
     walls, weights = _pooled(view)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
     return RunSummary(
@@ -60,6 +64,9 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         hosts=host_summaries(record),
         context=context(record),
         unseen=tuple(_unseen(event) for event in record.events("no_agent")),
+        ending=ending(record, state, exit_code),
+        silent_s=silent_s,
+        doing=doing_since(record, now_ns - int(1e9 * silent_s)) if silent_s else "",
     )
 
 
@@ -133,20 +140,22 @@ def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
 
 
 def _pooled(view: RunView) -> tuple[Array, Array]:
+    """Step times of all ranks and how many steps each stands for, over the steps that means are over."""
     series = list(view.per_rank.values())
     if not series:
         return np.zeros(0), np.zeros(0)
-    return np.concatenate([s.wall_ms for s in series]), np.concatenate([s.n_steps for s in series])
+    walls = [s.wall_ms[s.averaged] for s in series]
+    return np.concatenate(walls), np.concatenate([s.n_steps[s.averaged] for s in series])
 
 
 def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     series = list(view.per_rank.values())
     if not len(weights):
         return ()
-    steps, wall_ns = float(weights.sum()), sum(float(s.rows["wall_ns"].sum()) for s in series)
+    steps, wall_ns = float(weights.sum()), sum(float(s.averaged_rows["wall_ns"].sum()) for s in series)
     stats = []
     for name in wire.PHASES:
-        values = np.concatenate([s.phase_ms(name) for s in series])
+        values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
         p50, p95 = _two_quantiles(values, weights) if total_ms else (0.0, 0.0)
         stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
@@ -162,17 +171,18 @@ def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
 
 def _rank_summary(view: RunView, rank: int) -> RankSummary:
     series, record, hello = view.per_rank[rank], view.record, view.hello(rank)
-    rows, steps = series.rows, max(series.total_steps(), 1)
+    rows = series.rows
     last = rows[-1]
     loss, grad_norm = _latest_scalars(rows, view.device(rank))
-    p50, p95 = _two_quantiles(series.wall_ms, series.n_steps)
+    p50, p95 = _two_quantiles(series.wall_ms[series.averaged], series.n_steps[series.averaged])
     return RankSummary(
         rank=rank,
         host=view.host_of(rank),
         steps=steps_done(record, rank),
         step_time_p50_ms=p50,
         step_time_p95_ms=p95,
-        phases_mean_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / steps for name in wire.PHASES},
+        step_time_mean_ms=series.mean_ms("wall_ns"),
+        phases_mean_ms={name: series.mean_ms(f"{name}_ns") for name in wire.PHASES},
         wait_mean_ms=mean_wait_ms(view, rank),
         peak_allocated_gib=_gib(int(rows["peak_allocated_bytes"].max())),
         peak_reserved_gib=_gib(int(rows["reserved_bytes"].max())),
@@ -187,6 +197,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
         lr=_last_known(rows["lr"]),
         last_step_ns=int(last["t_end_ns"]),
         alive=_alive(view).get(rank, True),
+        not_finite=_not_finite(rows, view.device(rank)),
     )
 
 
@@ -197,6 +208,17 @@ def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
         loss if math.isfinite(loss) else _last_known(rows["loss"]),
         norm if math.isfinite(norm) else _last_known(rows["grad_norm"]),
     )
+
+
+def _not_finite(rows: Array, device: Array) -> str:
+    """What the newest loss is where it is no number; of the device clock's late records before the steps'."""
+    for table in (device, rows):
+        tail = table[-100:]
+        known = np.flatnonzero(np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0))
+        if len(known):
+            loss = float(tail["loss"][known[-1]])
+            return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
+    return ""
 
 
 def _last_known(values: Array) -> float:

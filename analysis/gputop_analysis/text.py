@@ -10,6 +10,8 @@ SGR = {"critical": "1;31", "high": "31", "medium": "33", "info": "36", "good": "
 """Select Graphic Rendition codes by style; a phase has the hue that it has on the screen."""
 SGR |= {"data": "33", "h2d": "93", "forward": "96", "backward": "34", "optimizer": "32", "comm": "35", "eval": "36"}
 SGR |= {"checkpoint": "31", "compile": "95", "other": "90"}
+MISSING = "–"
+"""Stands for what was not measured, on every screen and in every report."""
 LABEL = 10
 """Columns of a label before wrapped text."""
 
@@ -44,15 +46,16 @@ def sparkline(values: Sequence[float], width: int, fancy: bool) -> str:
 
 
 def ms(value: float) -> str:
-    """Milliseconds with three significant digits, or a dash."""
+    """Milliseconds with three significant digits, or the sign for missing."""
     if not math.isfinite(value):
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+        return MISSING
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def gib(value: float) -> str:
-    """GiB with two decimals, or a dash."""
-    return f"{value:.2f}" if math.isfinite(value) else "-"
+    """GiB with two decimals, or the sign for missing."""
+    return f"{value:.2f}" if math.isfinite(value) else MISSING
 
 
 def duration(seconds: float) -> str:
@@ -69,9 +72,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def cut_middle(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns; what is too long loses its middle, as both ends tell it apart."""
+    if len(text) <= width:
+        return text
+    head = (width - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
+
+
 def plain_ascii(text: str) -> str:
-    """``text`` with everything outside ASCII replaced by a question mark."""
-    return text.encode("ascii", "replace").decode()
+    """``text`` in ASCII: the sign for missing as a hyphen, everything else outside of it as a question mark."""
+    return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 
 def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:

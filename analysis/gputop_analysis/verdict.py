@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, Health, RunSummary, Verdict
+from gputop_analysis.overview import JUDGED_AFTER
+from gputop_analysis.text import counted
 
 NAMED_PHASES = 3
-ENOUGH_STEPS = 20
 NO_STEP = "no training step was seen (`gputop.step()` in a loop shows one that no hook of torch's sees)"
+_OWN_ENDS = ("crash", "hang")
+"""Causes that end a run, and so are the reason where it failed."""
+_EXIT = "HC09"
+"""The finding that says how the command ended, which the headline says anyway."""
 _SPEAKING = ("hang", "crash", "nan", "straggler")
 """Causes whose titles need no name before them."""
 
@@ -30,8 +35,8 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
         return Verdict("attention", _blind(summary))
     if summary.steps == 0:
         return Verdict("waiting", "waiting for the first step")
-    if summary.steps < ENOUGH_STEPS:
-        return Verdict("waiting", f"{summary.steps} steps so far: a verdict needs {ENOUGH_STEPS} steady ones")
+    if summary.steps < JUDGED_AFTER:
+        return Verdict("waiting", f"{_steps(summary)} so far: judged once {JUDGED_AFTER} have been seen")
     if not settled:
         return Verdict("looking", f"looking: {breakdown(summary)}")
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
@@ -51,19 +56,41 @@ def _problem(serious: list[Finding]) -> str:
 
 
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
-    if summary.exit_code or summary.state == "lost":
+    if summary.ending.kind in ("failed", "lost"):
         return "failed"
+    if any(one.severity == "critical" and one.id != _EXIT for one in serious):
+        return "critical"
+    if summary.ending.kind in ("stopped", "terminated"):
+        return "stopped"
     return "attention" if serious else "ended"
 
 
 def _final(summary: RunSummary, serious: list[Finding]) -> str:
-    if summary.state == "lost":
+    kind = summary.ending.kind
+    if kind == "lost":
         return f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the run up again"
-    how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
-    if serious and serious[0].id == "HC09":  # its title begins with the exit code
+    if kind in ("stopped", "terminated"):
+        others = [one for one in serious if one.id != _EXIT]
+        rest = _problem(others) if others else breakdown(summary)
+        return f"{_stopped(summary)}; {rest}".removesuffix("; ")
+    if kind == "failed":
+        serious = sorted(serious, key=lambda one: not _ends_a_run(one))
+    if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
+    how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
     said = _problem(serious) if serious else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     return f"ended: {_steps(summary)}, {how}; {said}"
+
+
+def _stopped(summary: RunSummary) -> str:
+    """``stopped by you at step 383``; of a signal from outside also who sends one."""
+    at = f" at step {summary.steps:,}" if summary.steps else " before the first step"
+    outside = " (a scheduler, `timeout` or `kill`)" if summary.ending.kind == "terminated" else ""
+    return f"{summary.ending.words}{at}{outside}"
+
+
+def _ends_a_run(one: Finding) -> bool:
+    return one.id in CATALOGUE and CATALOGUE[one.id].cause in _OWN_ENDS
 
 
 def _blind(summary: RunSummary) -> str:
@@ -73,4 +100,4 @@ def _blind(summary: RunSummary) -> str:
 
 
 def _steps(summary: RunSummary) -> str:
-    return "1 step" if summary.steps == 1 else f"{summary.steps:,} steps"
+    return counted(summary.steps, "step")

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_analysis.align import Aligned
-from gputop_analysis.series import last_attempt, picked
+from gputop_analysis.series import WARM_UP_STEPS, last_attempt, picked
 from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
 
 
+ENOUGH_RECORDS = 10
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
 COLLECTIVES = "time in collectives"
@@ -33,13 +34,38 @@ class Waits:
 
 
 def mean_wait_ms(view: RunView, rank: int) -> float:
-    """Mean exposed wait per step of one rank over the window; NaN where nothing measures it."""
+    """Mean wait of one rank for the others, a step: every screen's ``wait``. NaN where nothing measures it.
+
+    What DDP's timers found inside backward, and the time in collectives that are called from Python; where neither
+    tells, how much later than it the last rank came to its collectives.
+    """
+    hidden, called = hidden_wait_ms(view, rank), view.per_rank[rank].mean_ms("comm_ns")
+    if hidden == hidden or called:
+        return float(np.nansum((hidden, called)))
+    found = waits(view) if any(True for _ in view.events("flight_recorder", rank=rank)) else None
+    if found is None or rank not in found.ranks:
+        return float("nan")
+    return float(found.ms[:, found.ranks.index(rank)].mean())
+
+
+def hidden_wait_ms(view: RunView, rank: int) -> float:
+    """Mean exposed wait a step inside a rank's backward, by DDP's timers past the warm-up; NaN where there are none."""
     rows = view.comm(rank)
-    if len(rows):
-        return float(rows["wait_ns"].mean()) / 1e6
-    series = view.per_rank[rank]
-    comm_ns = float(series.rows["comm_ns"].sum())
-    return comm_ns / 1e6 / max(series.total_steps(), 1) if comm_ns else float("nan")
+    if not len(rows):
+        return float("nan")
+    settled = last_attempt(rows)
+    settled = settled[settled["step"] >= WARM_UP_STEPS]
+    return float((settled if len(settled) >= ENOUGH_RECORDS else rows)["wait_ns"].mean()) / 1e6
+
+
+def straggling_shares(view: RunView) -> dict[int, float]:
+    """By rank, the part of its wait that goes beyond the wait of the rank that waits least in the same step."""
+    found = waits(view)
+    if found is None:
+        return {}
+    least, own = found.ms.min(axis=1).mean(), found.ms.mean(axis=0)
+    shares = 1 - least / np.maximum(own, 1e-12)
+    return {rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)}
 
 
 @once_per_view

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes import ending, lock, procfs, stop
+from gputop_probes.output import Output
 from gputop_probes.record import layout
+from gputop_probes.streams import Console
 
 UNKNOWN_EXIT = 1
 """Exit code when the command has ended and nobody could learn how."""
@@ -31,6 +33,8 @@ class RunHandle:
         recorder_pid: int,
         report: int | None = None,
         unread: bytes = b"",
+        output: Output | None = None,
+        console: Console | None = None,
     ):
         self.run_dir = run_dir
         self.host_dir = layout.host_dir(run_dir, host)
@@ -38,6 +42,9 @@ class RunHandle:
         self.pid: int = greeting["command_pid"]
         self.pgid: int = greeting["command_pgid"]
         self.recorder_pid = recorder_pid
+        self.console = console
+        """Our end of the command's pseudo-terminal, if it was given one."""
+        self._output = output
         self.stopped_by_us = False
         """Whether this process asked the command to end."""
         self._start_ticks: int = greeting["command_start_ticks"]
@@ -58,6 +65,7 @@ class RunHandle:
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
+            self._tend_output()
             if self._exit_code is None:
                 self._exit_code = self._hear() if self._report is not None else self._look()
             left = deadline - time.monotonic()
@@ -66,6 +74,16 @@ class RunHandle:
             if self._exit_code is not None or left <= 0:
                 return self._exit_code
             self._sleep(min(left, _POLL_S))
+
+    def pass_on_output(self) -> None:
+        """Wait until all that the command has written is on our own streams; at its end, before words of ours."""
+        if self._output is not None:
+            self._output.settle(passed_on=True)
+
+    def unfinished_line(self) -> bool:
+        """Whether the output on our stderr ended within a line."""
+        last = self._output.last_byte(2) if self._output is not None else None
+        return last is not None and last != ord("\n")
 
     def interrupt(self) -> int:
         """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every process of the run.
@@ -77,9 +95,9 @@ class RunHandle:
         self._stop_with(number)
         return number
 
-    def stop(self) -> None:
-        """Ask the command to end, with SIGINT to its group."""
-        self._stop_with(signal.SIGINT)
+    def stop(self, by: str = "user") -> None:
+        """Ask the command to end, with SIGINT to its group. ``by`` is what the record says of who asked."""
+        self._stop_with(signal.SIGINT, by)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -88,7 +106,7 @@ class RunHandle:
     def signal(self, number: int) -> None:
         """Pass a signal on to the command's group."""
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            self._stop_with(number)
+            self._stop_with(number, "signal")
         else:
             stop.deliver(number, self.pgid, self.run_id)
 
@@ -96,7 +114,7 @@ class RunHandle:
         """Whether a recorder is at work on this run."""
         return lock.held(self.host_dir)
 
-    def _stop_with(self, number: int) -> None:
+    def _stop_with(self, number: int, by: str = "user") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if self.wait(0) is not None:
             return
@@ -104,10 +122,17 @@ class RunHandle:
 
         self.stopped_by_us = True
         state = ending.read_state(self.host_dir)
-        note = {"cmd": "stopping", "signal": int(number), "by": "user"}
+        note = {"cmd": "stopping", "signal": int(number), "by": by}
         stream = state.get("transport") == "stream"
         client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
         stop.deliver(number, self.pgid, self.run_id)
+
+    def _tend_output(self) -> None:
+        if self._output is not None:
+            try:
+                self._output.tend()
+            except OSError:  # no process to be had just now
+                pass
 
     def _sleep(self, seconds: float) -> None:
         if self._report is not None:

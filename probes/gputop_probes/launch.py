@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_probes import ending, lock, redact, rundir
+from gputop_probes import ending, lock, redact, rundir, streams
 from gputop_probes.errors import StartError
 from gputop_probes.handle import RunHandle
 from gputop_probes.record import layout
+from gputop_probes.streams import Opened
 
 __all__ = ["RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
 
@@ -40,8 +41,12 @@ class RunSpec(NamedTuple):
     """What people call the run; None: the name of its directory."""
     headless: bool = False
     """Whether the front passes the output on; otherwise a screen shows it and owns the terminal."""
+    output_to_stderr: bool = False
+    """Pass the command's stdout on to stderr, so that our stdout is free for a report."""
+    log_mb: int | None = None
+    """How long a log may become before its oldest part is given up, MiB; None: ``$GPUTOP_LOG_MB`` or 1024."""
     pty: bool = False
-    """Give the command a pseudo-terminal. It is then killed by the recorder's death (write to a closed terminal)."""
+    """Give the command a pseudo-terminal of its own."""
     separate_stderr: bool | None = None
     """Keep stderr apart from stdout; None: when gputop's own go to different places."""
     hang_s: float | None = None
@@ -54,8 +59,7 @@ class Plan(NamedTuple):
 
     spec: RunSpec
     run: rundir.RunDir
-    separate_stderr: bool
-    inherit_stdin: bool
+    opened: Opened
     terminal: tuple[int, int] | None
     """Columns and lines of the terminal that shows the output."""
 
@@ -80,14 +84,20 @@ def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHand
         "gputop_version": spec.gputop_version,
     }
     run = rundir.prepare(spec.run_dir, spec.command, manifest)
-    plan = Plan(spec, run, _separate_stderr(spec), spec.headless and not _is_terminal(0), _terminal(spec))
+    terminal = _terminal(spec)
+    opened = _open_streams(run, spec, terminal)
+    plan = Plan(spec, run, opened, terminal)
 
     def record(report: int) -> None:
         from gputop_probes.recorder import entry
 
         entry.record(plan, report)
 
-    pid, report = _fork(record)
+    try:
+        pid, report = _fork(record)
+    except StartError:
+        _discard(run, opened)
+        raise
     if meanwhile is not None:
         meanwhile()
     try:
@@ -95,11 +105,22 @@ def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHand
     except StartError:
         os.close(report)
         os.waitpid(pid, 0)
-        rundir.discard(run)
+        _discard(run, opened)
         raise
+    opened.streams.close()
     if run.note:
         print(f"gputop: {run.note}", file=sys.stderr)
-    return RunHandle(run.path, run.host, run.run_id, greeting, recorder_pid=pid, report=report, unread=rest)
+    return RunHandle(
+        run.path,
+        run.host,
+        run.run_id,
+        greeting,
+        recorder_pid=pid,
+        report=report,
+        unread=rest,
+        output=opened.output,
+        console=opened.console,
+    )
 
 
 def adopt(run_dir: Path) -> bool:
@@ -196,28 +217,34 @@ def _working_directory() -> str:
         return ""
 
 
-def _is_terminal(descriptor: int) -> bool:
+def _open_streams(run: rundir.RunDir, spec: RunSpec, terminal: tuple[int, int] | None) -> Opened:
+    """The command's streams, and the keeper of its output, which gets ready beside everything else.
+
+    Raises:
+        StartError: a limit of this process or of the machine is in the way.
+    """
     try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
+        opened = streams.open_streams(layout.host_dir(run.path, run.host), spec, terminal)
+    except OSError as error:
+        rundir.discard(run)
+        raise StartError(f"cannot open the command's streams: {error.strerror}", 1) from None
+    try:
+        opened.output.start_keeper()
+    except OSError as error:
+        _discard(run, opened)
+        raise StartError(f"cannot start another process: {error.strerror}", 1) from None
+    return opened
 
 
-def _separate_stderr(spec: RunSpec) -> bool:
-    """Whether stdout and stderr must be told apart: only where we pass them on, and to different places."""
-    if spec.separate_stderr is not None:
-        return spec.separate_stderr
-    if not spec.headless or spec.pty:
-        return False
-    try:
-        out, err = os.fstat(1), os.fstat(2)
-    except OSError:
-        return True
-    return (out.st_dev, out.st_ino) != (err.st_dev, err.st_ino)
+def _discard(run: rundir.RunDir, opened: Opened) -> None:
+    """Take back what was made for a command that did not start."""
+    opened.streams.close()
+    opened.output.close()
+    rundir.discard(run)
 
 
 def _terminal(spec: RunSpec) -> tuple[int, int] | None:
-    shown = not spec.headless or (_is_terminal(1) and _is_terminal(2))
+    shown = not spec.headless or (streams.is_terminal(1) and streams.is_terminal(2))
     if not shown:
         return None
     import shutil

@@ -75,6 +75,7 @@ def test_each_phase_has_its_line(tmp_path):
         "compute_overhead": 0,
         "data_stall": 1 + 2,
         "host": 10 * 49 / 50,
+        "core_wait": 0,
         "communication": 6,
         "straggler_wait": 0,
         "checkpoint": 8,

@@ -140,13 +140,14 @@ def test_two_runs_at_once(tmp_path: Path) -> None:
 
 
 def test_reader_of_stdout_goes_away(tmp_path: Path) -> None:
-    source = "import time\nfor i in range(40): print('x' * 3000); time.sleep(0.01)\nopen('finished', 'w')"
-    process = support.front(tmp_path, support.python(source))
-    assert process.stdout is not None
-    process.stdout.read(10)
-    process.stdout.close()
-    assert process.wait(20) == 0
-    assert (tmp_path / "finished").exists()
+    """The command learns of it as behind any pipe: by SIGPIPE, which Python turns into an exception."""
+    source = "import time\nwhile True: print('x' * 3000); time.sleep(0.01)"
+    for command, code in ((["yes"], 141), (support.python(source), 1)):
+        process = support.front(tmp_path, command, options={"run_dir": None})
+        assert process.stdout is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.wait(20) == code
 
 
 def test_pty_is_a_terminal(tmp_path: Path) -> None:

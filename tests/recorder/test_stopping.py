@@ -76,7 +76,7 @@ time.sleep(60)
 
 
 def test_orphans_of_an_ended_run_are_left_alone(tmp_path: Path) -> None:
-    process = support.front(tmp_path, ["sh", "-c", "sleep 30 & echo $! ; exit 3"])
+    process = support.front(tmp_path, ["sh", "-c", "sleep 30 > sleeping 2>&1 & echo $! ; exit 3"])
     out, _ = process.communicate(timeout=15)
     orphan = int(out)
     try:

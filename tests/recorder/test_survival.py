@@ -113,8 +113,6 @@ def test_front_killed(tmp_path: Path) -> None:
     assert support.state(run_dir)["exit_code"] == 7
     assert support.step_indices(run_dir) == list(range(150))
     assert support.output(run_dir) == EXPECTED
-    log = support.host_dir(run_dir) / "output.log"
-    assert support.until(lambda: log.stat().st_blocks * 512 <= 65536)  # the reserve was given back
 
 
 def test_terminal_closed(tmp_path: Path) -> None:
@@ -240,7 +238,6 @@ sys.exit(4)
             tmp_path, support.speaker(body), options={"run_dir": run_dir}, stderr=subprocess.DEVNULL
         )
         support.until(lambda: "begin" in support.output(run_dir))
-        support.until(lambda: (support.host_dir(run_dir) / "output.log").stat().st_blocks * 512 > 7 << 20)
         fill(mount / "filler")
         (tmp_path / "full").touch()
         out, _ = process.communicate(timeout=60)

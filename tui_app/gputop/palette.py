@@ -58,6 +58,7 @@ BUDGET: dict[str, BudgetStyle] = {
     "compute_overhead": BudgetStyle("backward", "o"),
     "data_stall": BudgetStyle("data", "d"),
     "host": BudgetStyle("other", "h"),
+    "core_wait": BudgetStyle("heat3", "q"),
     "communication": BudgetStyle("comm", "c"),
     "straggler_wait": BudgetStyle("high", "s"),
     "checkpoint": BudgetStyle("checkpoint", "k"),
@@ -97,6 +98,7 @@ HEALTH: dict[str, Mark] = {
     "attention": Mark("▲", "attention", "high"),
     "critical": Mark("✖", "critical", "critical"),
     "ended": Mark("■", "ended", "info"),
+    "stopped": Mark("■", "stopped", "info"),
     "failed": Mark("✖", "failed", "critical"),
 }
 

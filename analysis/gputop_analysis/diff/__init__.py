@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_analysis.diff.caveats import caveats
 from gputop_analysis.diff.changes import changes
 from gputop_analysis.diff.data import diff_data
 from gputop_analysis.diff.loss import compare_loss
@@ -36,20 +37,26 @@ _MEMORY = (
 
 
 def compare(a: RunRecord, b: RunRecord, threshold: float = THRESHOLD) -> Diff:
-    """Compare run ``b`` with the baseline ``a``; it is a regression where B is surely slower by ``threshold``."""
+    """Compare run ``b`` with the baseline ``a``.
+
+    It is a regression where B is surely slower by ``threshold``, or its loss becomes NaN and A's does not. Runs that do
+    different work are not compared in speed.
+    """
     first, second = RunView(a), RunView(b)
-    speed = compare_speed(first, second)
+    speed, told_first = compare_speed(first, second), caveats(first, second)
+    comparable = all(one.comparable for one in told_first)
     return Diff(
         a_name=a.manifest.name or a.path.name,
         b_name=b.manifest.name or b.path.name,
         a_steps=_steps(first),
         b_steps=_steps(second),
         threshold=threshold,
-        judgement=judge_speed(speed, threshold),
+        judgement=judge_speed(speed, threshold) if comparable else "not comparable",
         speed=speed,
         changes=changes(first, second),
         memory=tuple(_memory(first, second)),
         loss=compare_loss(first, second),
+        caveats=told_first,
     )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.shares import ENOUGH_STEPS
-from gputop_analysis.series import WARM_UP_STEPS, RankSeries, picked
+from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import block_length
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import mean_wait_ms
+from gputop_analysis.waits import hidden_wait_ms
 
 COLUMNS = (*wire.PHASES, "wait")
 """Phases of a step; ``wait`` is exposed waiting for other ranks, taken out of backward."""
 RESAMPLES = 1000
 FIFTHS = 5
-_LEFT_OUT = wire.F_FIRST | wire.F_AGENT
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Blocks:
         """Steps of the rank with the fewest."""
         return int(self.steps.sum(axis=1).min())
 
-    def resampled(self, seed: int) -> tuple[Array, Array]:
+    def resampled(self) -> tuple[Array, Array]:
         """Blocks drawn with replacement, the same on all ranks: milliseconds per step, draws x ranks x ``COLUMNS``.
 
         Beside it the same of the blocks as they are, ranks x ``COLUMNS``. Non-overlapping block bootstrap (Carlstein
-        1986).
+        1986). Which blocks are drawn follows from the run alone: it is the same on either side of a comparison.
         """
-        count = self.ms.shape[1]
+        count, seed = self.ms.shape[1], zlib.crc32(self.ms.tobytes())
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
         steps = np.maximum(drawn @ self.steps.T, 1e-9)
         sums = np.einsum("db,rbc->drc", drawn, self.ms)
@@ -61,7 +61,7 @@ class Blocks:
 
 def blocks_of(view: RunView) -> Blocks | None:
     """The steps of the last attempt past the warm-up, evaluation and checkpoints included; None for too few."""
-    kept = {rank: _counted(view.per_rank[rank]) for rank in view.ranks}
+    kept = {rank: view.per_rank[rank].past_warm_up for rank in view.ranks}
     if not kept or any(s.n_steps[mask].sum() < ENOUGH_STEPS or mask.sum() < 10 for s, mask in _pairs(view, kept)):
         return None
     first = max(int(s.steps[mask][0]) for s, mask in _pairs(view, kept))
@@ -80,12 +80,6 @@ def _pairs(view: RunView, kept: dict[int, Array]):
     return ((view.per_rank[rank], mask) for rank, mask in kept.items())
 
 
-def _counted(series: RankSeries) -> Array:
-    mask = ((series.rows["flags"] & _LEFT_OUT) == 0) & (series.steps - series.n_steps + 1 >= WARM_UP_STEPS)
-    mask[: series.attempt_start] = False
-    return mask
-
-
 def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple[Array, Array]:
     """Blocks x ``COLUMNS`` and steps per block of one rank; a record belongs to the block of its last step."""
     rows, counts, count = picked(series.rows, mask), series.n_steps[mask], len(edges) - 1
@@ -95,7 +89,7 @@ def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple
     times = {name: rows[f"{name}_ns"] / 1e6 for name in wire.PHASES}
     times["wait"] = np.zeros(len(rows))
     if len(view.comm(series.rank)):
-        times["wait"] = np.minimum(mean_wait_ms(view, series.rank) * counts, times["backward"])
+        times["wait"] = np.minimum(hidden_wait_ms(view, series.rank) * counts, times["backward"])
         times["backward"] = times["backward"] - times["wait"]
     summed = np.stack([np.bincount(block, times[name], count) for name in COLUMNS], axis=1)
     return summed, np.bincount(block, counts, count)

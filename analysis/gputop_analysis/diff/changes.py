@@ -48,11 +48,15 @@ _PASSING = {
     "env.MASTER_PORT",
     "env.MASTER_ADDR",
     "env.TORCHELASTIC_RUN_ID",
+    "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "context.slurm.JOB_ID",
     "context.cwd",
     "context.command",
 }
-"""Differ from run to run, or change while one goes on."""
+"""Differ from run to run, or change while one goes on, or are a launcher's own."""
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_", "GPUTOP")
+"""Beginnings of variables that a launcher sets for its ranks: the number of ranks stands in ``world_size``."""
+_VARIABLES = ("env.", "context.environment.")
 _SKIPPED_ENDINGS = (".site", "_site")
 
 
@@ -81,16 +85,21 @@ def _once(found: list[Change]) -> list[Change]:
 
 def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
     """The leaves below ``name`` that both have and that differ; a variable that only one has is a difference."""
-    if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or name.startswith("env.GPUTOP"):
+    if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or _is_launchers(name):
         return
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted({*a, *b}, key=str):
             yield from _of(a.get(key), b.get(key), f"{name}.{key}", group)
         return
     only_one = a is None or b is None
-    if a == b or (only_one and not name.startswith(("env.", "context.environment.", "libraries."))):
+    if a == b or (only_one and not name.startswith((*_VARIABLES, "libraries."))):
         return
     yield Change(name, a, b, group(name))
+
+
+def _is_launchers(name: str) -> bool:
+    variable = next((name.removeprefix(head) for head in _VARIABLES if name.startswith(head)), "")
+    return variable.startswith(_LAUNCHERS)
 
 
 def _group_of_context(name: str) -> Group:

@@ -17,6 +17,10 @@ def diff_data(diff: Diff) -> dict[str, Any]:
         "judgement": diff.judgement,
         "meaning": JUDGEMENTS[diff.judgement],
         "regression": diff.is_regression,
+        "said_first": [
+            {"what": one.what, "a": one.a, "b": one.b, "text": one.text, "comparable": one.comparable}
+            for one in diff.caveats
+        ],
         "speed": _speed(diff.speed) if diff.speed else None,
         "memory": [{"name": one.name, "a_gib": _known(one.a_gib), "b_gib": _known(one.b_gib)} for one in diff.memory],
         "loss": _loss(diff.loss) if diff.loss else None,
@@ -32,7 +36,8 @@ def _speed(speed: SpeedDiff) -> dict[str, Any]:
         "slower_pct": 100 * speed.slower.value,
         "interval_pct": [100 * speed.slower.low, 100 * speed.slower.high],
         "steps_compared": list(speed.steps),
-        "foreign_wait_ms_per_step": speed.foreign_ms,
+        "foreign_wait_ms_per_step": speed.foreign_ms[1] - speed.foreign_ms[0],
+        "foreign_wait_each_ms_per_step": list(speed.foreign_ms),
         "phase": speed.phase,
         "rank": speed.culprit,
         "phases": [_part(one, name=one.name) for one in speed.phases],

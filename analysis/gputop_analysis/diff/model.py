@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 from gputop_analysis.stats import Interval
 
-Judgement = Literal["regression", "slower", "faster", "no difference", "too few steps"]
+Judgement = Literal["regression", "slower", "faster", "no difference", "too few steps", "not comparable"]
 JUDGEMENTS: dict[Judgement, str] = {
     "regression": "B is surely slower by more than the threshold",
     "slower": "B is surely slower, but not surely by more than the threshold",
     "faster": "B is surely faster",
     "no difference": "no difference beyond the noise",
     "too few steps": "too few steps in one of the runs to compare their speed",
+    "not comparable": "the runs do not do the same work: their speeds are not comparable",
 }
 
 
@@ -26,6 +27,20 @@ class Change:
     a: Any
     b: Any
     group: Literal["code", "environment", "config"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """A difference that is said before any speed."""
+
+    what: str
+    """``loss``, ``model``, ``data``, ``device``, ``world size``, ``batch``, ``precision``, ``torch``, ``end``."""
+    a: Any
+    b: Any
+    text: str
+    """As a clause: ``B runs torch 2.13, A 2.12``."""
+    comparable: bool
+    """Whether their speeds can be compared all the same, if with care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +84,8 @@ class SpeedDiff:
     """The rank whose own work grew while the others' did not; None where all did, or for one rank."""
     phase: str | None
     """The phase that surely grew, and most; None where none surely did."""
-    foreign_ms: float
-    """Waiting per step of B for cores that other programs held, beyond A's; taken off B's time before judging."""
+    foreign_ms: tuple[float, float]
+    """Waiting per step of A and of B for cores that other programs held; taken off before judging."""
     steps: tuple[int, int]
     """Steps compared, of the rank with the fewest."""
 
@@ -120,11 +135,18 @@ class Diff:
     changes: tuple[Change, ...]
     memory: tuple[MemoryDiff, ...]
     loss: LossDiff | None
+    caveats: tuple[Caveat, ...] = ()
+    """What is said first, the gravest first."""
 
     @property
     def is_regression(self) -> bool:
-        """Whether the lower end of the slowdown's interval lies above the threshold."""
-        return self.judgement == "regression"
+        """Whether the slowdown's interval lies above the threshold, or the loss is NaN in B and not in A."""
+        return self.judgement == "regression" or self.loss_broke
+
+    @property
+    def loss_broke(self) -> bool:
+        """Whether the loss became NaN or infinite in B, and in A it did not."""
+        return any(one.what == "loss" and one.a is None for one in self.caveats)
 
     @property
     def exit_code(self) -> int:

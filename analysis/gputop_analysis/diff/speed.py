@@ -25,7 +25,7 @@ class Pair:
 
     def __init__(self, a: Blocks, b: Blocks):
         self.a, self.b = a, b
-        (self.draws_a, self.means_a), (self.draws_b, self.means_b) = a.resampled(0), b.resampled(1)
+        (self.draws_a, self.means_a), (self.draws_b, self.means_b) = a.resampled(), b.resampled()
 
     def means(self, columns: list[int], rank: int | None = None) -> tuple[float, float]:
         """Milliseconds per step of a rank, or of the mean rank, in both runs."""
@@ -49,12 +49,17 @@ class Pair:
             value + float(np.hypot(max(high - value, 0), noise)),
         )
 
-    def ratio(self, foreign_ms: float, per_sample: float | None) -> Interval:
-        """B / A - 1 of the whole step. Variances of all kinds of noise add on the logarithm."""
+    def ratio(self, foreign_ms: tuple[float, float], per_sample: float | None) -> Interval:
+        """B / A - 1 of the whole step. Variances of all kinds of noise add on the logarithm.
+
+        What other programs took is off both sides, so that A against B says the same as B against A.
+        """
         scale = 1.0 if per_sample is None else per_sample
+        of_a, of_b = foreign_ms
         (mean_a, mean_b), (draws_a, draws_b) = self.means(_ALL), self._draws(_ALL, None)
-        value = _log(mean_b - foreign_ms, mean_a) + np.log(scale)
-        low, high = np.quantile(_log(draws_b - foreign_ms, draws_a) + np.log(scale), (0.025, 0.975))
+        value = _log(mean_b - of_b, mean_a - of_a) + np.log(scale)
+        drawn = _log(draws_b - of_b, draws_a - of_a) + np.log(scale)
+        low, high = np.quantile(drawn, (0.025, 0.975))
         drift_a, drift_b = self.drifts(_ALL, None)
         drifts = drift_a / max(mean_a, 1e-9), drift_b / max(mean_b, 1e-9)
         noise = 1.96 * float(np.hypot(np.hypot(*drifts), np.sqrt(2) * BETWEEN_RUNS))
@@ -84,7 +89,7 @@ def compare_speed(a: RunView, b: RunView) -> SpeedDiff | None:
     if first is None or second is None:
         return None
     pair, per_sample = Pair(first, second), _by_sample(first, second)
-    foreign = max(0.0, foreign_wait_ms(b) - foreign_wait_ms(a))
+    foreign = foreign_wait_ms(a), foreign_wait_ms(b)
     wall_a, wall_b = pair.means(_ALL)
     phases, ranks = _phases(pair), _ranks(pair)
     return SpeedDiff(

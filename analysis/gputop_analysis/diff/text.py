@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gputop_analysis.diff.model import JUDGEMENTS, Diff, Judgement, SpeedDiff
+from gputop_analysis.diff.settings import telling
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import ms, painted, plain_ascii
+from gputop_analysis.text import MISSING, cut_middle, ms, painted, plain_ascii
 
 _STYLE: dict[Judgement, str] = {
     "regression": "critical",
@@ -16,6 +17,7 @@ _STYLE: dict[Judgement, str] = {
     "faster": "good",
     "no difference": "good",
     "too few steps": "info",
+    "not comparable": "medium",
 }
 CHANGES_SHOWN = 30
 RANKS_SHOWN = 16
@@ -32,26 +34,41 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
+    style = "critical" if diff.is_regression else _STYLE[diff.judgement]
     for line in textwrap.wrap(headline(diff), width):
-        yield painted(line, _STYLE[diff.judgement], colour)
+        yield painted(line, style, colour)
     yield f"{'A':<10} {diff.a_name}, {diff.a_steps:,} steps"[:width]
     yield f"{'B':<10} {diff.b_name}, {diff.b_steps:,} steps"[:width]
     speed = diff.speed
     if speed is None:
         return
-    said = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}, {_percent(speed.slower)}"
+    said = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}"
+    said += ", not compared" if diff.judgement == "not comparable" else f", {_percent(speed.slower)}"
     yield from textwrap.wrap(said, width, initial_indent=f"{'speed':<10} ", subsequent_indent=" " * 11)
     yield f"{'compared':<10} {speed.steps[0]:,} and {speed.steps[1]:,} steps past the warm-up"
-    if speed.foreign_ms >= 0.005 * speed.b_ms:
-        said = f"other programs kept cores from B for {ms(speed.foreign_ms)} ms a step more than from A: taken off"
+    if max(speed.foreign_ms) >= 0.005 * max(speed.a_ms, speed.b_ms):
+        of_a, of_b = (ms(value) for value in speed.foreign_ms)
+        said = f"other programs kept cores from A for {of_a} ms a step, from B for {of_b}: taken off before judging"
         yield from textwrap.wrap(said, width, initial_indent=f"{'load':<10} ", subsequent_indent=" " * 11)
 
 
 def headline(diff: Diff) -> str:
-    """The judgement in one sentence, with the figure and the place."""
+    """What is said first, then the judgement with the figure and the place. No winner is named over a caveat."""
+    first = "; ".join(one.text for one in diff.caveats)
+    if diff.judgement == "not comparable":
+        head = "regression: " if diff.loss_broke else ""
+        return f"{head}{first}: speeds are not comparable"
+    if not first:
+        return _judged(diff)
+    return f"{first}; {_judged(diff, name_winner=False)}"
+
+
+def _judged(diff: Diff, name_winner: bool = True) -> str:
     speed = diff.speed
     if speed is None:
         return JUDGEMENTS["too few steps"]
+    if not name_winner and not diff.is_regression:
+        return f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)} ({_percent(speed.slower)})"
     if diff.judgement in ("no difference", "faster"):
         said = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
         return f"{JUDGEMENTS[diff.judgement]}: {said} ({_percent(speed.slower)})"
@@ -120,7 +137,7 @@ def _memory(diff: Diff, width: int, colour: bool) -> Iterator[str]:
         return
     yield painted(f"{'memory GiB':<15}{'A':>8}{'B':>8}{'change':>9}", "bold", colour)
     for one in diff.memory:
-        change = f"{100 * (one.b_gib / one.a_gib - 1):+.1f} %" if one.a_gib > 0 else "-"
+        change = f"{100 * (one.b_gib / one.a_gib - 1):+.1f} %" if one.a_gib > 0 else MISSING
         yield f"{one.name:<15}{one.a_gib:>8.2f}{one.b_gib:>8.2f}{change:>9}"
 
 
@@ -129,7 +146,7 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if loss is None:
         return
     yield painted("loss", "bold", colour)
-    seeds = {True: "same seed", False: "different seeds", None: "seed not known"}[loss.same_seed]
+    seeds = _reason(diff)
     if loss.first_step is None or loss.first_values is None:
         yield f"equal at all {loss.compared:,} steps that can be compared ({seeds})"
         return
@@ -146,18 +163,29 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     yield f"at step {loss.last_step:,}: {loss.last_values[0]:.6g} and {loss.last_values[1]:.6g}"
 
 
+def _reason(diff: Diff) -> str:
+    """What the losses may differ by: never the seeds where the work differs."""
+    others = [one.what for one in diff.caveats if one.what in ("model", "data", "batch", "precision")]
+    if others:
+        return "another " + " and ".join(others) if others[0] != "data" else "other " + " and ".join(others)
+    seeds = {True: "same seed", False: "different seeds", None: "seed not known"}
+    return seeds[diff.loss.same_seed if diff.loss else None]
+
+
 def _changes(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if not diff.changes:
         yield "nothing that gputop knows of was set differently"
         return
     yield painted("set differently", "bold", colour)
-    room = max(20, (width - 40) // 2)
-    for one in diff.changes[:CHANGES_SHOWN]:
-        name = one.name if len(one.name) <= 24 else "..." + one.name[-21:]
-        line = f"  {_GROUPS[one.group]:<9}{name:<25}{_short(one.a, room)} -> {_short(one.b, room)}"
-        yield line[:width]
-    if len(diff.changes) > CHANGES_SHOWN:
-        yield f"  and {len(diff.changes) - CHANGES_SHOWN} more (--json has them all)"
+    changes = telling(diff.changes)
+    shown = changes[:CHANGES_SHOWN]
+    names = min(max(len(one.name) for one in shown), max(24, width // 2 - 12))
+    room = max(12, (width - names - 17) // 2)
+    for one in shown:
+        name = cut_middle(one.name, names)
+        yield f"  {_GROUPS[one.group]:<9}{name:<{names}}  {_short(one.a, room)} -> {_short(one.b, room)}"
+    if len(changes) > len(shown):
+        yield f"  and {len(changes) - len(shown)} more (--json has them all)"
 
 
 def _short(value: Any, room: int) -> str:

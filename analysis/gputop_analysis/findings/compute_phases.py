@@ -13,7 +13,7 @@ from gputop_analysis.findings.shares import Share, device_share, everybody, on_d
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView, once_per_view
-from gputop_analysis.waits import mean_wait_ms
+from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 
 USUAL = 2.0
 """A backward computes two products for each one of the forward; checkpointing repeats the forward as well."""
@@ -51,7 +51,7 @@ def passes(view: RunView, rank: int) -> Passes | None:
     forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
     if forward is None or backward is None or forward.mean_ms < 0.2:
         return None
-    wait_ms = mean_wait_ms(view, rank) if view.world_size > 1 else 0.0
+    wait_ms = _inside_backward_ms(view, rank)
     if not np.isfinite(wait_ms):
         return None
     computing = np.maximum(backward.values_ms - wait_ms * backward.counts, 0.0)
@@ -61,6 +61,13 @@ def passes(view: RunView, rank: int) -> Passes | None:
     ratio = block_bootstrap(computing, forward.values_ms, block)
     mean_ms = float(computing.sum() / backward.counts.sum())
     return Passes(rank, ratio, forward.mean_ms, mean_ms, wait_ms, forward.clock, forward.steps)
+
+
+def _inside_backward_ms(view: RunView, rank: int) -> float:
+    """Waiting that is to be taken off the backward; none where collectives are called from Python. NaN: not known."""
+    hidden = hidden_wait_ms(view, rank)
+    elsewhere = view.world_size == 1 or mean_wait_ms(view, rank) == mean_wait_ms(view, rank)
+    return 0.0 if hidden != hidden and elsewhere else hidden
 
 
 def _forward(view: RunView, rank: int) -> Share | None:

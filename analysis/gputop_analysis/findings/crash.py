@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.crash_memory import out_of_memory_kills
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
@@ -28,9 +29,12 @@ _USERS_OWN = ("KeyboardInterrupt", "SystemExit")
 )
 def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     """Of many tracebacks, the one that came first."""
+    stop = stopping_event(view.record)
+    stopped_ns = None if stop is None else int(stop["t_ns"])  # what breaks in a stop is its doing
     raised = sorted(
         (e for e in view.record.events("exception") if e.get("class") not in _USERS_OWN), key=lambda e: e["t_ns"]
     )
+    raised = [e for e in raised if stopped_ns is None or e["t_ns"] < stopped_ns]
     if not raised:
         return None
     first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
@@ -85,20 +89,25 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         return None
     code = codes[0]
     number = code - 128 if 128 < code < 192 else None
-    by_user = any(True for _ in view.record.events("interrupt"))
+    how = ending(view.record, run_state(view.record, 0)[0], code)
+    by_user, stopped = how.kind == "stopped", stopping_event(view.record) is not None
     rank, lost = _first_lost(view)
     step = max((steps_done(view.record, r) for r in view.ranks), default=0)
     killed = out_of_memory_kills(view)
     title = f"exit {code}" + (f": ended by {_signal_name(number)}" if number else "")
+    if stopped:
+        title = f"exit {code}, {how.words}"
+    elif not number:
+        title += ", and no exception was seen"
     return spec.make(
-        "info" if by_user else "critical",
-        title + (" after an interrupt by the user" if by_user else "") + (f"; rank {rank} went first" if lost else ""),
+        "info" if stopped else "high" if how.kind == "terminated" else "critical",
+        title + (f"; rank {rank} went first" if lost else ""),
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
         + (f" after {_at_least(view)}{step:,} steps" if step else " before its first step")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
-        _exit_advice(code, bool(killed), by_user, f"rank {rank} ({lost})" if lost else ""),
+        _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else ""),
         rank=rank,
         proof=Proof(
             "exit code of the command",
@@ -142,9 +151,9 @@ def _signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def _exit_advice(code: int, out_of_memory: bool, by_user: bool, lost: str) -> str:
+def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str) -> str:
     number = code - 128 if 128 < code < 192 else None
-    if by_user:
+    if how == "stopped":
         return "nothing to mend: the run was stopped"
     if number == signal.SIGKILL:
         cause = "the host ran out of memory" if out_of_memory else "the out-of-memory killer, the scheduler or a person"

@@ -31,14 +31,37 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
     rank, dumps, line = found.rank, found.dumps, _line(found)
     waiting = sorted(r for r in dumps if r != rank and is_waiting(dumps[r]))
     collective = next((dumps[r]["collective"] for r in waiting if dumps[r].get("collective")), None)
-    who = f"rank {rank} stands at {line}" if rank is not None and line else f"no step on {_ranks(found.suspected)}"
+    if found.departed is not None:
+        who = f"rank {rank} has {_left(found.departed)}, and the others wait for it"
+    elif rank is not None and line:
+        who = f"rank {rank} stands at {line}"
+    else:
+        who = f"no step on {_ranks(found.suspected)}"
     return _finding(
         spec,
         found,
         who,
         f"{_names(waiting)} in {_collective(collective)}" if waiting and collective else "",
-        _advice(view, line),
+        _advice(view, line) if found.departed is None else _advice_on_departed(found.departed),
         confidence=0.95 if rank is not None and len(dumps) > 1 else 0.7,
+    )
+
+
+def _left(departed: Event) -> str:
+    if departed.get("type") == "goodbye":
+        return "ended its training"
+    return f"gone ({departed.get('reason') or 'no reason told'})"
+
+
+def _advice_on_departed(departed: Event) -> str:
+    if departed.get("type") == "goodbye":
+        return (
+            "give every rank the same number of batches (DistributedSampler, drop_last=True), or wrap the loop in "
+            "torch.distributed.algorithms.join.Join: a rank that ends early leaves the others in their collective"
+        )
+    return (
+        f"look at why rank {departed.get('rank')} ended: its last output and the kernel's log (`dmesg -T`) say more; "
+        "torchrun ends the other ranks where one is gone"
     )
 
 

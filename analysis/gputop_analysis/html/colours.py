@@ -57,6 +57,7 @@ BUDGET = {
     "compute_overhead": "forward",
     "data_stall": "data",
     "host": "other",
+    "core_wait": "high",
     "communication": "comm",
     "straggler_wait": "critical",
     "checkpoint": "checkpoint",
@@ -68,6 +69,7 @@ BUDGET = {
 
 GOODPUT = {
     "productive": "backward",
+    "core_wait": "medium",
     "init": "other",
     "first_step": "compile",
     "restart": "checkpoint",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from gputop_analysis.diff import Diff, diff_text
+from gputop_analysis.diff.settings import telling
 from gputop_analysis.diff.text import headline
 from gputop_analysis.html.elements import details, section, table
 from gputop_analysis.stats import Interval
@@ -29,7 +30,7 @@ def _phases(diff: Diff) -> str:
 
 
 def _changes(diff: Diff) -> str:
-    rows = [(one.name, _said(one.a), _said(one.b)) for one in diff.changes]
+    rows = [(one.name, _said(one.a), _said(one.b)) for one in telling(diff.changes)]
     return f"<h3>Set differently</h3>{table(('setting', 'A', 'B'), rows, left=(0, 1, 2))}" if rows else ""
 
 

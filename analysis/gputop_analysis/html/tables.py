@@ -14,7 +14,7 @@ from gputop_analysis.html.elements import details, pairs, section, shares, table
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
 from gputop_analysis.report.words import balance, figure, ranks_to_show
-from gputop_analysis.text import duration, gib, ms
+from gputop_analysis.text import MISSING, duration, gib, ms
 
 RANKS_SHOWN = 32
 
@@ -63,7 +63,7 @@ def ranks(report: Report) -> str:
         (
             f"{r.rank}",
             r.host,
-            r.device or "-",
+            r.device or MISSING,
             f"{r.steps:,}",
             ms(r.step_time_p50_ms),
             ms(r.step_time_p95_ms),
@@ -95,7 +95,7 @@ def _rates(gpu: Any) -> tuple[float, ...]:
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else "-"
+    return f"{value:.0f}" if math.isfinite(value) else MISSING
 
 
 def extras(report: Report) -> str:
@@ -146,7 +146,7 @@ def sources(report: Report) -> str:
     """Every figure with what it means and what was read for it, folded."""
     shown = [one for one in figures(report) if not one.name.startswith(("ranks.", "gpus."))]
     rows = [
-        (f.name, "-" if f.value is None else figure(f.value), f.unit, f.definition, f.source, f.read) for f in shown
+        (f.name, MISSING if f.value is None else figure(f.value), f.unit, f.definition, f.source, f.read) for f in shown
     ]
     head = ("figure", "value", "unit", "meaning", "source", "read")
     note = (

@@ -11,7 +11,7 @@ from gputop_analysis.model import Finding
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import balance, confidence, done, figure, ranks_to_show, recoverable, size, speed
-from gputop_analysis.text import duration, gib, ms
+from gputop_analysis.text import MISSING, duration, gib, ms
 
 RANKS_SHOWN = 32
 
@@ -175,4 +175,4 @@ def _extras(report: Report) -> Iterator[str]:
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else "-"
+    return f"{value:.0f}" if math.isfinite(value) else MISSING

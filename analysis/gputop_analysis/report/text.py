@@ -24,7 +24,7 @@ from gputop_analysis.report.words import (
     size,
     speed,
 )
-from gputop_analysis.text import LABEL, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
+from gputop_analysis.text import LABEL, MISSING, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
 from gputop_probes.record.reader import RunRecord
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
@@ -195,4 +195,4 @@ def _spark(one: Trend, room: int, colour: bool) -> str:
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else "-"
+    return f"{value:.0f}" if math.isfinite(value) else MISSING

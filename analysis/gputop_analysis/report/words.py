@@ -6,13 +6,14 @@ import math
 
 from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.rank_table import RankTable
-from gputop_analysis.text import ms
+from gputop_analysis.text import MISSING, duration, ms
 
 HEALTH_STYLE = {
     "waiting": "info",
     "looking": "info",
     "healthy": "good",
     "ended": "good",
+    "stopped": "info",
     "attention": "medium",
     "critical": "critical",
     "failed": "critical",
@@ -23,6 +24,7 @@ BUDGET_STYLE = {
     "compute_overhead": "forward",
     "data_stall": "data",
     "host": "other",
+    "core_wait": "high",
     "communication": "comm",
     "straggler_wait": "critical",
     "checkpoint": "checkpoint",
@@ -44,11 +46,15 @@ def size(s: RunSummary) -> str:
 
 
 def speed(s: RunSummary) -> str:
-    """``10.9 steps/s, 350 samples/s``."""
+    """``10.9 steps/s, 350 samples/s, mean over the run``; ``no step for 4 min 6 s`` while it stands still."""
+    if s.silent_s:
+        return f"{s.doing or 'no step'} for {duration(s.silent_s)}"
+    if not s.steps_per_s:
+        return MISSING
     rates = [f"{s.steps_per_s:,.0f} steps/s" if s.steps_per_s >= 1000 else f"{s.steps_per_s:.4g} steps/s"]
     rates += [f"{s.samples_per_s:,.0f} samples/s"] if s.samples_per_s else []
     rates += [f"{s.tokens_per_s:,.0f} tokens/s"] if s.tokens_per_s else []
-    return ", ".join(rates)
+    return ", ".join([*rates, "over the last 10 s" if s.state == "running" else "mean over the run"])
 
 
 def confidence(value: float) -> str:
@@ -73,7 +79,7 @@ def recoverable(one: Finding) -> str:
 def figure(value: float) -> str:
     """A number of any size with four significant digits, or a dash."""
     if not math.isfinite(value):
-        return "-"
+        return MISSING
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 

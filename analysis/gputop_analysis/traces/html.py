@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from gputop_analysis.text import ms
+from gputop_analysis.text import MISSING, ms
 from gputop_analysis.traces.model import COMM, MEANING, Lane, TraceReport
 from gputop_analysis.traces.text import remarks
 
@@ -57,11 +57,11 @@ def _label(part: str) -> str:
 
 
 def _mib(size: int | None) -> str:
-    return "-" if size is None else f"{size / 2**20:,.1f}"
+    return MISSING if size is None else f"{size / 2**20:,.1f}"
 
 
 def _percent(value: float, lane: Lane) -> str:
-    return f"{value / lane.wall_ms:.1%}" if lane.wall_ms else "-"
+    return f"{value / lane.wall_ms:.1%}" if lane.wall_ms else MISSING
 
 
 def _table(head: Iterable[str], rows: list[tuple[str, ...]]) -> str:

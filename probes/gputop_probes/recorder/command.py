@@ -6,19 +6,13 @@ import errno
 import fcntl
 import os
 import signal
+import termios
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from gputop_probes import procfs
 from gputop_probes.errors import StartError
-
-
-class Streams(NamedTuple):
-    """Descriptors for the command's standard streams."""
-
-    stdin: int
-    stdout: int
-    stderr: int
+from gputop_probes.streams import Streams
 
 
 class Command:
@@ -77,9 +71,9 @@ def _become(words: list[str], environment: dict[str, str], streams: Streams, fai
         os.setsid()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python for itself
             signal.signal(number, signal.SIG_DFL)
-        above = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 3) for stream in streams]
-        for number, stream in enumerate(above):
-            os.dup2(stream, number)
+        if streams.terminal >= 0:
+            fcntl.ioctl(streams.terminal, termios.TIOCSCTTY, 0)
+        _take_streams(streams)
         os.execvpe(words[0], words, environment)
     except OSError as error:
         os.write(failure, str(error.errno or errno.EINVAL).encode())
@@ -87,6 +81,17 @@ def _become(words: list[str], environment: dict[str, str], streams: Streams, fai
         os.write(failure, str(errno.EINVAL).encode())
     finally:
         os._exit(127)
+
+
+def _take_streams(streams: Streams) -> None:
+    """Put the streams at 0, 1 and 2; one that the command is to be without stays closed."""
+    wanted = (streams.stdin, streams.stdout, streams.stderr)
+    above = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 3) if stream >= 0 else -1 for stream in wanted]
+    for number, stream in enumerate(above):
+        if stream >= 0:
+            os.dup2(stream, number)
+        else:
+            os.close(number)
 
 
 def start_error(word: str, error: OSError) -> StartError:

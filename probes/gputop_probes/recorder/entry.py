@@ -14,7 +14,6 @@ from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
-from gputop_probes.recorder import output
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
@@ -78,18 +77,20 @@ def _begin(plan: Plan, report: int) -> Recorder:
     )
     journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
     environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
-    sink = output.open_output(host_dir, plan)
+    output = plan.opened.output
+    output.hand_to_recorder()
+    state.update(output=output.describe())
     leave_request = LeaveRequest()
     journal.save_state()
     try:
-        command = commands.start(spec.command, environment, sink.streams)
+        command = commands.start(spec.command, environment, plan.opened.streams)
     except StartError:
         server.close()
         raise
     # from here on the command runs, and what takes time may be loaded
     _say(report, _greeting(command))
     _let_go(host_dir)
-    sink.after_start()
+    plan.opened.streams.close()
     journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
     journal.save_state(
@@ -100,10 +101,11 @@ def _begin(plan: Plan, report: int) -> Recorder:
         started_ns=journal.now_ns(),
     )
     from gputop_probes.recorder.loop import Recorder
+    from gputop_probes.recorder.output_watch import OutputWatch
     from gputop_probes.recorder.ranks import RankTable
 
     recorder = Recorder(journal, server, RankTable(), command, leave_request)
-    sink.attach_to(recorder)
+    OutputWatch(output, journal).attach_to(recorder)
     return recorder
 
 

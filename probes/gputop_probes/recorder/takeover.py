@@ -11,10 +11,11 @@ from gputop_probes import ending, lock, procfs
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
+from gputop_probes.recorder import retaken
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
-from gputop_probes.recorder.output import tend_log
+from gputop_probes.recorder.output_watch import OutputWatch
 from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.server import Server
 from gputop_probes.recorder.signals import LeaveRequest
@@ -45,7 +46,10 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     recorder = Recorder(
         journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False), LeaveRequest()
     )
-    _tend_logs(recorder, host_dir)
+    output = retaken.find_output(host_dir, state, pid)
+    if output is not None:
+        journal.save_state(output=output.describe())
+        OutputWatch(output, journal).attach_to(recorder)
     return recorder
 
 
@@ -90,14 +94,3 @@ def _events(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError):
         pass
     return found
-
-
-def _tend_logs(recorder: Recorder, host_dir: Path) -> None:
-    import os
-
-    for name in ("output.log", "stderr.log"):
-        try:
-            log = os.open(host_dir / name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except OSError:
-            continue
-        tend_log(recorder, log)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
 from gputop.cli.errors import CliError, silence_stdout
+from gputop_probes.descriptors import fill_closed
 
 _EPILOG = "Start here: gputop run python train.py   (everything after the first word that is no option is the command)"
 
@@ -18,6 +19,7 @@ _EPILOG = "Start here: gputop run python train.py   (everything after the first 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one gputop command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    fill_closed()
     try:
         return _dispatch(words)
     except CliError as error:

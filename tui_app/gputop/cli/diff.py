@@ -9,12 +9,16 @@ from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
 
-_USAGE = "gputop diff A B [--threshold 5%] [--json]"
+_USAGE = "gputop diff A B [--threshold 5%%] [--json]"
 
 
 def execute(words: list[str]) -> int:
-    """Print the comparison. Returns 1 where B is surely slower than A by more than the threshold."""
-    parser = Parser("diff", "Compare run B with the earlier run A; exit code 1 for a regression.", usage=_USAGE)
+    """Print the comparison. Returns 1 where B is surely slower by more than the threshold, or its loss became NaN."""
+    parser = Parser(
+        "diff",
+        "Compare run B with the earlier run A; exit code 1 where B is slower, or its loss NaN.",
+        usage=_USAGE,
+    )
     parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
     parser.add_argument("b", metavar="B", help="the run to judge")
     add_threshold(parser)

@@ -83,8 +83,16 @@ def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
     for name in _HIDDEN_GPUS if options.cpu else ():
         os.environ[name] = ""
     folder = Path(options.run_dir) if options.run_dir else None
+    spec = RunSpec(
+        command,
+        folder,
+        options.name,
+        headless=True,
+        output_to_stderr=options.json,
+        gputop_version=__version__,
+    )
     try:
-        return start(RunSpec(command, folder, options.name, headless=True, gputop_version=__version__))
+        return start(spec)
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
 
@@ -94,7 +102,7 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
     from gputop.cli.headless import watch
 
     limit = Limit(handle, options.steps, options.timeout)
-    return limit, watch(handle, False, None, output_to_stderr=options.json, rule=limit)
+    return limit, watch(handle, False, None, rule=limit)
 
 
 def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace) -> int:

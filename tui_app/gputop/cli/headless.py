@@ -1,4 +1,4 @@
-"""Watching without a screen: pass the output on, pass signals on, wait."""
+"""Watching without a screen: pass signals on, wait, and see to it that all output has been passed on."""
 
 from __future__ import annotations
 
@@ -23,33 +23,28 @@ class Rule(Protocol):
     def tick(self) -> None: ...
 
 
-def watch(
-    handle: RunHandle, calibrate: bool, timeout_s: float | None, output_to_stderr: bool, rule: Rule | None = None
-) -> int:
+def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rule | None = None) -> int:
     """Follow the run until its command ends.
 
     Args:
         handle: the started run.
         calibrate: stop the command once its figures are stable.
         timeout_s: with ``calibrate``, stop it after this many seconds at the latest.
-        output_to_stderr: pass the command's output to stderr, so that stdout carries only the report.
         rule: when else to stop it.
 
     Returns:
         The command's exit code, 128+n after signal n.
     """
-    from gputop_probes.follow import OutputForwarder
-
-    forwarder = OutputForwarder(handle, stdout_to_stderr=output_to_stderr)
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
     with _signals(handle):
         code = handle.wait(_POLL_S)
         while code is None:
-            forwarder.pump()
             if stop_rule is not None:
                 stop_rule.tick()
             code = handle.wait(_POLL_S)
-    forwarder.drain()
+    handle.pass_on_output()
+    if handle.unfinished_line():
+        print(file=sys.stderr)
     return code
 
 
@@ -110,4 +105,4 @@ class _StopRule:
     def _stop(self, why: str) -> None:
         print(f"gputop: {why}", file=sys.stderr)
         self._stopped = True
-        self._handle.stop()
+        self._handle.stop("calibrate")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
     from gputop_probes.record.reader import RunRecord
 
-_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds", "--profile-steps"}
+_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds", "--profile-steps", "--log-mb"}
 _USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
 
 
@@ -47,9 +47,7 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
 def _parser() -> Parser:
     parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
     parser.add_argument("--headless", action="store_true", help="no live screen; chosen by itself without a terminal")
-    parser.add_argument(
-        "--pty", action="store_true", help="give the command a pseudo-terminal (it then depends on the recorder)"
-    )
+    parser.add_argument("--pty", action="store_true", help="give the command a pseudo-terminal")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the record goes")
     parser.add_argument("--name", help="name of the run (default: time and script)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout at the end")
@@ -58,6 +56,9 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--timeout", type=_positive, metavar="S", help="with --calibrate: stop after this long at the latest"
+    )
+    parser.add_argument(
+        "--log-mb", type=_whole, metavar="MB", help="keep so much of the output in the record (default 1024; 0: all)"
     )
     parser.add_argument(
         "--hang-seconds", type=_positive, metavar="S", help="silence that counts as a hang (default 30)"
@@ -74,6 +75,12 @@ def _parser() -> Parser:
 def _steps(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 100:
         raise argparse.ArgumentTypeError(f"{text!r}: between 1 and 100 steps can be profiled")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(text)
 
 
@@ -99,6 +106,8 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         run_dir=options.run_dir,
         name=options.name,
         headless=not live,
+        output_to_stderr=options.output_to_stderr,
+        log_mb=options.log_mb,
         pty=options.pty,
         hang_s=options.hang_seconds,
         gputop_version=__version__,
@@ -143,9 +152,7 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
     from gputop.cli.headless import watch
 
-    return watch(
-        handle, calibrate=options.calibrate, timeout_s=options.timeout, output_to_stderr=options.output_to_stderr
-    )
+    return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout)
 
 
 def _remember(record: RunRecord) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputop_analysis.catalog.listing import SORTS, TERA, Listed, chosen
+from gputop_analysis.text import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,37 +61,39 @@ def first_view() -> CatalogView:
 
 def dollars(value: float | None) -> str:
     """Cents matter at a dollar an hour."""
-    return "-" if value is None else f"{value:.2f}"
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def dense_tflops(row: Listed, kind: str) -> str:
     """Of one precision; a dash where the chip does not have it."""
     rate = row.spec.dense_flops.get(kind, 0.0) / TERA
-    return "-" if not rate else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+    return MISSING if not rate else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
     one = row.spec
-    link = f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or "-"
+    link = (
+        f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or MISSING
+    )
     rates = {kind: dense_tflops(row, kind) for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")}
     return {
         "": one.name,
         "maker": f"{one.vendor} {one.architecture}",
         "memory": f"{one.memory_gb:g} GB, {one.usable_gib:g} GiB usable",
         "bandwidth": f"{one.bandwidth_gb_s:,.0f} GB/s",
-        **{f"{kind} dense": rate if rate == "-" else f"{rate} TFLOP/s" for kind, rate in rates.items()},
-        "rent": "-" if row.usd_per_hour is None else f"{dollars(row.usd_per_hour)} $/h, {row.offers} offers",
-        "spot, lowest": "-" if row.spot_usd_per_hour is None else f"{dollars(row.spot_usd_per_hour)} $/h",
+        **{f"{kind} dense": rate if rate == MISSING else f"{rate} TFLOP/s" for kind, rate in rates.items()},
+        "rent": MISSING if row.usd_per_hour is None else f"${dollars(row.usd_per_hour)}/h, {row.offers} offers",
+        "spot, lowest": MISSING if row.spot_usd_per_hour is None else f"${dollars(row.spot_usd_per_hour)}/h",
         "links": link,
-        "PCIe": one.pcie or "-",
-        "power": f"{one.power_w:g} W" if one.power_w else "-",
-        "processors": str(one.multiprocessors or "-"),
-        "capability": one.compute_capability or "-",
-        "year": str(one.release_year or "-"),
-        "aliases": ", ".join(one.aliases) or "-",
+        "PCIe": one.pcie or MISSING,
+        "power": f"{one.power_w:g} W" if one.power_w else MISSING,
+        "processors": str(one.multiprocessors or MISSING),
+        "capability": one.compute_capability or MISSING,
+        "year": str(one.release_year or MISSING),
+        "aliases": ", ".join(one.aliases) or MISSING,
         "source": one.source,
-        "checked": one.cross_check or "-",
+        "checked": one.cross_check or MISSING,
     }
 
 

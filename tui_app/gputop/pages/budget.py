@@ -23,7 +23,7 @@ def draw(page: BudgetPageData, width: int, height: int, chosen: int = 0, mono: b
     thick = 2 if height >= 26 else int(height >= 20)
     rows += [stacked_bar(list(found.lines_ns.values()), _styles(), _letters(), width, mono)] * thick
     rows += [[]] * (height >= 26)
-    rows += waterfall(found, width, chosen, mono)[: 12 if height >= 20 else 11]
+    rows += waterfall(found, width, chosen, mono)[: len(LINES) + (2 if height >= 20 else 1)]
     rows += [[]] * (height >= 22)
     rows += meaning(name, width)
     if len(found.ranks) > 1 and (room := height - len(rows) - 1) >= 3:

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from gputop.feed.catalog import dollars, facts
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, wrap
 from gputop_analysis.catalog.listing import TERA, Listed
+from gputop_analysis.text import MISSING
 
 MARKS = "ABCD"
 WIDTHS = {"GiB": 7, "GB/s": 7, "TFLOPS": 8, "fp8": 7, "W": 6, "$/h": 7, "TF/$": 6, "year": 6}
@@ -72,14 +73,14 @@ def line(row: Listed, width: int, here: bool, mark: str, shown: Sequence[str]) -
         "GiB": f"{one.usable_gib:.1f}",
         "GB/s": f"{one.bandwidth_gb_s:.0f}",
         "TFLOPS": f"{row.tflops:.0f}",
-        "fp8": f"{one.dense_flops['fp8'] / TERA:.0f}" if one.dense_flops.get("fp8") else "-",
-        "W": f"{one.power_w:.0f}" if one.power_w else "-",
+        "fp8": f"{one.dense_flops['fp8'] / TERA:.0f}" if one.dense_flops.get("fp8") else MISSING,
+        "W": f"{one.power_w:.0f}" if one.power_w else MISSING,
         "$/h": dollars(row.usd_per_hour),
-        "TF/$": f"{row.tflops_per_usd:.0f}" if row.tflops_per_usd else "-",
-        "year": str(one.release_year or "-"),
+        "TF/$": f"{row.tflops_per_usd:.0f}" if row.tflops_per_usd else MISSING,
+        "year": str(one.release_year or MISSING),
     }
     cells: Row = [
-        (right(texts[name], WIDTHS[name]), ("muted" if texts[name] == "-" else "text") + ground) for name in shown
+        (right(texts[name], WIDTHS[name]), ("muted" if texts[name] == MISSING else "text") + ground) for name in shown
     ]
     room = max(width - row_width(cells) - 2, 2)
     name = shorten(one.name, room - 1) + "?" if one.doubtful else one.name

@@ -11,6 +11,7 @@ from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, left, right, row_width, say, shorten, spread
 from gputop.widgets.scrolling import ScrollingPanel
+from gputop_analysis.overview import JUDGED_AFTER
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
@@ -27,7 +28,9 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: in
 def _nothing(snapshot: Snapshot) -> str:
     if snapshot.ended:
         return "Nothing found."
-    return "Nothing found so far." if snapshot.summary.steps >= 30 else "Judged once about 30 steps have been seen."
+    if snapshot.summary.steps >= JUDGED_AFTER:
+        return "Nothing found so far."
+    return f"Judged once {JUDGED_AFTER} steps have been seen."
 
 
 def line(finding: Finding, width: int, chosen: bool = False) -> Row:

@@ -40,7 +40,7 @@ def _verdict(snapshot: Snapshot, width: int, paused_steps: int | None) -> Row:
 def _headline(snapshot: Snapshot, word: str) -> str:
     """The verdict without what stands beside it anyway: the health, the exit code, the short name of the finding."""
     headline = snapshot.verdict.headline
-    if snapshot.summary.state == "ended" and "; " in headline:
+    if snapshot.summary.state == "ended" and snapshot.verdict.health != "stopped" and "; " in headline:
         headline = headline.partition("; ")[2]
     if snapshot.findings:
         headline = headline.removeprefix(snapshot.findings[0].name + ": ")
@@ -66,8 +66,8 @@ def _end(snapshot: Snapshot) -> Row:
     run = snapshot.summary
     if run.state != "ended":
         return []
-    code = "exit code unknown" if run.exit_code is None else f"exit {run.exit_code}"
-    return [(f"ended, {code}", "good" if run.exit_code == 0 else "high"), (" · ", "muted")]
+    style = {"finished": "good", "stopped": "info"}.get(run.ending.kind, "high")
+    return [(run.ending.words, style), (" · ", "muted")]
 
 
 def _command(snapshot: Snapshot, width: int) -> Row:
@@ -121,15 +121,38 @@ def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
     """Further figures in the order shown, each with its rank of importance: 1 goes last when there is no room."""
     run = snapshot.summary
     first = run.ranks[0] if run.ranks else None
+    mean = " mean" if snapshot.ended else ""
     figures = [
-        (1, _rate(run.steps_per_s, "steps/s")),
-        (3, _rate(run.samples_per_s, "samples/s")),
-        (4, _rate(run.tokens_per_s, "tokens/s")),
-        (2, _scalar("loss", first.loss if first else None)),
+        (0, _standing_still(snapshot)),
+        (1, _rate(run.steps_per_s, "steps/s" + mean)),
+        (3, _rate(run.samples_per_s, "samples/s" + mean)),
+        (4, _rate(run.tokens_per_s, "tokens/s" + mean)),
+        (2, _loss(snapshot)),
         (5, _scalar("lr", first.lr if first else None)),
         (6, _scalar("grad norm", first.grad_norm if first else None)),
     ]
     return [(place, field) for place, field in figures if field]
+
+
+def _standing_still(snapshot: Snapshot) -> Row:
+    """For how long no step has come, in place of rates that were true before; what is done, where that is known."""
+    run = snapshot.summary
+    if not run.silent_s:
+        return []
+    since = numbers.clock(run.silent_s)
+    hangs = any(finding.severity == "critical" for finding in snapshot.findings)
+    if run.doing and not hangs:
+        return [("   ", ""), (f"{run.doing} for {since}", "bold accent")]
+    return [("   ", ""), (f"NO STEP FOR {since}", "bold critical" if hangs else "bold high")]
+
+
+def _loss(snapshot: Snapshot) -> Row:
+    """The newest loss of the first rank, or that one of any rank is no number."""
+    ranks = snapshot.summary.ranks
+    broken = next((rank.not_finite for rank in ranks if rank.not_finite), "")
+    if broken:
+        return [("   ", ""), ("loss ", "muted"), (broken.ljust(7), "bold critical")]
+    return _scalar("loss", ranks[0].loss if ranks else None)
 
 
 def _rate(value: float, unit: str) -> Row:

@@ -1,0 +1,135 @@
+"""What is said before any speed: how two runs differ so that the faster one is no winner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.diff.model import Caveat
+from gputop_analysis.ending import ending
+from gputop_analysis.hang_episodes import newest_episode
+from gputop_analysis.summary import run_state, steps_done
+from gputop_analysis.view import RunView
+
+_SAMPLES_DIFFER = 0.01
+Hello = dict[str, Any]
+
+
+def caveats(a: RunView, b: RunView) -> tuple[Caveat, ...]:
+    """What tells the runs apart, the gravest first: those that make their speeds incomparable, then the others."""
+    hello_a, hello_b = a.hello(), b.hello()
+    said = [*_not_finite(a, b), *_ends(a, b), *_model(hello_a, hello_b)]
+    said += _data(hello_a, hello_b)
+    said += _values("device", _device(hello_a), _device(hello_b), "{of} runs on {x}", "on {y}", comparable=False)
+    said += _values("world size", a.world_size, b.world_size, "{of} runs {x} rank{s}", "{y}", comparable=False)
+    said += _values("batch", *_batches(a, b), "{of} takes {x} sample{s} a step of a rank", "{y}")
+    said += _values("precision", _precision(hello_a), _precision(hello_b), "{of} trains in {x}", "{y}")
+    said += _values("torch", hello_a.get("torch"), hello_b.get("torch"), "{of} runs torch {x}", "{y}")
+    return tuple(sorted(said, key=lambda one: one.comparable))
+
+
+def first_not_finite(view: RunView) -> int | None:
+    """First step of any rank with a loss that is NaN or infinite; None for none."""
+    steps = [int(e.get("step") or 0) for e in view.record.events("nonfinite")]
+    for rank, series in view.per_rank.items():
+        for rows in (series.rows, view.device(rank)):
+            bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE) if len(rows) else ()
+            steps += [int(rows["step"][bad[0]])] if len(bad) else []
+    return min(steps, default=None)
+
+
+def _not_finite(a: RunView, b: RunView) -> Iterator[Caveat]:
+    """The loss of B comes first: it is the run that is judged."""
+    steps = first_not_finite(a), first_not_finite(b)
+    for of, step in (("B", steps[1]), ("A", steps[0])):
+        if step is not None:
+            text = f"{of}'s loss is not finite (NaN or infinite) from step {step:,}"
+            yield Caveat("loss", *steps, text, comparable=False)
+
+
+def _ends(a: RunView, b: RunView) -> Iterator[Caveat]:
+    """A run that hung or failed: what it did until then can be compared."""
+    for of, view in (("B", b), ("A", a)):
+        state, code, _ = run_state(view.record, 0)
+        how = ending(view.record, state, code)
+        episode = newest_episode(view.record)
+        step = max((steps_done(view.record, rank) for rank in view.ranks), default=0)
+        if episode is not None and not episode.over:
+            yield Caveat("end", None, None, f"{of} hung at step {step:,}", comparable=True)
+        elif how.kind == "failed":
+            words = how.words.replace("ended, exit", "failed with exit code")
+            yield Caveat("end", None, None, f"{of} {words} at step {step:,}", comparable=True)
+
+
+def _model(a: Hello, b: Hello) -> Iterator[Caveat]:
+    known = [one.get("model") or {} for one in (a, b)]
+    (class_a, size_a), (class_b, size_b) = ((m.get("class"), m.get("parameters")) for m in known)
+    other_class = None not in (class_a, class_b) and class_a != class_b
+    other_size = None not in (size_a, size_b) and size_a != size_b
+    if not (other_class or other_size):
+        return
+    words_a, words_b = (model_words(m) for m in known)
+    text = f"B trains another model ({words_b}, for {words_a} of A)"
+    yield Caveat("model", words_a, words_b, text, comparable=False)
+
+
+def model_words(model: Hello) -> str:
+    """``Linear, 650 parameters``."""
+    size = model.get("parameters")
+    parts = [str(model.get("class") or ""), f"{size:,} parameters" if isinstance(size, int) else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
+    loaders = [one.get("dataloader") or {} for one in (a, b)]
+    sets = [loader.get("dataset") for loader in loaders]
+    sizes = [loader.get("dataset_length") for loader in loaders]
+    if None not in sets and sets[0] != sets[1]:
+        text = f"B reads other data ({sets[1]}, for {sets[0]} of A)"
+        yield Caveat("data", *sets, text, comparable=False)
+    elif None not in sizes and sizes[0] != sizes[1]:
+        text = f"B's data set has {sizes[1]:,} samples, A's {sizes[0]:,}"
+        yield Caveat("data", *sizes, text, comparable=True)
+
+
+def _device(hello: Hello) -> str | None:
+    kind = str(hello.get("device") or "").partition(":")[0]
+    return str(hello.get("device_name") or "") or kind or None
+
+
+def _batches(a: RunView, b: RunView) -> tuple[float | None, float | None]:
+    """Samples a step of a rank; None where one did not count them, or both take as many."""
+    x, y = _samples(a), _samples(b)
+    if not x or not y or abs(x / y - 1) <= _SAMPLES_DIFFER:
+        return None, None
+    return round(x, 1), round(y, 1)
+
+
+def _samples(view: RunView) -> float:
+    series = view.per_rank.values()
+    samples = sum(float(one.rows["samples"].sum(dtype=np.float64)) for one in series)
+    return samples / max(1, sum(one.total_steps() for one in series))
+
+
+def _precision(hello: Hello) -> str | None:
+    """What most of the arithmetic is in: autocast's type, else that of most parameters."""
+    amp, by_type = hello.get("amp") or {}, (hello.get("model") or {}).get("by_dtype") or {}
+    if amp.get("autocast"):
+        return f"autocast {amp.get('dtype') or ''}".strip()
+    return str(max(by_type, key=lambda name: by_type[name])) if by_type else None
+
+
+def _values(what: str, a: Any, b: Any, says: str, other: str, comparable: bool = True) -> list[Caveat]:
+    """One caveat where both are known and differ. ``says`` has places for the run, B's value and a plural."""
+    if a is None or b is None or a == b:
+        return []
+    x, y = _number(b), _number(a)
+    text = says.format(of="B", x=x, s="" if b == 1 else "s") + ", A " + other.format(y=y)
+    return [Caveat(what, a, b, text, comparable)]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,g}" if isinstance(value, (int, float)) else str(value)
