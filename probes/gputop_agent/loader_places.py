@@ -40,7 +40,7 @@ def packages(frame):
         origin = frames.origin(one.f_code.co_filename)
         if origin == frames.USER:
             break
-        name = _package(one)
+        name = frames.package(one)
         if origin == frames.LIBRARY and name not in found:
             found.append(name)
     return found[:8]
@@ -74,7 +74,3 @@ def _first_argument(frame):
     """Of the function that a frame runs: a constructor's, or of what a package has put around one, is the loader."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-
-
-def _package(frame):
-    return frames.short_name(frame.f_code.co_filename).replace("\\", "/").partition("/")[0]
