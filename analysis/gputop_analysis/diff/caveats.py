@@ -89,10 +89,10 @@ def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
     sizes = [loader.get("dataset_length") for loader in loaders]
     if None not in sets and sets[0] != sets[1]:
         text = f"B reads other data ({sets[1]}, for {sets[0]} of A)"
-        yield Caveat("data", *sets, text, comparable=False)
+        yield Caveat("data", sets[0], sets[1], text, comparable=False)
     elif None not in sizes and sizes[0] != sizes[1]:
         text = f"B's data set has {sizes[1]:,} samples, A's {sizes[0]:,}"
-        yield Caveat("data", *sizes, text, comparable=True)
+        yield Caveat("data", sizes[0], sizes[1], text, comparable=True)
 
 
 def _device(hello: Hello) -> str | None:
