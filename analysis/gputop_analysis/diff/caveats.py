@@ -36,8 +36,8 @@ def first_not_finite(view: RunView) -> int | None:
     steps = [int(e.get("step") or 0) for e in view.record.events("nonfinite")]
     for rank, series in view.per_rank.items():
         for rows in (series.rows, view.device(rank)):
-            bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE) if len(rows) else ()
-            steps += [int(rows["step"][bad[0]])] if len(bad) else []
+            not_finite = rows["step"][(rows["flags"] & wire.F_NONFINITE) != 0] if len(rows) else ()
+            steps += [int(step) for step in not_finite[:1]]
     return min(steps, default=None)
 
 
