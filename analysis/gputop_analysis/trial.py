@@ -10,6 +10,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.model import Finding
+from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
 from gputop_analysis.summary import GIB, run_state, steps_done
 from gputop_analysis.view import RunView
@@ -162,8 +163,7 @@ def _held(series: RankSeries) -> Held:
 
 
 def _failure(record: RunRecord) -> Failure | None:
-    raised = sorted(record.events("exception"), key=lambda event: event["t_ns"])
-    raised = [event for event in raised if event.get("class") not in ("KeyboardInterrupt", "SystemExit")]
+    raised = fatal(record)
     if not raised:
         return None
     first = raised[0]

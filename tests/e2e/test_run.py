@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from e2e_support import ROOT, gputop, training
@@ -130,3 +131,20 @@ def test_exports(plain) -> None:
     assert picture.returncode == 0, picture.stderr
     assert (folder / "run.svg").read_text().startswith("<svg")
     assert gputop("export", "--format", "csv", "--rank", "7", tmp_path=folder).returncode == 2
+
+
+def test_an_export_goes_where_it_is_told_and_overwrites_nothing(plain, tmp_path) -> None:
+    folder, _ = plain
+    run = str(next((folder / "runs").iterdir()))
+    assert gputop("export", run, tmp_path=tmp_path).stdout.startswith("rank,")
+    (tmp_path / "out").mkdir()
+    for words, name in (["-o", "a.json"], "a.json"), (["-o", "out"], f"out/gputop-{Path(run).name}.csv"):
+        done = gputop("export", run, *words, tmp_path=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "") and name in done.stderr
+        before = (tmp_path / name).read_text()
+        assert before.startswith("{" if name.endswith("json") else "rank,")
+        again = gputop("export", run, *words, "--format", "csv", tmp_path=tmp_path)
+        assert again.returncode == 2 and name in again.stderr and "--force" in again.stderr
+        assert (tmp_path / name).read_text() == before
+    assert gputop("export", run, "-o", "a.json", "--force", tmp_path=tmp_path).returncode == 0
+    assert gputop("export", run, "-o", "a.pdf", tmp_path=tmp_path).returncode == 2
