@@ -1,5 +1,6 @@
 """Tries all ways out of the sandbox as one user, with some of its layers: ``sandbox_escape_run.py UID LAYER...``.
 
+A layer is ``landlock``, ``namespaces`` or ``namespaces:N``, the Nth choice of them alone.
 stdout gets one JSON object: of each way whether harm was done, or null where it could not be tried, and what was said.
 """
 
@@ -69,7 +70,8 @@ def inside(aims: dict[str, Any], outcomes: str, layers: set[str]) -> None:
         os.waitpid(child, 0)
         return
     if "namespaces" not in layers:
-        script_namespaces._CHOICES = ()
+        one = next((int(layer.partition(":")[2]) for layer in layers if layer.startswith("namespaces:")), None)
+        script_namespaces._CHOICES = () if one is None else script_namespaces._CHOICES[one : one + 1]
     if "landlock" not in layers:
         script_landlock._CREATE_RULESET = 9999
     lacking = script_sandbox.enter(os.path.join(outcomes, "script"), __file__, outcomes)

@@ -62,6 +62,17 @@ def test_no_way_out_changes_anything_outside(tried, tmp_path, who, user, layers)
     assert bool(answer["lacking"]) == (not layers), "what cannot be kept is said, and nothing else"
 
 
+@pytest.mark.parametrize("choice", range(len(script_namespaces._CHOICES)))
+def test_whatever_a_kernel_permits_of_namespaces_landlock_and_the_filter_hold_the_rest(tried, tmp_path, choice):
+    if not has_landlock():
+        pytest.skip("this kernel has no Landlock")
+    if not script_namespaces._works(str(tmp_path), *script_namespaces._CHOICES[choice]):
+        pytest.skip("this kernel does not permit them here")
+    answer = tried(os.getuid(), ("landlock", f"namespaces:{choice}"))
+    assert len(answer["ways"]) >= 100 and answer["lacking"] == []
+    assert [name for name, one in answer["ways"].items() if one["harmed"]] == []
+
+
 def test_each_way_has_a_name_of_its_own():
     assert len({way.name for way in ESCAPES}) == len(ESCAPES) >= 100
 
