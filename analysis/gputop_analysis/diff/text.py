@@ -9,7 +9,7 @@ from typing import Any
 from gputop_analysis.diff.model import JUDGEMENTS, Diff, Judgement, SpeedDiff
 from gputop_analysis.diff.settings import telling
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import MISSING, cut_middle, ms, painted, plain_ascii
+from gputop_analysis.text import MISSING, cut_middle, ms, painted, plain_ascii, times
 
 _STYLE: dict[Judgement, str] = {
     "regression": "critical",
@@ -90,6 +90,12 @@ def _name(phase: str) -> str:
 
 
 def _percent(slower: Interval) -> str:
+    """``18.7 % faster (95 % interval 9.5 to 27.0 %)``; from twice on as a factor."""
+    if slower.value >= 1:
+        return f"{times(1 + slower.value)} slower (95 % interval {times(1 + slower.low)} to {times(1 + slower.high)})"
+    if slower.value <= -0.5:
+        value, low, high = (1 / max(1 + x, 1e-9) for x in (slower.value, slower.high, slower.low))
+        return f"{times(value)} faster (95 % interval {times(low)} to {times(high)})"
     word = "slower" if slower.value >= 0 else "faster"
     value, low, high = (100 * x for x in slower)
     if slower.value < 0:

@@ -17,6 +17,7 @@ from gputop_analysis.report.words import (
     HEALTH_STYLE,
     balance,
     confidence,
+    covered,
     done,
     figure,
     hidden_wait,
@@ -172,7 +173,7 @@ def _finding(one: Finding, width: int, colour: bool) -> Iterator[str]:
         yield from wrapped("wins back", won, width)
     yield from wrapped("fix", one.fix, width)
     if one.absorbed:
-        yield from wrapped("explains", ", ".join(one.absorbed), width)
+        yield from wrapped("covers", covered(one), width)
 
 
 def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.rank_table import RankTable
 from gputop_analysis.text import MISSING, duration, ms
@@ -87,6 +88,20 @@ def figure(value: float) -> str:
     if not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def measured(value: float, unit: str) -> str:
+    """A number with its unit: times in milliseconds with the digits that mean something, others with four."""
+    if not unit.startswith("ms"):
+        said = figure(value)
+    else:
+        said = f"{value:.3f}" if abs(value) < 1 else ms(value)
+    return f"{said} {unit}".rstrip()
+
+
+def covered(one: Finding) -> str:
+    """``exit code (HC09), host work (HO06)``: the findings that this one explains; empty for none."""
+    return ", ".join(f"{CATALOGUE[id].name} ({id})" if id in CATALOGUE else id for id in one.absorbed)
 
 
 def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[RankSummary], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from textual.reactive import reactive
 
 from gputop import palette
@@ -12,6 +14,7 @@ from gputop.render.rows import Row, right, row_width, shorten, shorten_middle, s
 from gputop.widgets.canvas import Canvas
 
 HEIGHT = 3
+_ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 
 
 def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
@@ -42,6 +45,7 @@ def _headline(snapshot: Snapshot, word: str) -> str:
     headline = snapshot.verdict.headline
     if snapshot.summary.state == "ended" and snapshot.verdict.health != "stopped" and "; " in headline:
         headline = headline.partition("; ")[2]
+    headline = _ENDED.sub("", headline)
     if snapshot.findings:
         headline = headline.removeprefix(snapshot.findings[0].name + ": ")
     return headline.removeprefix(word + ": ").removeprefix(word + " ")
