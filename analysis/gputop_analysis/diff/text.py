@@ -9,7 +9,7 @@ from typing import Any
 from gputop_analysis.diff.model import JUDGEMENTS, Diff, Judgement, SpeedDiff
 from gputop_analysis.diff.settings import telling
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import MISSING, cut_middle, ms, painted, plain_ascii, times
+from gputop_analysis.text import MISSING, counted, cut_middle, ms, painted, plain_ascii, times
 
 _STYLE: dict[Judgement, str] = {
     "regression": "critical",
@@ -37,8 +37,8 @@ def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     style = "critical" if diff.is_regression else _STYLE[diff.judgement]
     for line in textwrap.wrap(headline(diff), width):
         yield painted(line, style, colour)
-    yield f"{'A':<10} {diff.a_name}, {diff.a_steps:,} steps"[:width]
-    yield f"{'B':<10} {diff.b_name}, {diff.b_steps:,} steps"[:width]
+    yield f"{'A':<10} {diff.a_name}, {counted(diff.a_steps, 'step')}"[:width]
+    yield f"{'B':<10} {diff.b_name}, {counted(diff.b_steps, 'step')}"[:width]
     speed = diff.speed
     if speed is None:
         return
@@ -154,13 +154,11 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     yield painted("loss", "bold", colour)
     seeds = _reason(diff)
     if loss.first_step is None or loss.first_values is None:
-        yield f"equal at all {loss.compared:,} steps that can be compared ({seeds})"
+        yield f"equal at all {counted(loss.compared, 'step')} that can be compared ({seeds})"
         return
     a, b = loss.first_values
     since = f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""
-    said = (
-        f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {loss.compared:,} steps compared)"
-    )
+    said = f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {counted(loss.compared, 'step')} compared)"
     yield from textwrap.wrap(said, width)
     if loss.first_visible_step is None:
         yield "never by more than 0.1 %: rounding"

@@ -26,7 +26,19 @@ from gputop_analysis.report.words import (
     size,
     speed,
 )
-from gputop_analysis.text import LABEL, MISSING, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
+from gputop_analysis.text import (
+    LABEL,
+    MISSING,
+    bar,
+    counted,
+    duration,
+    gib,
+    ms,
+    painted,
+    plain_ascii,
+    sparkline,
+    wrapped,
+)
 from gputop_probes.record.reader import RunRecord
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
@@ -157,7 +169,7 @@ def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:
     if not findings:
         yield "no findings"
         return
-    yield painted("1 finding" if len(findings) == 1 else f"{len(findings)} findings", "bold", colour)
+    yield painted(counted(len(findings), "finding"), "bold", colour)
     for one in findings:
         yield from _finding(one, width, colour)
 

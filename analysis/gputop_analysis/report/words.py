@@ -7,7 +7,7 @@ import math
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.rank_table import RankTable
-from gputop_analysis.text import MISSING, duration, ms
+from gputop_analysis.text import MISSING, counted, duration, ms
 
 HEALTH_STYLE = {
     "waiting": "info",
@@ -43,7 +43,7 @@ def done(s: RunSummary) -> str:
 def size(s: RunSummary) -> str:
     """``8 ranks``, or ``6 of 8 ranks`` where the others wrote no step."""
     seen = f"{len(s.ranks)} of " if 0 < len(s.ranks) < s.world_size else ""
-    return "1 rank" if s.world_size == 1 else f"{seen}{s.world_size} ranks"
+    return f"{seen}{counted(s.world_size, 'rank')}"
 
 
 def speed(s: RunSummary) -> str:
@@ -96,7 +96,13 @@ def measured(value: float, unit: str) -> str:
         said = figure(value)
     else:
         said = f"{value:.3f}" if abs(value) < 1 else ms(value)
-    return f"{said} {unit}".rstrip()
+    return f"{said} {_one(unit) if value == 1 else unit}".rstrip()
+
+
+def _one(unit: str) -> str:
+    """``step`` of ``steps``; seconds and shares stay."""
+    many = len(unit) > 2 and unit.endswith("s") and " " not in unit
+    return unit.removesuffix("es" if unit.endswith("sses") else "s") if many else unit
 
 
 def covered(one: Finding) -> str:
@@ -110,7 +116,7 @@ def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[Ra
         return list(ranks), ""
     by_wait = sorted(ranks, key=lambda r: (not math.isfinite(r.wait_mean_ms), r.wait_mean_ms, r.rank))
     said = "that wait least" if math.isfinite(by_wait[0].wait_mean_ms) else "with the lowest numbers"
-    return by_wait[:at_most], f"the {at_most} of {len(ranks)} ranks {said}; --json lists them all"
+    return by_wait[:at_most], f"the {at_most} of {counted(len(ranks), 'rank')} {said}; --json lists them all"
 
 
 def balance(table: RankTable | None) -> str:
