@@ -112,8 +112,7 @@ def _of_all(view: RunView) -> Callable[..., Any]:
 def steps_done(record: RunRecord, rank: int) -> int:
     """Steps of a rank over all of the run, without reading all of it: the last step index of each attempt."""
     rows = record.steps(rank)
-    starts = (int(e.get("record_index", 0)) for e in record.events("rank_start") if e.get("rank") == rank)
-    ends = sorted({i for i in starts if 0 < i < len(rows)} | {len(rows)})
+    ends = sorted({i for i in record.rank_starts(rank) if 0 < i < len(rows)} | {len(rows)})
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -101,8 +102,23 @@ def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
     script.write_text(training(100_000))
     done = gputop("run", "--calibrate", "--timeout", "20", sys.executable, str(script), tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "steps" in done.stderr
+    assert re.search(r"stopped by gputop run --calibrate \((figures stable after|its --timeout came)", done.stderr)
+    assert re.search(r"gputop: (not )?calibrated\b.*\d ms a step", done.stderr)
     assert "gputop report" in done.stderr
+    report = gputop("report", tmp_path=tmp_path).stdout
+    assert report.startswith("stopped by gputop run --calibrate (")
+
+
+def test_who_interrupts_a_calibration_gets_the_exit_code_of_an_interrupt(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "stat = open(f'/proc/{os.getppid()}/stat').read()  # of the recorder, whose parent is the command line\n"
+        "os.kill(int(stat.rsplit(')', 1)[1].split()[1]), signal.SIGINT)\n"
+        "time.sleep(30)\n"
+    )
+    done = gputop("run", "--calibrate", sys.executable, str(script), tmp_path=tmp_path)
+    assert done.returncode == 130 and "not calibrated" in done.stderr
 
 
 def test_exports(plain) -> None:

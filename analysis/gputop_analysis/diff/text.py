@@ -158,7 +158,8 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
         return
     a, b = loss.first_values
     since = f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""
-    said = f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {counted(loss.compared, 'step')} compared)"
+    compared = counted(loss.compared, "step")
+    said = f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {compared} compared)"
     yield from textwrap.wrap(said, width)
     if loss.first_visible_step is None:
         yield "never by more than 0.1 %: rounding"

@@ -82,6 +82,9 @@ def as_data(report: Report) -> dict[str, Any]:
         "energy": _energy(report),
         "ranks": [_rank(one) | _beside_others(report, place) for place, one in enumerate(s.ranks)],
         "gpus": [_gpu(one) for one in s.gpus],
+        "damaged_rows": report.record.damage.rows,
+        "damaged_events": report.record.damage.events,
+        "damage": report.record.damage.notes,
         "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
         "context": s.context,
     } | {extra.name: extra.data for extra in report.extras}

@@ -63,6 +63,15 @@ def _budget_lines() -> dict[str, Definition]:
 
 
 DEFINITIONS: dict[str, Definition] = {
+    "damaged_rows": Definition(
+        "rows",
+        "rows of the record that cannot be true, and were left out",
+        "all tables",
+        "all of a file, or its samples",
+    ),
+    "damaged_events": Definition(
+        "", "lines of the event files that are no event, and fields of a wrong type", "events.jsonl", "every line"
+    ),
     "exit_code": Definition("", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS),
     "duration_s": Definition(
         "s", "from the command's start to its end, or to now", "host.json: started_ns, ended_ns", _ALL_HOSTS

@@ -18,6 +18,7 @@ from gputop_analysis.report.words import (
     figure,
     hidden_wait,
     measured,
+    output_notes,
     ranks_to_show,
     recoverable,
     size,
@@ -76,6 +77,10 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- command: {code(' '.join(s.command))}"
     if report.record.manifest.recording:
         yield f"- recording: {plain(report.record.manifest.recording)}"
+    for note in output_notes(report.record):
+        yield f"- output: {plain(note)}"
+    if damage := report.record.damage.told():
+        yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"

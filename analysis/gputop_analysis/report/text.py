@@ -21,6 +21,7 @@ from gputop_analysis.report.words import (
     done,
     figure,
     hidden_wait,
+    output_notes,
     ranks_to_show,
     recoverable,
     size,
@@ -90,9 +91,17 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'command':<9} {command if len(command) <= width - 10 else command[: width - 13] + '...'}"
     if report.record.manifest.recording:
         yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
+    for note in output_notes(report.record):
+        yield from textwrap.wrap(note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10)
+    yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+
+
+def _damaged(report: Report, width: int) -> Iterator[str]:
+    if told := report.record.damage.told():
+        yield from textwrap.wrap(f"{'damaged':<9} {told}", width, subsequent_indent=" " * 10)
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:

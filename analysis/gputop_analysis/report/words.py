@@ -8,6 +8,7 @@ from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.rank_table import RankTable
 from gputop_analysis.text import MISSING, counted, duration, ms
+from gputop_probes.record.reader import RunRecord
 
 HEALTH_STYLE = {
     "waiting": "info",
@@ -56,6 +57,11 @@ def speed(s: RunSummary) -> str:
     rates += [f"{s.samples_per_s:,.0f} samples/s"] if s.samples_per_s else []
     rates += [f"{s.tokens_per_s:,.0f} tokens/s"] if s.tokens_per_s else []
     return ", ".join([*rates, "over the last 10 s" if s.state == "running" else "mean over the run"])
+
+
+def output_notes(record: RunRecord) -> list[str]:
+    """What of the command's output is not in the record, in words; a line for each host that has something to say."""
+    return [host.state.output_note for host in record.hosts.values() if host.state.output_note]
 
 
 def hidden_wait(s: RunSummary) -> str:

@@ -104,7 +104,9 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
 
     limit = Limit(handle, options.steps, options.timeout)
     with working(f"trying the command for {options.steps} steps", in_place=False):
-        return limit, watch(handle, False, None, rule=limit)
+        code = watch(handle, False, None, rule=limit)
+    handle.release_signals()
+    return limit, code
 
 
 def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ _USAGE = (
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
     options = _parser().parse_args(words)
-    record = open_record(options.run)
+    record = open_record(options.run, says_damage=False)
     if options.watch:
         return _watch(record, options)
     from gputop_analysis.report import Report

@@ -35,6 +35,7 @@ def execute(words: list[str]) -> int:
     for run in found:
         state = run.state if run.exit_code is None else f"exit {run.exit_code}"
         called = f"[{run.given_name}] " if run.given_name else ""
+        called += "[damaged] " if run.damaged and run.state != "damaged" else ""
         start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
         print(start + _fitted(called + " ".join(run.command), len(start)))
     return 0

@@ -39,6 +39,13 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=place))
 
 
+def _damage(record: RunRecord) -> str:
+    found = record.damage
+    if found.rows:
+        return f"{found.rows:,} damaged row{'' if found.rows == 1 else 's'} left out"
+    return "the record is damaged" if found else ""
+
+
 def build(
     record: RunRecord,
     findings: tuple[Finding, ...],
@@ -75,6 +82,7 @@ def build(
         recording=record.manifest.recording,
         gpu_note=next((s.gpu_note for s in states if s.gpu_note), ""),
         output_note=next((s.output_note for s in states if s.output_note), ""),
+        damage=_damage(record),
         notices=notices(record),
         window="the whole run" if whole else f"the last {window_steps:,} steps",
     )

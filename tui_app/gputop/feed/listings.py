@@ -7,6 +7,7 @@ from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding
 from gputop_analysis.standstill import standstill
 from gputop_analysis.view import RunView
+from gputop_probes.record.files import read_tail
 
 RANKS_AT_MOST = 64
 OUTPUT_BYTES = 4096
@@ -49,9 +50,7 @@ def last_output(view: RunView, found: Finding) -> Listing | None:
     for host in view.record.hosts.values():
         for name in ("stderr.log", "output.log"):
             try:
-                with (host.path / name).open("rb") as file:
-                    file.seek(max(0, file.seek(0, 2) - OUTPUT_BYTES))
-                    text = file.read().rstrip(b"\0\n").decode(errors="replace")
+                text = read_tail(host.path / name, OUTPUT_BYTES).rstrip(b"\0\n").decode(errors="replace")
             except OSError:
                 continue
             lines = [resolve_text(line).rstrip() for line in text.splitlines()[-OUTPUT_LINES:]]

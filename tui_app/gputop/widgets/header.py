@@ -86,6 +86,8 @@ def _command(snapshot: Snapshot, width: int) -> Row:
     end: Row = [(" · ".join(p for p in parts if p), "muted")]
     if snapshot.recording:
         end = [(shorten(f"recording: {snapshot.recording}", width // 2), "accent"), ("   ", ""), *end]
+    if snapshot.damage:
+        end = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *end]
     command = " ".join(run.command) or snapshot.name or str(snapshot.run_dir)
     return spread([(shorten_middle(command, width - row_width(end) - 3), "muted")], end, width)
 
