@@ -51,7 +51,10 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     kinds, totals, confidence = shares
     largest = int(np.argmax(totals))
     share = 100 * totals[largest] / max(totals.sum(), 1e-9)
-    why = f"{_WORDS[kinds[largest]]} take {share:.0f} % of the time, and no check found anything that is worth a change"
+    waits = any(hidden_wait_ms(view, rank) > 0 for rank in view.ranks[:RANKS_READ])
+    without = " without the waiting in it" if kinds[largest] == "compute" and waits else ""
+    what = _WORDS[kinds[largest]] + without
+    why = f"{what} take {share:.0f} % of the time, and no check found anything that is worth a change"
     return Bottleneck(kinds[largest], confidence, why)
 
 

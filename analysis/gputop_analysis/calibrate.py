@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.series import RankSeries
+from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
 from gputop_probes.record.reader import RunRecord
 
@@ -40,7 +41,8 @@ def stable(record: RunRecord) -> Stability:
     steps = min((int(s.n_steps[s.steady].sum()) for s in view.per_rank.values()), default=0)
     seconds = min((float(s.rows["wall_ns"][s.steady].sum()) / 1e9 for s in view.per_rank.values()), default=0.0)
     if steps < ENOUGH_STEPS or seconds < ENOUGH_SECONDS:
-        said = f"{steps} steady steps in {seconds:.1f} s so far, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
+        so_far = f"{counted(steps, 'steady step')} in {seconds:.1f} s so far"
+        said = f"{so_far}, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
         return Stability(False, (said,), float("nan"), steps)
     variation = max(_block_variation(series) for series in view.per_rank.values())
     reasons = [] if variation < STEP_TIME_CV else [f"step time still varies by {variation * 100:.0f} %"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.series import picked
+from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView, once_per_view
 
 ENOUGH_SECONDS = 5.0
@@ -45,7 +46,8 @@ def energy(view: RunView) -> Energy | None:
         _per(watts, _rate(view, "samples")),
         _per(watts, _rate(view, "tokens")),
         len(powers),
-        f"gpu.energy_mj_total of {len(powers)} GPUs over {(span[1] - span[0]) / 1e9:.0f} s; steps.samples, tokens",
+        f"gpu.energy_mj_total of {counted(len(powers), 'GPU')} over {(span[1] - span[0]) / 1e9:.0f} s; "
+        "steps.samples, tokens",
     )
 
 

@@ -11,7 +11,7 @@ from gputop_analysis.model import Finding, Proof
 from gputop_analysis.notes import NOTES
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import Figure, figures
-from gputop_analysis.report.words import confidence, figure, recoverable
+from gputop_analysis.report.words import confidence, figure, measured, recoverable
 from gputop_analysis.text import wrapped
 
 RANKS_LISTED = 2
@@ -95,14 +95,14 @@ def finding_text(report: Report, one: Finding, width: int) -> str:
     lines += _small_print(one.id, width)
     for other in report.explained:
         if other.id in one.absorbed and other.absorbed_by == one.id:
-            lines += wrapped("takes in", f"{other.id} {other.name}: {other.title}", width, indent=2)
+            lines += wrapped("covers", f"{other.id} {other.name}: {other.title}", width, indent=2)
     return "\n".join(lines)
 
 
 def _proof(proof: Proof, width: int) -> list[str]:
     lines = wrapped("statistic", proof.statistic, width, indent=2)
-    lines += wrapped("value", f"{figure(proof.value)} {proof.unit}", width, indent=2)
-    lines += wrapped("threshold", f"{figure(proof.threshold)} {proof.unit}", width, indent=2)
+    lines += wrapped("value", measured(proof.value, proof.unit), width, indent=2)
+    lines += wrapped("threshold", measured(proof.threshold, proof.unit), width, indent=2)
     lines += wrapped("formula", proof.formula, width, indent=2)
     room = max((len(i.name) for i in proof.inputs), default=0)
     for place, i in enumerate(proof.inputs):

@@ -67,6 +67,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
 
 
+def longer(growth: float) -> str:
+    """Of a time that grew by ``growth`` (0.34 for a third): ``34 % longer``, from twice on ``23.9x as long``."""
+    return f"{100 * growth:.0f} % longer" if growth < 1 else f"{times(1 + growth)} as long"
+
+
+def times(factor: float) -> str:
+    """``2.0x``, ``23.9x``, ``1,200x``."""
+    return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
+
+
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``1,200 workers``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -56,7 +56,7 @@ def test_no_definition_is_of_something_that_no_report_has(report):
 
 def test_a_raised_finding_shows_what_it_rests_on(report):
     said = explain(report, "in02", width=90)
-    for part in ("IN02 single-process loader: high", "wins back", "raised", "silent", "takes in  IN01 input-bound"):
+    for part in ("IN02 single-process loader: high", "wins back", "raised", "silent", "covers    IN01 input-bound"):
         assert part in said
     assert max(map(len, said.splitlines())) <= 90
     data = json.loads(json.dumps(explain_data(report, "IN02"), allow_nan=False))

@@ -112,9 +112,9 @@ def expect_blame(run_dir: Path, tmp_path: Path, rank: int, how: str) -> None:
     (hang,) = [one for one in data["findings"] if one["id"] == "HC01"]
     assert (hang["rank"], hang["severity"], "deadlock" in hang["site"]) == (rank, "critical", True)
     assert data["verdict"]["health"] in healths and data["verdict"]["rank"] == rank
-    assert f"rank {rank} stands at train.py" in data["verdict"]["headline"]
+    assert f"rank {rank} is stuck at train.py" in data["verdict"]["headline"]
     for form in ([], ["--md"]):
-        assert f"rank {rank} stands at" in gputop("report", str(run_dir), *form, tmp_path=tmp_path).stdout
+        assert f"rank {rank} is stuck at" in gputop("report", str(run_dir), *form, tmp_path=tmp_path).stdout
     snapshot = replayed(run_dir, 1.0)
     assert snapshot.verdict.health in healths
     assert (snapshot.findings[0].id, snapshot.findings[0].rank) == ("HC01", rank)

@@ -58,7 +58,8 @@ def test_what_is_pinned_stays(capsys):
 
 def test_the_text_is_for_people(capsys):
     code, out, _ = run(capsys, "plan", *ASKED, "--tokens", "1e12")
-    assert code == 0 and "tokens/s" in out and "not " in out and "$/h" in out and "tokens take" in out
+    assert code == 0 and "tokens/s" in out and "not " in out and "/h a GPU" in out and "1T tokens take" in out
+    assert " days and $" in out and "FSDP: weights" in out
     assert max(len(line) for line in out.splitlines()) <= 120
 
 
@@ -91,7 +92,7 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
     ("words", "said"),
     [
         (("plan", *ASKED, "--optimizer", "adamx"), "there is adamw"),
-        (("plan", *ASKED, "--tokens", "-5"), "--tokens must be above 0"),
+        (("plan", *ASKED, "--tokens", "-5"), "is no number above 0"),
         (("plan", *ASKED, "--network", "foo"), "says no network"),
         (("plan", *ASKED, "--objective", "memory", "--budget-hourly", "9"), "goes with --objective budget"),
         (("plan", *ASKED[:6], "--workload", "inference-batch", "--tp", "2"), "--tp has no meaning"),

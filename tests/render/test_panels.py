@@ -240,7 +240,7 @@ def test_a_loss_that_is_no_number_stays_in_the_header(four):
             "stopped",
             "stopped by you",
             "critical",
-            "stopped by you at step 80; hang: rank 1 stands at x.py:8",
+            "stopped by you at step 80; hang: rank 1 is stuck at x.py:8",
             "✖ critical  hang: rank 1",
         ),
         ("finished", "ended, exit 0", "critical", "ended: 800 steps, exit 0; loss is NaN", "✖ critical  loss is NaN"),

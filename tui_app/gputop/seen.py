@@ -12,6 +12,7 @@ from typing import Any
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop_agent.wire import PHASES
+from gputop_analysis.text import counted
 
 
 def finite(value: Any) -> Any:
@@ -59,7 +60,7 @@ def markdown(snapshot: Snapshot) -> str:
     """A report that reads well in an issue."""
     run = snapshot.summary
     command = " ".join(run.command)
-    pace = f"{run.steps:,} steps, {numbers.duration_ms(run.step_time_p50_ms)} p50, "
+    pace = f"{counted(run.steps, 'step')}, {numbers.duration_ms(run.step_time_p50_ms)} p50, "
     pace += f"{numbers.duration_ms(run.step_time_p95_ms)} p95, {numbers.rate(run.steps_per_s)} steps/s"
     lines = [f"**{snapshot.verdict.health}**: {snapshot.verdict.headline}", "", f"`{command}`", "", pace]
     if snapshot.recording:

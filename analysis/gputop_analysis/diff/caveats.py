@@ -12,6 +12,7 @@ from gputop_analysis.diff.model import Caveat
 from gputop_analysis.ending import ending
 from gputop_analysis.hang_episodes import newest_episode
 from gputop_analysis.summary import run_state, steps_done
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 _SAMPLES_DIFFER = 0.01
@@ -79,7 +80,7 @@ def _model(a: Hello, b: Hello) -> Iterator[Caveat]:
 def model_words(model: Hello) -> str:
     """``Linear, 650 parameters``."""
     size = model.get("parameters")
-    parts = [str(model.get("class") or ""), f"{size:,} parameters" if isinstance(size, int) else ""]
+    parts = [str(model.get("class") or ""), counted(size, "parameter") if isinstance(size, int) else ""]
     return ", ".join(part for part in parts if part)
 
 
@@ -91,7 +92,7 @@ def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
         text = f"B reads other data ({sets[1]}, for {sets[0]} of A)"
         yield Caveat("data", sets[0], sets[1], text, comparable=False)
     elif None not in sizes and sizes[0] != sizes[1]:
-        text = f"B's data set has {sizes[1]:,} samples, A's {sizes[0]:,}"
+        text = f"B's data set has {counted(sizes[1], 'sample')}, A's {sizes[0]:,}"
         yield Caveat("data", sizes[0], sizes[1], text, comparable=True)
 
 

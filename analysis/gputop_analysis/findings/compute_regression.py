@@ -14,6 +14,7 @@ from gputop_analysis.findings.shares import everybody, on_device, run_queue_shar
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import longer
 from gputop_analysis.view import Array, RunView
 
 SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
@@ -85,7 +86,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     where = f": rank {rank} in {found.phase}" if len(view.ranks) > 1 and found.phase not in WAITING else ""
     return spec.make(
         "high" if growth > 0.5 else "medium",
-        f"steps take {growth * 100:.0f} % longer{per} since step {found.step:,}{where}",
+        f"steps take {longer(growth)}{per} since step {found.step:,}{where}",
         f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew by "
         f"{found.phase_ms:.1f} ms; "
         f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",

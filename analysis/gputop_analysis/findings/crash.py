@@ -12,6 +12,7 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_done
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
@@ -159,7 +160,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         title + (f"; rank {rank} went first" if lost else ""),
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
-        + (f" after {_at_least(view)}{step:,} steps" if step else " before its first step")
+        + (f" after {_at_least(view)}{counted(step, 'step')}" if step else " before its first step")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
         _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else ""),

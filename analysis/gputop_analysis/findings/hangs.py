@@ -34,7 +34,7 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
     if found.departed is not None:
         who = f"rank {rank} has {_left(found.departed)}, and the others wait for it"
     elif rank is not None and line:
-        who = f"rank {rank} stands at {line}"
+        who = f"rank {rank} is stuck at {line}"
     else:
         who = f"no step on {_ranks(found.suspected)}"
     return _finding(
@@ -170,7 +170,7 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         view,
         spec,
         found,
-        f"{who} is busy but makes no step" + (f": stands at {line}" if line else ""),
+        f"{who} is busy but makes no step" + (f": stuck at {line}" if line else ""),
         busy,
         f"look at {line or 'the stack'}: "
         + (

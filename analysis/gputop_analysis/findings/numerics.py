@@ -54,16 +54,16 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     known += [f"loss scale {row['loss_scale']:.4g}"] if row is not None and np.isfinite(row["loss_scale"]) else []
     known += _last_good(series.rows, step)
     others = sorted(one[1] for r in view.ranks if r != rank and (one := _first_nonfinite(view, r)))
-    counted = int(np.where(finite, 1, series.n_steps)[bad].sum())
+    bad_steps = int(np.where(finite, 1, series.n_steps)[bad].sum())
     about = "about " if series.n_steps[bad].max(initial=1) > 1 else ""
     return spec.make(
         "high" if recovered else "critical",
         f"loss is {value} at step {step} on rank {rank}"
-        + (", finite again since" if recovered else " and stays so" if counted > 1 else ""),
+        + (", finite again since" if recovered else " and stays so" if bad_steps > 1 else ""),
         f"first at step {step} on rank {rank}"
-        + (f", or in one of the {unread} steps before it, whose losses were not read" if unread else "")
+        + (f", or in one of the {unread:,} before it, whose losses were not read" if unread else "")
         + (f" ({', '.join(known)})" if known else "")
-        + f"; {about}{counted:,} steps seen with a loss that is no number"
+        + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
         (
             "look at the batch of that step",
@@ -75,7 +75,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         rank=rank,
         proof=Proof(
             "steps with a loss that is NaN or infinite",
-            max(counted, 1),
+            max(bad_steps, 1),
             0,
             "steps",
             "a loss x is no number where x - x != 0; one is enough",

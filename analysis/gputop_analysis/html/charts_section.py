@@ -12,7 +12,7 @@ from gputop_analysis.html.series import chart_top, phases_over_steps, rank_exces
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import hidden_wait
-from gputop_analysis.text import ms
+from gputop_analysis.text import counted, ms
 
 _COLOURS = {
     "step time": "backward",
@@ -69,7 +69,7 @@ def _distribution(report: Report) -> str:
     edges, counts, left_out = found
     s = report.summary
     marks = {f"p50 {ms(s.step_time_p50_ms)}": s.step_time_p50_ms, f"p95 {ms(s.step_time_p95_ms)}": s.step_time_p95_ms}
-    note = f"All ranks; the slowest {left_out:,} steps are not drawn." if left_out else "All ranks."
+    note = f"All ranks; without the slowest {counted(left_out, 'step')}." if left_out else "All ranks."
     return section("Distribution of the step time", histogram(edges, counts, marks), note)
 
 
@@ -81,5 +81,5 @@ def rank_grid(report: Report) -> str:
     ranks, excess, steps = found
     note = "A rank's own work without waiting for others, against the median rank: warm is slower, full colour at 30 %."
     if len(ranks) < len(report.view.ranks):
-        note += f" The slowest {len(ranks)} of {len(report.view.ranks)} ranks."
+        note += f" The slowest {len(ranks)} of {counted(len(report.view.ranks), 'rank')}."
     return section("Ranks over the run", grid(ranks, excess, steps), note)

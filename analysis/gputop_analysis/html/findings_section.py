@@ -9,7 +9,7 @@ from gputop_analysis.html.elements import details, pairs, section, table
 from gputop_analysis.model import Finding, Proof
 from gputop_analysis.notes import NOTES
 from gputop_analysis.report.build import Report
-from gputop_analysis.report.words import confidence, figure, recoverable
+from gputop_analysis.report.words import confidence, figure, measured, recoverable
 from gputop_analysis.text import ms
 
 
@@ -41,7 +41,7 @@ def _proof(report: Report, one: Finding) -> str:
         ("raised when", spec.trigger if spec else ""),
         ("silent when", note.silent if note else ""),
         ("traps", note.traps if note else ""),
-        ("takes in", "; ".join(taken)),
+        ("covers", "; ".join(taken)),
     ]
     return (_judged(one.proof) if one.proof else "") + pairs(small)
 
@@ -50,8 +50,8 @@ def _judged(proof: Proof) -> str:
     rows = [(i.name, i.value if isinstance(i.value, str) else figure(i.value), i.unit, i.source) for i in proof.inputs]
     judged = [
         ("statistic", proof.statistic),
-        ("value", f"{figure(proof.value)} {proof.unit}"),
-        ("threshold", f"{figure(proof.threshold)} {proof.unit}"),
+        ("value", measured(proof.value, proof.unit)),
+        ("threshold", measured(proof.threshold, proof.unit)),
         ("formula", proof.formula),
     ]
     return pairs(judged) + (table(("input", "value", "unit", "source"), rows, left=(0, 2, 3)) if rows else "")

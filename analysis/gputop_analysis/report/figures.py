@@ -12,6 +12,7 @@ from typing import Any
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.data import as_data
 from gputop_analysis.report.definitions import DEFINITIONS, Definition
+from gputop_analysis.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +85,5 @@ def _read(report: Report, name: str, known: Definition) -> str:
     held = sum(len(report.record.steps(rank)) for rank in ranks)
     steps = sum(report.view.per_rank[rank].total_steps() for rank in ranks)
     of = f", evenly spread blocks of {held:,}" if records < held else ""
-    whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    return f"{records:,} records for {steps:,} steps, {whose}{of}"
+    whose = f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
+    return f"{counted(records, 'record')} for {counted(steps, 'step')}, {whose}{of}"

@@ -13,9 +13,11 @@ from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import (
     balance,
     confidence,
+    covered,
     done,
     figure,
     hidden_wait,
+    measured,
     output_notes,
     ranks_to_show,
     recoverable,
@@ -101,12 +103,13 @@ def _finding(one: Finding) -> Iterator[str]:
     yield f"- evidence: {plain(one.evidence)}"
     if one.proof is not None:
         p = one.proof
-        yield f"- judged by: {plain(p.statistic)}: {figure(p.value)} {p.unit}, threshold {figure(p.threshold)} {p.unit}"
+        value, limit = measured(p.value, p.unit), measured(p.threshold, p.unit)
+        yield f"- judged by: {plain(p.statistic)}: {value}, threshold {limit}"
     if won := recoverable(one):
         yield f"- wins back: {won}"
     yield f"- fix: {plain(one.fix)}"
     if one.absorbed:
-        yield f"- explains: {', '.join(one.absorbed)}"
+        yield f"- covers: {covered(one)}"
 
 
 def _phases(report: Report) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gputop_analysis.report.words import (
     HEALTH_STYLE,
     balance,
     confidence,
+    covered,
     done,
     figure,
     hidden_wait,
@@ -26,7 +27,19 @@ from gputop_analysis.report.words import (
     size,
     speed,
 )
-from gputop_analysis.text import LABEL, MISSING, bar, duration, gib, ms, painted, plain_ascii, sparkline, wrapped
+from gputop_analysis.text import (
+    LABEL,
+    MISSING,
+    bar,
+    counted,
+    duration,
+    gib,
+    ms,
+    painted,
+    plain_ascii,
+    sparkline,
+    wrapped,
+)
 from gputop_probes.record.reader import RunRecord
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
@@ -165,7 +178,7 @@ def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:
     if not findings:
         yield "no findings"
         return
-    yield painted("1 finding" if len(findings) == 1 else f"{len(findings)} findings", "bold", colour)
+    yield painted(counted(len(findings), "finding"), "bold", colour)
     for one in findings:
         yield from _finding(one, width, colour)
 
@@ -181,7 +194,7 @@ def _finding(one: Finding, width: int, colour: bool) -> Iterator[str]:
         yield from wrapped("wins back", won, width)
     yield from wrapped("fix", one.fix, width)
     if one.absorbed:
-        yield from wrapped("explains", ", ".join(one.absorbed), width)
+        yield from wrapped("covers", covered(one), width)
 
 
 def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, RankSummary, RunSummary
 from gputop_analysis.rank_table import RankTable
-from gputop_analysis.text import MISSING, duration, ms
+from gputop_analysis.text import MISSING, counted, duration, ms
 from gputop_probes.record.reader import RunRecord
 
 HEALTH_STYLE = {
@@ -43,7 +44,7 @@ def done(s: RunSummary) -> str:
 def size(s: RunSummary) -> str:
     """``8 ranks``, or ``6 of 8 ranks`` where the others wrote no step."""
     seen = f"{len(s.ranks)} of " if 0 < len(s.ranks) < s.world_size else ""
-    return "1 rank" if s.world_size == 1 else f"{seen}{s.world_size} ranks"
+    return f"{seen}{counted(s.world_size, 'rank')}"
 
 
 def speed(s: RunSummary) -> str:
@@ -95,13 +96,33 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
+def measured(value: float, unit: str) -> str:
+    """A number with its unit: times in milliseconds with the digits that mean something, others with four."""
+    if not unit.startswith("ms"):
+        said = figure(value)
+    else:
+        said = f"{value:.3f}" if abs(value) < 1 else ms(value)
+    return f"{said} {_one(unit) if value == 1 else unit}".rstrip()
+
+
+def _one(unit: str) -> str:
+    """``step`` of ``steps``; seconds and shares stay."""
+    many = len(unit) > 2 and unit.endswith("s") and " " not in unit
+    return unit.removesuffix("es" if unit.endswith("sses") else "s") if many else unit
+
+
+def covered(one: Finding) -> str:
+    """``exit code (HC09), host work (HO06)``: the findings that this one explains; empty for none."""
+    return ", ".join(f"{CATALOGUE[id].name} ({id})" if id in CATALOGUE else id for id in one.absorbed)
+
+
 def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[RankSummary], str]:
     """All ranks, or of too many those that wait least (they hold the others up), and a line that says so."""
     if len(ranks) <= at_most:
         return list(ranks), ""
     by_wait = sorted(ranks, key=lambda r: (not math.isfinite(r.wait_mean_ms), r.wait_mean_ms, r.rank))
     said = "that wait least" if math.isfinite(by_wait[0].wait_mean_ms) else "with the lowest numbers"
-    return by_wait[:at_most], f"the {at_most} of {len(ranks)} ranks {said}; --json lists them all"
+    return by_wait[:at_most], f"the {at_most} of {counted(len(ranks), 'rank')} {said}; --json lists them all"
 
 
 def balance(table: RankTable | None) -> str:

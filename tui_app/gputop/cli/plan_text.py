@@ -53,7 +53,7 @@ def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: i
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
     if said := corrected(plan.calibration):
         lines += textwrap.wrap(said, width)
-    lines.append(f"{len(plan.layouts):,} configurations keep the rules, {len(plan.order):,} fit")
+    lines.append(f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from gputop.cli import bursts
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
+from gputop_analysis.text import counted
 
 _POLL_S = 0.1
 
@@ -24,7 +25,7 @@ def execute(words: list[str]) -> int:
     run_dir = find_readable(options.run)
     asked_ns = time.time_ns()
     ranks = bursts.ask(run_dir, options.n, options.rank)
-    print(f"gputop: profiling the next {options.n} steps of {_ranks(ranks)}", file=sys.stderr)
+    print(f"gputop: profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}", file=sys.stderr)
     found = _wait(run_dir, asked_ns, ranks, options.timeout)
     if options.json:
         print(json.dumps([_data(event) for event in found], indent=2))
@@ -81,4 +82,4 @@ def _data(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
+    return counted(count, "rank")

@@ -10,6 +10,7 @@ from gputop.render.bars import apportion, stacked_bar
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, spread, wrap
 from gputop.widgets import plots
 from gputop_analysis.budget import LINES, Budget
+from gputop_analysis.text import counted
 
 NAME, FIGURES = 24, 20
 RANKS_WIDTH = 9
@@ -136,7 +137,7 @@ class BudgetPage(Page):
         if not isinstance(page, BudgetPageData):
             return []
         ranks = len(page.budget.ranks)
-        return [(("1 rank, " if ranks == 1 else f"{ranks} ranks, ") + page.of, "muted")]
+        return [(f"{counted(ranks, 'rank')}, {page.of}", "muted")]
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, BudgetPageData)

@@ -13,6 +13,7 @@ from gputop.render.rows import Row, beside, left, right, row_width, shorten, spr
 from gputop.widgets import plots
 from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.report.words import covered
 
 WIDE = 150
 CRASH = "HC"
@@ -109,7 +110,8 @@ def gauge(proof: Proof, severity: str, width: int) -> list[Row]:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{numbers.scalar(value)} {unit}".rstrip()
+    said = numbers.ms(value) if unit.startswith("ms") else numbers.scalar(value)
+    return f"{said} {unit}".rstrip()
 
 
 def fix(finding: Finding, width: int, in_source: str = "") -> list[Row]:
@@ -120,7 +122,7 @@ def fix(finding: Finding, width: int, in_source: str = "") -> list[Row]:
         rows += [[("at ", "muted"), (place, "accent")]]
     rows += [[(line, "text")] for line in wrap(f"lint: {in_source}", width)] if in_source else []
     if finding.absorbed:
-        rows += [[("explains ", "muted"), (", ".join(finding.absorbed), "text")]]
+        rows += [[("covers ", "muted"), (covered(finding), "text")]]
     return rows
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-NONE = "–"
+from gputop_analysis.text import MISSING
+
+NONE = MISSING
 """Shown for what was not measured."""
 
 

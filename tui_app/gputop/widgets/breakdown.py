@@ -8,6 +8,7 @@ from gputop.render import numbers
 from gputop.render.bars import bar, stacked_bar, stacked_columns
 from gputop.render.rows import Row, beside, left, right, say
 from gputop.widgets.panel import Panel
+from gputop_analysis.text import counted
 
 STYLES = [phase.name for phase in palette.PHASES]
 LETTERS = [phase.letter for phase in palette.PHASES]
@@ -118,7 +119,7 @@ class Breakdown(Panel):
         if not numbers.known(run.step_time_p50_ms):
             return []
         each = snapshot.recent.steps_per_column
-        column = "1 step" if each == 1 else f"{each} steps"
+        column = counted(each, "step")
         p50, p95 = numbers.duration_ms(run.step_time_p50_ms), numbers.duration_ms(run.step_time_p95_ms)
         row: Row = [("step ", "muted"), (p50, "text"), (" p50  ", "muted"), (p95, "text"), (" p95", "muted")]
         if self.size.width >= 76:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from textual.reactive import reactive
 
 from gputop import palette
@@ -10,8 +12,10 @@ from gputop.render import numbers
 from gputop.render.bars import bar
 from gputop.render.rows import Row, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
+from gputop_analysis.text import counted
 
 HEIGHT = 3
+_ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 
 
 def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
@@ -42,6 +46,7 @@ def _headline(snapshot: Snapshot, word: str) -> str:
     headline = snapshot.verdict.headline
     if snapshot.summary.state == "ended" and snapshot.verdict.health != "stopped" and "; " in headline:
         headline = headline.partition("; ")[2]
+    headline = _ENDED.sub("", headline)
     if snapshot.findings:
         headline = headline.removeprefix(snapshot.findings[0].name + ": ")
     return headline.removeprefix(word + ": ").removeprefix(word + " ")
@@ -51,7 +56,7 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
     run = snapshot.summary
     elapsed = numbers.clock(((run.ended_ns or run.now_ns) - run.started_ns) / 1e9)
     if paused_steps is not None:
-        return [(f"‖ paused, +{paused_steps:,} steps", "bold accent")]
+        return [(f"‖ paused, +{counted(paused_steps, 'step')}", "bold accent")]
     if snapshot.position is not None:
         word = "recording" if snapshot.recording else "replay"
         return [(word, "accent"), (" · ", "muted"), *_end(snapshot), (elapsed, "text")]
@@ -74,10 +79,10 @@ def _command(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
     parts = []
     if run.world_size:
-        parts.append("1 rank" if run.world_size == 1 else f"{run.world_size} ranks")
+        parts.append(counted(run.world_size, "rank"))
     if run.gpus:
-        parts.append("1 GPU" if len(run.gpus) == 1 else f"{len(run.gpus)} GPUs")
-    parts.append(run.hosts[0].host if len(run.hosts) == 1 else f"{len(run.hosts)} hosts" if run.hosts else "")
+        parts.append(counted(len(run.gpus), "GPU"))
+    parts.append(run.hosts[0].host if len(run.hosts) == 1 else counted(len(run.hosts), "host") if run.hosts else "")
     end: Row = [(" · ".join(p for p in parts if p), "muted")]
     if snapshot.recording:
         end = [(shorten(f"recording: {snapshot.recording}", width // 2), "accent"), ("   ", ""), *end]
