@@ -31,8 +31,8 @@ def _in_order(record: RunRecord) -> list[Event]:
 
 def _went_on(record: RunRecord, one: Event) -> bool:
     """Whether the process that raised it trained on; a restarted one is another process."""
-    rank, at = one.get("rank"), int(one.get("t_ns", 0))
-    if rank not in record.ranks():
+    rank, step, at = one.get("rank"), one.get("step"), int(one.get("t_ns", 0))
+    if rank not in record.ranks() or step is None or int(record.steps(rank)["step"][-1]) <= int(step) + 1:
         return False
     restarts = (e.get("t_ns", 0) for e in record.events("rank_start") if e.get("rank") == rank)
     until = min((t for t in restarts if t > at), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -47,13 +48,13 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
             site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
             inside = str(sample.get("inside") or "")
             if site:
-                (in_torch if _in_torch(inside) else ours)[site] += int(sample.get("count", 1))
+                (in_torch if _is_tensor_work(sample) else ours)[site] += int(sample.get("count", 1))
                 insides[site, inside] += int(sample.get("count", 1))
     total = ours.total() + in_torch.total()
     if total < 5:
         return None
     site, count = (ours or in_torch).most_common(1)[0]
-    counted = {inside: n for (at, inside), n in insides.items() if at == site and _in_torch(inside) is not bool(ours)}
+    counted = {inside: n for (at, inside), n in insides.items() if at == site}
     in_trainers = sum(n for (_, inside), n in insides.items() if inside.startswith(TRAINERS))
     detail = max(counted, key=lambda inside: counted[inside])
     return Site(site, count / total, total, in_torch.total() / total, detail, in_trainers / total)
@@ -66,8 +67,22 @@ def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event]
     return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
-def _in_torch(inside: str) -> bool:
-    return inside.startswith("torch/")
+_READS_OUT = re.compile(r"\.(item|tolist)\(")
+_UPDATES = re.compile(r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b")
+_INDEXING = "torch/_C operator"
+_BY_ROWS = "torch/_tensor.py"
+"""Iterating over a tensor in Python ends in its ``__iter__``."""
+
+
+def _is_tensor_work(sample: Event) -> bool:
+    """Whether a line does work that the training needs, inside torch or by updating tensors in place.
+
+    Not where it takes values out of tensors one by one, whatever part of that the samples fell into.
+    """
+    inside, code = str(sample.get("inside") or ""), str(sample.get("code") or "")
+    if (inside in ("", _INDEXING) and _READS_OUT.search(code)) or (inside.startswith(_BY_ROWS) and inside.endswith("__iter__")):
+        return False
+    return inside.startswith("torch/") or bool(_UPDATES.search(code))
 
 
 def user_line(frames: list[str]) -> str | None:
