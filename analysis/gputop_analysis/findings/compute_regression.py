@@ -11,7 +11,7 @@ from gputop_analysis.findings.compute_climb import SLOWER, SLOWER_MS, climbing, 
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import Array, RunView
@@ -90,7 +90,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         f"{found.phase_ms:.1f} ms; "
         f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",
         f"look for what changed at step {found.step:,} in {found.phase}"
-        + (f" at {site.site}" if site else "")
+        + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
         rank=everybody(view) if found.phase in WAITING else rank,
         site=site.site if site else None,

@@ -21,7 +21,7 @@ from gputop_analysis.findings.shares import (
     typical,
     worst,
 )
-from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.findings.sites import Site, named, top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted
@@ -96,15 +96,14 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         "info" if site is None or not _users_own(other, site) else "high" if other.share.low > 0.25 else "medium",
-        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
-        + (f": {site.site}" if site else ""),
+        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms" + named(site, ": {}"),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
-        f"{other.percent}, {other.clock} clock" + (f"; most often at {site}" if site else "; no line was seen often"),
-        f"look at {site.site if site else 'the code between the optimizer step and the next batch'}: do it every N "
-        "steps, in a background process, or not at all",
+        f"{other.percent}, {other.clock} clock" + (f"; {site.words}" if site else "; no line was seen often"),
+        f"look at {named(site) or 'the code between the optimizer step and the next batch'}: do it "
+        "every N steps, in a background process, or not at all",
         rank=everybody(view),
         site=site.site if site else None,
-        confidence=0.9 if site else 0.7,
+        confidence=0.9 if named(site) else 0.7,
         recoverable_ms_per_step=other.ms.value,
         interval_ms_per_step=(other.ms.low, other.ms.high),
         proof=other.proof(
@@ -121,7 +120,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
     """Whether the line makes a loader again and again, which IN15 reports."""
     lines = lines_of(view.hello(rank).get("dataloader") or {})
-    return site is not None and site.site.split(" ")[0] in lines and started_anew(view) is not None
+    place = site.site if site is not None else None
+    return place is not None and place.split(" ")[0] in lines and started_anew(view) is not None
 
 
 def _users_own(other: Share, site: Site) -> bool:

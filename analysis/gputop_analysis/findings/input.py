@@ -11,6 +11,7 @@ from gputop_analysis.findings.cores import (
     BUSY_CORES,
     HANDOVER_MS,
     Usage,
+    foreign_cores,
     neighbours,
     own_cores,
     usage,
@@ -164,13 +165,15 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
             f"{HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step by workers",
             Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
-            Input("cores for this rank", _cores_said(view, wait.rank), "", "without what other programs use"),
+            Input(
+                "cores for this rank", _cores_said(view, wait.rank, 1 + wanted), "", "shared with all that wants them"
+            ),
         ),
     )
 
 
-def _cores_said(view: RunView, rank: int) -> float | str:
-    cores = own_cores(view, rank)
+def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
+    cores = own_cores(view, rank, processes)
     return "not known" if cores is None else cores
 
 
@@ -197,8 +200,12 @@ def workers_needed(view: RunView, wait: Share) -> int:
     """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank has."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
-    cores = own_cores(view, wait.rank)
-    return min(wanted, max(1, int(cores))) if cores is not None else min(wanted, 16)
+    return min(wanted, _most_workers(Facts(view, wait.rank)))
+
+
+def _most_workers(run: Facts) -> int:
+    """As many as a rank has cores; 16 where they are not known."""
+    return max(1, run.cores // run.ranks_here) if run.cores else 16
 
 
 def severity_of(wait: Share) -> Severity:
@@ -238,18 +245,16 @@ def _more_than(view: RunView, wait: Share, now: int) -> int:
     """Workers that would keep up with the rest of the step, at most what the cores can run."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = math.ceil(now * wait.wall_ms / rest_ms)
-    cores = own_cores(view, wait.rank)
-    return min(wanted, int(cores)) if cores is not None else wanted
+    return min(wanted, max(now, _most_workers(Facts(view, wait.rank))))
 
 
 def _without_workers(run: Facts, now: int | None) -> str:
     """What can be done where no core is left for a worker."""
-    cores, own = run.cores, own_cores(run.view, run.rank)
     said = f" (num_workers={now})" if now else ""
-    if not cores or own is None:
+    if not run.cores:
         return CHEAPER + said
-    others = cores - own * run.ranks_here
-    taken = f", {others:.1f} of {cores} are taken by other programs" if others >= BUSY_CORES else ""
+    others = foreign_cores(run.view, run.view.host_of(run.rank))
+    taken = f", {others:.1f} of {run.cores} are taken by other programs" if others >= BUSY_CORES else ""
     return f"{CHEAPER}; more workers would find no free core{taken}{said}"
 
 

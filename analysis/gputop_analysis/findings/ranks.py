@@ -14,7 +14,7 @@ import numpy as np
 from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
-from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.findings.sites import Site, named, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import RunView, once_per_view
@@ -126,8 +126,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
         f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it "
-        f"takes longer than the median rank in {found.causes or name}" + (f", most often at {site}" if site else ""),
-        advice.format(rank=found.rank, at=f" ({site.site})" if site else "", host=view.host_of(found.rank)),
+        f"takes longer than the median rank in {found.causes or name}" + (f", {site.words}" if site else ""),
+        advice.format(rank=found.rank, at=named(site, " ({})"), host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
@@ -151,7 +151,7 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
             for phase, ms in found.excess_ms.items()
         ),
     ]
-    if site is not None:
+    if site is not None and site.site is not None:
         inputs.append(Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples"))
     return Proof(
         "how much longer than the slow rank the typical other rank waits",
