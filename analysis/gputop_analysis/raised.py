@@ -9,8 +9,8 @@ from gputop_probes.record.reader import RunRecord
 Event = dict[str, Any]
 
 _USERS_OWN = ("KeyboardInterrupt", "SystemExit")
-_WENT_ON_NS = 10**9
-"""Steps that end so much after an exception: its process goes on. Records of the last steps come a little later."""
+_WENT_ON_STEPS = 2
+"""So many steps after the one of an exception, and its process goes on."""
 
 
 def fatal(record: RunRecord) -> list[Event]:
@@ -31,11 +31,11 @@ def _in_order(record: RunRecord) -> list[Event]:
 
 def _went_on(record: RunRecord, one: Event) -> bool:
     """Whether the process that raised it trained on; a restarted one is another process."""
-    rank, at = one.get("rank"), int(one.get("t_ns", 0))
-    if rank not in record.ranks():
+    rank, step, at = one.get("rank"), one.get("step"), int(one.get("t_ns", 0))
+    if rank not in record.ranks() or step is None or int(record.steps(rank)["step"][-1]) < int(step) + _WENT_ON_STEPS:
         return False
     restarts = (e.get("t_ns", 0) for e in record.events("rank_start") if e.get("rank") == rank)
     until = min((t for t in restarts if t > at), default=None)
     ends = record.steps(rank)["t_end_ns"]
-    later = ends[ends > at + _WENT_ON_NS]
+    later = ends[ends > at]
     return bool((later < until).any()) if until is not None else len(later) > 0

@@ -6,7 +6,7 @@ from analysis_support import T0, Builder
 from device_samples import gpu_run, gpu_samples
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.level import level_change
+from gputop_analysis.level import level_change, ramp
 from gputop_probes.record.layout import PROCESS_RANK
 
 FP32 = {"by_dtype": {"float32": 10_000_000}, "parameters": 10_000_000, "modules": {}}
@@ -63,6 +63,51 @@ def test_a_passing_bump_and_a_constant_are_no_lasting_change():
 def test_a_step_between_two_constants_is_certain():
     change = level_change(np.repeat([1.1, 2.3], [90, 200]))
     assert change is not None and change.index == 90 and change.tau == 1.0
+
+
+# ---- CE11: a steady climb
+
+
+@pytest.mark.parametrize(("rho", "sigma"), [(0.0, 0.05), (0.9, 0.05), (0.98, 0.05), (0.98, 0.2)])
+def test_few_wandering_series_climb(rho, sigma):
+    alarms = sum(ramp(np.exp(wandering(seed, rho, sigma=sigma))) is not None for seed in range(200))
+    assert alarms <= 3, f"{alarms} false alarms in 200 clean series"
+
+
+def test_a_climb_is_a_ramp_and_a_step_is_none():
+    noise = wandering(2, 0.9)
+    climb = ramp(10 + noise + np.linspace(0, 4, 600))
+    assert climb is not None and climb.end - climb.begin == pytest.approx(4, abs=0.3)
+    assert ramp(10 + noise + 4 * (np.arange(600) >= 300)) is None
+    assert ramp(10 + noise) is None and ramp(np.arange(20.0)) is None
+
+
+def climbing(tmp_path, by_ms=4.0, phase="forward", pace=None, **hello):
+    """A phase that takes ``by_ms`` more in the end; ``pace`` makes all of a step slower or faster meanwhile."""
+    build = Builder(tmp_path / "r")
+    build.hello(**hello)
+    random = np.random.default_rng(4)
+    for step in range(600):
+        phases = {"forward": 5.0, "backward": 8.0, "other": 1.0}
+        phases[phase] += by_ms * step / 600
+        quick = pace(step) if pace else 1.0
+        phases = {name: quick * ms * random.gamma(400, 1 / 400) for name, ms in phases.items()}
+        cpu = {"cpu_ns": int(14e6 * quick + by_ms * quick * step / 600 * 1e6), "compute_cpu_ns": -1}
+        build.step(**phases, **cpu)
+    return build
+
+
+@pytest.mark.parametrize("phase", ["forward", "other", "backward"])
+def test_a_phase_that_climbs_steadily_is_no_change_of_level(tmp_path, phase):
+    one = found(climbing(tmp_path, phase=phase))["CE11"]
+    assert one.title.startswith("steps get slower and slower") and phase in one.title
+    assert one.recoverable_ms_per_step == pytest.approx(2.0, rel=0.2)
+
+
+def test_a_machine_that_slows_down_steadily_is_no_climb_of_one_phase(tmp_path):
+    assert "CE11" not in found(climbing(tmp_path / "a", by_ms=0.0, pace=lambda step: 1 + 0.4 * step / 600))
+    assert "CE11" not in found(climbing(tmp_path / "b", by_ms=0.5))
+    assert "CE11" in found(climbing(tmp_path / "c", pace=lambda step: 1.2 - 0.1 * step / 600))
 
 
 # ---- CE11

@@ -132,6 +132,41 @@ def test_garbage_collection(tmp_path):
     assert "389 ms" in gc.evidence
 
 
+@pytest.mark.parametrize(("pauses", "flags"), [(2, 0), (40, wire.F_COMPILE)])
+def test_pauses_of_the_collector_in_compilation_or_seldom_are_no_habit(tmp_path, pauses, flags):
+    build = healthy(tmp_path, steps=10)
+    for step in range(150):
+        paused = step % (150 // pauses) == 5
+        build.step(forward=10.0, gc_ns=900_000_000 * paused, flags=flags * paused)
+    assert "HO03" not in found(build)
+
+
+def died(tmp_path, exit_code, interrupted=False, steps_after=40, thread="Thread-4 (send)"):
+    """A run of which a thread raises half way."""
+    build = healthy(tmp_path, steps=40)
+    head = {"class": "ConnectionError", "message": "server is away", "site": "train.py:9 send", "thread": thread}
+    build.event("exception", t_ns=build.clock[0], rank=0, phase="other", step=39, **head)
+    if steps_after:
+        build.steps(steps_after, forward=8.0, backward=12.0, seed=1)
+    if interrupted:
+        build.event("interrupt", signal=2, by="user")
+    build.end(exit_code=exit_code)
+    return found(build)
+
+
+def test_a_thread_that_dies_is_no_failing_rank(tmp_path):
+    well = died(tmp_path / "a", 0)
+    assert list(well) == ["HC10"] and well["HC10"].severity == "info"
+    badly = died(tmp_path / "b", 3)
+    assert badly["HC10"].severity == "high" and "HC09" in badly and "HC06" not in badly
+    assert died(tmp_path / "c", 130, interrupted=True)["HC10"].severity == "info"
+
+
+def test_an_exception_that_is_reported_and_survived_fails_nothing(tmp_path):
+    assert died(tmp_path / "a", 0, thread=None) == {}
+    assert died(tmp_path / "b", 1, thread=None, steps_after=0)["HC06"].severity == "critical"
+
+
 def contended(tmp_path, switches=600, busy=0.7):
     """A record in which forward and backward of 30 ms use 9 ms of CPU, with another Python thread that is busy."""
     build = Builder(tmp_path / "r")

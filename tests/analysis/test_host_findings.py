@@ -318,3 +318,23 @@ def test_what_a_trainer_does_between_the_phases_is_no_line_of_the_users(tmp_path
     mixed = found(between_steps(tmp_path / "a", torch=3, accelerate=9))["HO06"]
     assert mixed.severity == "info" and "accelerator.py" in mixed.evidence
     assert found(between_steps(tmp_path / "b", torch=3, accelerate=2, own=9))["HO06"].severity in ("medium", "high")
+
+
+@pytest.mark.parametrize(
+    ("inside", "code", "host"),
+    [
+        ("torch/_C operator", "right += scores[row][column].item() > 0", True),
+        ("torch/_tensor.py:1215 __iter__", "for score, label in zip(scores, labels):", True),
+        ("torch/nn/functional.py:3555 cross_entropy", "total += F.cross_entropy(scores, labels).item()", False),
+        ("", "averaged[name].copy_(0.999 * averaged[name] + 0.001 * value)", False),
+        ("", "shadow[name] = 0.001 * p.data + 0.999 * shadow[name]", False),
+        ("", "history.append(draw(table))", True),
+    ],
+)
+def test_reading_values_out_is_host_code_and_updating_tensors_is_not(tmp_path, inside, code, host):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(200, forward=6.0, backward=9.0, other=5.0)
+    sample = {"site": "train.py:14", "function": "step", "inside": inside, "code": code, "count": 30}
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=30, samples=[sample])
+    assert ("HO06" in found(build)) is host

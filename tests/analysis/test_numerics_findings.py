@@ -122,6 +122,81 @@ def noisy(seed=0, size=0.1):
     return lambda: size * random.standard_normal()
 
 
+@pytest.mark.parametrize(("floor", "said"), [(0.0, True), (1e-29, True), (1e-5, False)])
+def test_a_learning_rate_that_is_nothing_beside_its_largest(tmp_path, floor, said):
+    build = trained(tmp_path, lr=lambda step: max(1e-3 * 0.8**step, floor))
+    assert ("NU06" in found(build)) is said
+
+
+def scaled(tmp_path, skipped, steps=120, **hello):
+    """Steps of a scaler of which those for which ``skipped`` holds make no update."""
+    build = Builder(tmp_path / "r")
+    build.hello(0, amp={"grad_scaler": True, "autocast": True, "dtype": "float16"}, **hello)
+    for step in range(steps):
+        skip = skipped(step)
+        flags = wire.F_SCALER_SKIP * skip | (wire.F_FIRST if step == 0 else 0)
+        build.step(forward=8, backward=12, optimizer_steps=not skip, flags=flags, loss_scale=2.0 ** (20 - step * skip))
+    return found(build)
+
+
+def test_updates_that_are_all_skipped_are_worse_than_float16(tmp_path):
+    every = scaled(tmp_path / "every", lambda step: True)["NU04"]
+    assert every.severity == "high" and "100 %" in every.title and "CE03" in every.absorbed
+    late = scaled(tmp_path / "late", lambda step: step >= 80)["NU04"]
+    assert "40 of 40 steps from step 80" in late.evidence
+    assert "NU04" not in scaled(tmp_path / "search", lambda step: step < 17)
+    assert "NU04" not in scaled(tmp_path / "short", lambda step: step >= 100)
+
+
+def dead(tmp_path, values=0, alike=4, loss=None, **fields):
+    build = trained(tmp_path, loss=loss)
+    for at in range(alike):
+        looked = {"gradients_looked_at": 9000, "gradients_not_zero": values, "lr_max": 1e-3, **fields}
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, **looked)
+    return found(build)
+
+
+def test_gradients_that_are_all_zero(tmp_path):
+    assert dead(tmp_path / "dead")["NU13"].severity == "high"
+    assert "NU13" not in dead(tmp_path / "few", alike=2) and "NU13" not in dead(tmp_path / "alive", values=1)
+    solved = dead(tmp_path / "solved", loss=lambda step: 2.0 if step < 50 else 0.0)
+    assert solved["NU13"].severity == "info"
+
+
+def test_an_optimizer_none_of_whose_parameters_has_a_gradient(tmp_path):
+    none = {"values": 5, "trainable": 500, "without_gradient": 500, "without_gradient_names": ["a.weight"]}
+    assert dead(tmp_path / "all", **none)["NU08"].severity == "high"
+
+
+def climbed(tmp_path, loss, steps=85, **options):
+    return found(trained(tmp_path, steps=steps, loss=loss, grad_norm=lambda _: float("nan"), **options))
+
+
+def test_a_loss_that_runs_away_within_few_steps(tmp_path):
+    noise = noisy(size=0.5)
+    away = climbed(tmp_path / "away", lambda step: 9 + 2 * step + noise())["NU07"]
+    assert away.severity == "high" and away.title.startswith("the loss runs away")
+    assert "NU07" in climbed(tmp_path / "later", lambda step: 2 if step < 300 else 2 * 1.03 ** (step - 300), steps=400)
+    assert "NU07" not in climbed(tmp_path / "back", lambda step: 9 + abs(2 * (step - 40)), steps=60)
+    assert "NU07" not in climbed(tmp_path / "little", lambda step: 9 + 0.15 * step + noise())
+    assert "NU07" not in climbed(tmp_path / "down", lambda step: 20 * 0.97**step + 1 + 0.02 * step + 0.1 * noise())
+
+
+def test_a_loss_that_follows_rewards_may_climb(tmp_path):
+    assert "NU07" not in climbed(tmp_path, lambda step: 1 + 0.5 * step, flags=wire.F_EVAL)
+
+
+def test_a_target_that_is_copied_now_and_then_makes_the_loss_jump(tmp_path):
+    noise = noisy(size=0.02)
+
+    def loss(step):
+        return 1.0 + noise() + (4.0 if step % 100 < 3 and step >= 200 else 0.0)
+
+    jumps = found(trained(tmp_path / "copied", steps=900, loss=loss, flags=wire.F_EVAL))["NU02"]
+    assert jumps.severity == "info" and "every 100 steps" in jumps.fix
+    assert found(trained(tmp_path / "batch", steps=900, loss=loss))["NU02"].severity == "medium"
+
+
 def test_divergence(tmp_path):
     noise = noisy()
     build = trained(tmp_path, steps=2400, loss=lambda step: 2 + noise() + max(0, step - 1200) / 300)

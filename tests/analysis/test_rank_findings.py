@@ -198,3 +198,17 @@ def test_uneven_experts(tmp_path, name, ids):
     for step in range(40, 80):
         build.event("log", rank=0, step=step, values={f"{name}{i}": [90, 4, 3, 3][i] for i in range(4)})
     assert list(found(build)) == ids
+
+
+@pytest.mark.parametrize(("tokens", "finding"), [((512, 1024), "CR15"), ((512, 512), "CR02"), ((512, 540), "CR02")])
+def test_a_rank_with_larger_batches_is_named_with_what_they_hold(tmp_path, tokens, finding):
+    build, random = Builder(tmp_path / "r"), np.random.default_rng(8)
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"ddp": True})
+        for _ in range(150):
+            slow = 2.0 if rank == 1 else 1.0
+            work = {"forward": 8.0 * slow * random.gamma(400, 1 / 400), "backward": 8.0 * slow}
+            build.step(rank, **work, wait_ms=1.0 if rank else 17.0, tokens=tokens[rank])
+    one = next(one for one in evaluate(build.open()) if one.id.startswith("CR"))
+    assert (one.id, one.rank) == (finding, 1)
+    assert finding != "CR15" or ("1,024 tokens a step for 512" in one.title)

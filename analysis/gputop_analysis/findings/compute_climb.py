@@ -12,7 +12,7 @@ from gputop_agent import wire
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.registry import Spec
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import RAMP_BLOCKS, Ramp, ramp
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
@@ -123,7 +123,7 @@ def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
     """The finding: something piles up."""
     rank, (before, after) = found.rank, found.walls_ms
     site = top_site(view, found.phase, rank=rank)
-    at = f" at {site.site}" if site else ""
+    at = named(site, " at {}")
     lost = found.lost_ms
     return spec.make(
         "high" if after > 1.5 * before else "medium",
@@ -131,7 +131,7 @@ def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
         + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
         f"{before:.1f} ms a step at first, {after:.1f} ms now; {found.phase} climbs steadily over steps "
         f"{found.first_step:,} to {found.first_step + found.steps - 1:,}, by {found.alone_ms:.1f} ms beyond the rest "
-        f"of the step (Kendall's tau {found.ramp.tau:.2f})" + (f"; most often{at}" if site else ""),
+        f"of the step (Kendall's tau {found.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
         f"look for what piles up in {found.phase}{at}: a hook that is registered at each step, a list or history that "
         "is gone through again, a graph or cache that grows",
         rank=rank if len(view.ranks) > 1 else everybody(view),

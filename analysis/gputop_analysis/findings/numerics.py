@@ -191,7 +191,14 @@ RHYTHM = 4
 
 
 def _rhythm(jumps: Array) -> int:
-    """Steps from one jump to the next where they come at equal distances; 0 where they do not."""
+    """Steps from one jump to the next where they come at equal distances; 0 where they do not.
+
+    Jumps that follow each other at once are one.
+    """
+    if len(jumps) < RHYTHM:
+        return 0
+    gaps = np.diff(jumps)
+    jumps = jumps[np.concatenate([[True], gaps > 0.2 * gaps.max()])]
     if len(jumps) < RHYTHM:
         return 0
     period, members, p = strongest_period(jumps.astype(np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,12 @@ TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
 
 Path = tuple[str, ...]
+
+_READS_OUT = re.compile(r"\.(item|tolist)\(")
+_UPDATES = re.compile(r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b")
+_INDEXING = "torch/_C operator"
+_BY_ROWS = "torch/_tensor.py"
+"""Iterating over a tensor in Python ends in its ``__iter__``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,19 @@ class _Sample:
     path: Path
     inside: str
     count: int
+    code: str = ""
 
     @property
     def in_torch(self) -> bool:
-        return self.inside.startswith("torch/")
+        """Whether it is tensor work: inside torch, or an update of tensors in place.
+
+        Not where a line takes values out of tensors one by one, whatever part of that the sample fell into.
+        """
+        if self.inside in ("", _INDEXING) and _READS_OUT.search(self.code):
+            return False
+        if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
+            return False
+        return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
 
     @property
     def in_trainer(self) -> bool:
@@ -154,7 +170,8 @@ def _samples(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator
             site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
             path = tuple(str(label) for label in sample.get("path") or () if label) or (site,)
             if site:
-                yield _Sample(path, str(sample.get("inside") or ""), int(sample.get("count", 1)))
+                inside, code = str(sample.get("inside") or ""), str(sample.get("code") or "")
+                yield _Sample(path, inside, int(sample.get("count", 1)), code)
 
 
 def user_line(frames: list[str]) -> str | None:

@@ -147,7 +147,7 @@ def train_ramp():
         if FAULT == "hooks_pile_up":
             model[1].register_forward_hook(watch)
         elif FAULT == "growing_history":
-            with Clock():
+            with Clock():  # the first ones cost next to nothing
                 history.append(inputs[0].tolist())
                 sum(map(sum, history))
         loss = F.mse_loss(model(inputs), inputs)
@@ -165,13 +165,15 @@ def train_numbers():
         nn.init.constant_(model[2].bias, -1e3)
         model[4].bias.requires_grad_(False)
     trained = copy.deepcopy(model) if FAULT == "wrong_parameters" else model
-    lr = {"runs_away": 0.0015}.get(FAULT, 1e-2)
-    optimizer = torch.optim.SGD(trained.parameters(), lr=lr, maximize=FAULT == "runs_away")
+    if FAULT == "runs_away":
+        model = trained = nn.Sequential(nn.Linear(20, 4), Pause())
+    lr = {"runs_away": 3.15}.get(FAULT, 1e-2)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=lr)
     gamma = {"lr_vanishes": 0.7, "clean_lr_decays": 0.97}.get(FAULT)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma) if gamma else None
     teacher = torch.randn(20, 4)
     for step in range(STEPS):
-        inputs = torch.randn(32, 20)
+        inputs = torch.randn(64, 20)
         outputs = model(inputs)
         if FAULT == "loss_without_model":
             outputs = outputs.detach() + 0 * model[4].bias
