@@ -87,6 +87,17 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
 
 
+def line_with(view: RunView, words: str, rank: int) -> str | None:
+    """The most sampled line of source with certain words in it; None where none was seen."""
+    lines: Counter[str] = Counter()
+    for event in view.events("stacks", rank=rank):
+        for sample in event.get("samples", ()):
+            if words in str(sample.get("code") or ""):
+                site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+                lines[site] += int(sample.get("count", 1))
+    return lines.most_common(1)[0][0] if lines else None
+
+
 def _spread(samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float) -> Site:
     """Samples of which no line surely holds most: the few most frequent ones."""
     lines: Counter[str] = Counter()
