@@ -12,6 +12,7 @@ from gputop_analysis.findings import CATALOGUE, cores, evaluate
 from gputop_analysis.findings.advice import Lever, Option, offered
 from gputop_analysis.findings.levers import settled
 from gputop_analysis.model import Finding
+from gputop_analysis.notes import USELESS
 from gputop_analysis.view import RunView
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -261,3 +262,8 @@ def test_cores_are_shared_thread_by_thread(tmp_path):
     assert cores.foreign_cores(view, "box") == pytest.approx(1.5, abs=0.05)
     assert cores.own_cores(view, 0, 1) == pytest.approx(0.5, abs=0.03)  # 2 cores, 4 threads want them
     assert cores.own_cores(view, 0, 3) == pytest.approx(1.0, abs=0.05)
+
+
+def test_every_finding_says_when_its_fix_cannot_help():
+    assert set(USELESS) == set(CATALOGUE)
+    assert all(USELESS.values())
