@@ -39,7 +39,7 @@ input, communication, host, compute, memory.
 A finding offers only what can win something in the run that it is about: an option is left out where the run lacks what
 its words presuppose (a GPU, several ranks, a loop of one's own, a version), or where the record shows that it cannot
 help; what is promised is at most what the options can change. Findings that would pull one setting in opposite
-directions are one finding. `cannot help` says when the fix is of no use.
+directions are one finding. `no use` says when the fix is of no use.
 """
 
 
@@ -106,7 +106,7 @@ def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
     labelled = {
         "raised": spec.trigger,
         "fix": spec.fix,
-        "cannot help": USELESS.get(spec.id, ""),
+        "no use": USELESS.get(spec.id, ""),
         "reads": note.reads,
         "silent": note.silent,
         "traps": note.traps,
