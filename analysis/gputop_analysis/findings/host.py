@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gputop_analysis.findings.input_epochs import lines_of, started_anew
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
@@ -18,7 +19,6 @@ from gputop_analysis.findings.shares import (
     share_over,
     some_ranks,
     typical,
-    whole_share,
     worst,
 )
 from gputop_analysis.findings.sites import Site, line_with, named, top_site
@@ -27,18 +27,22 @@ from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
 
+PAUSE, HABIT = 20, 3
+"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
+
 
 @finding(
     id="HO03",
     name="garbage collection",
     family="host",
     cause="host",
-    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval)",
+    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval) in steps that "
+    "compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
 )
 def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     """The collector walks over many live objects, again and again."""
-    shares = [whole_share(view, rank, lambda rows: rows["gc_ns"]) for rank in most_of(view, "gc_ns")]
+    shares = [_collecting(view, rank) for rank in most_of(view, "gc_ns")]
     gc = worst(shares)
     if gc is None or not gc.surely_above(0.01) or gc.mean_ms < 0.05:
         return None
@@ -69,6 +73,13 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+def _collecting(view: RunView, rank: int) -> Share | None:
+    """Time in the collector outside of compilation; None where one or two pauses are all of it."""
+    series = view.per_rank[rank]
+    share = share_over(series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"])
+    return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
+
+
 @finding(
     id="HO06",
     name="host code between steps",
@@ -85,7 +96,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     site = top_site(view, "other", rank=other.rank)
     in_torch = site.torch_share if site else 0.0
     other = replace(other, values_ms=other.values_ms * (1 - in_torch))
-    if not other.surely_above(0.10):
+    if not other.surely_above(0.10) or _builds_loader(view, other.rank, site):
         return None
     return spec.make(
         "info" if site is None or not _users_own(other, site) else "high" if other.share.low > 0.25 else "medium",
@@ -110,8 +121,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-PAUSE, HABIT = 20, 3
-"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
+def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
+    """Whether the line makes a loader again and again, which IN15 reports."""
+    lines = lines_of(view.hello(rank).get("dataloader") or {})
+    place = site.site if site is not None else None
+    return place is not None and place.split(" ")[0] in lines and started_anew(view) is not None
 
 
 def _users_own(other: Share, site: Site) -> bool:

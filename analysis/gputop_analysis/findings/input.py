@@ -45,6 +45,9 @@ change that."""
 STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
 
+MOST_OF_IT = 0.25
+"""Of the step: so much waiting for data is more than workers that starve can make of it."""
+
 
 @once_per_view
 def data_wait(view: RunView) -> Share | None:
@@ -58,7 +61,7 @@ def data_wait(view: RunView) -> Share | None:
 def _fetch_wait(view: RunView, rank: int) -> Share | None:
     series, starts = view.per_rank[rank], epoch_starts(view).get(rank)
     mask = series.steady
-    if starts is not None:
+    if starts is not None and (view.hello(rank).get("dataloader") or {}).get("num_workers"):
         upto, before = (np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps))
         mask = mask & (upto == before)
     return share_over(series, mask, lambda rows: rows["data_ns"])
@@ -85,7 +88,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     run = Facts(view, wait.rank)
     count = run.loader.get("num_workers")
     queue = run_queue(view, wait.rank)
-    if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait):
+    if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
     handed_over_ms = wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
@@ -104,12 +107,20 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _late_in_any_case(view: RunView, wait: Share) -> bool:
-    """Whether no batch is ready at most fetches, for longer than the workers themselves wait for a core."""
+def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
+    """Whether batches would be late with cores for all too: what is left of the wait without the workers' queueing.
+
+    Less of it is asked for where looks at the loader say that no batch is ready at most fetches.
+    """
     seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
-    if seen is None or crew is None or seen.looks < ENOUGH_LOOKS or wait.share.low - crew.queued <= 0.10:
-        return False
-    return surely(seen.empty, seen.looks) > 0.5 and surely(seen.fetching - seen.unpacking, seen.looks) > 0.5
+    left = wait.share.low * (1 - (crew.queued if crew else queue.value))
+    if seen is None or seen.looks < ENOUGH_LOOKS:
+        return left > MOST_OF_IT
+    waiting = seen.fetching - seen.unpacking
+    if waiting < seen.unpacking:
+        return False  # batches are there: the training itself wants a core to unpack them
+    empty = surely(seen.empty, seen.looks) > 0.5 and surely(waiting, seen.looks) > 0.5
+    return left > (0.10 if empty else MOST_OF_IT)
 
 
 @finding(
@@ -198,7 +209,7 @@ def _most_workers(run: Facts) -> int:
 
 
 def severity_of(wait: Share) -> Severity:
-    return "high" if wait.share.low > 0.25 else "medium" if wait.share.low > 0.10 else "info"
+    return "high" if wait.share.low > MOST_OF_IT else "medium" if wait.share.low > 0.10 else "info"
 
 
 CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"

@@ -31,7 +31,7 @@ CAUSE_OF_PHASE = {
     "optimizer": "CR04",
     "other": "CR04",
 }
-_MASKED = ("IN01", "IN02", "IN04", "HO03", "HO04", "HO06", "HO07", "HO08", "CR05")
+MASKED = ("IN01", "IN02", "IN04", "HO03", "HO04", "HO06", "HO07", "HO08", "CR05")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its backward takes longer",
     fix="look at that rank's device: clocks, temperature, another process on it",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
@@ -201,7 +201,7 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its forward takes longer",
     fix="look at what that rank does in forward, and at its device",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
@@ -217,7 +217,7 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its data wait is longer",
     fix="look at that rank's shard, its storage and its workers",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
@@ -233,7 +233,7 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its optimizer or the code around its step takes longer",
     fix="take work that only one rank does out of the loop",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""

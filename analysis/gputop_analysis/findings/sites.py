@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.view import RunView
+
+Event = dict[str, Any]
 
 TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
 """Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
@@ -96,6 +99,13 @@ def line_with(view: RunView, words: str, rank: int) -> str | None:
                 site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
                 lines[site] += int(sample.get("count", 1))
     return lines.most_common(1)[0][0] if lines else None
+
+
+def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]) -> tuple[int, int]:
+    """Stack samples of a phase on a rank: those that are wanted, and all of them."""
+    samples = [one for e in view.events("stacks", rank=rank) if e.get("phase") == phase for one in e.get("samples", ())]
+    counts = [(wanted(one), int(one.get("count", 1))) for one in samples]
+    return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
 def _spread(samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float) -> Site:
