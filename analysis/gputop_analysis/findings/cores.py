@@ -120,6 +120,8 @@ def _slower_beside(view: RunView, rank: int, busy: float, workers: int) -> float
         return 1.0
     ranks = max(1, sum(view.host_of(one) == host for one in view.ranks))
     rivals = _rivals(view, rank, ranks, cores)
+    if not rivals:
+        return 1.0  # its own processes in each other's way are counted as work on the cores
     now = min(1.0, cores / (rivals + ranks))
     then = ranks * min(1.0 + workers, max(1.0, busy / now))
     return now / min(1.0, cores / (rivals + then))
