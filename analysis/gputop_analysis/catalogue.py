@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputop_analysis.findings import CATALOGUE
 from gputop_analysis.findings.registry import Spec
-from gputop_analysis.notes import NOTES, Note
+from gputop_analysis.notes import NOTES, USELESS, Note
 from gputop_analysis.text import wrapped
 
 _FAMILIES = {
@@ -35,6 +35,11 @@ ten and without those that hold an evaluation, a checkpoint or a compilation. A 
 abstain. On a live screen a finding appears after three evaluations in a row and goes after five without; facts appear
 at once. Of two findings about the same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler,
 input, communication, host, compute, memory.
+
+A finding offers only what can win something in the run that it is about: an option is left out where the run lacks what
+its words presuppose (a GPU, several ranks, a loop of one's own, a version), or where the record shows that it cannot
+help; what is promised is at most what the options can change. Findings that would pull one setting in opposite
+directions are one finding. `no use` says when the fix is of no use.
 """
 
 
@@ -53,6 +58,7 @@ def entry(spec: Spec) -> dict[str, object]:
         "cause": spec.cause,
         "trigger": spec.trigger,
         "fix": spec.fix,
+        "cannot_help": USELESS.get(spec.id),
         "reads": note.reads or None,
         "abstains": note.silent or None,
         "traps": note.traps or None,
@@ -100,6 +106,7 @@ def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
     labelled = {
         "raised": spec.trigger,
         "fix": spec.fix,
+        "no use": USELESS.get(spec.id, ""),
         "reads": note.reads,
         "silent": note.silent,
         "traps": note.traps,

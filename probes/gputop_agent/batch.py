@@ -6,7 +6,7 @@ import sys
 import zlib
 from collections import UserDict
 
-from . import frames, loader_places, shapes
+from . import frames, shapes
 from .state import S
 
 _MAX_DEPTH = 4
@@ -207,7 +207,7 @@ def _look_closely(batch):
             found = describe(batch)
             description = found if found["shapes"] else None
             site = frames.caller_site()
-            inside = loader_places.packages(sys._getframe(1))
+            inside = frames.packages(sys._getframe(1))
         for _, key, value in _children(batch):
             if key == _MASK_NAME and _is_tensor(value):
                 _count_padding(value)

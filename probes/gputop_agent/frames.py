@@ -93,6 +93,29 @@ def caller_site():
     return None
 
 
+#: packages that own a loop, and build what the loop needs from the user's arguments
+TRAINERS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning", "transformers", "trl")
+
+
+def packages(frame):
+    """Top-level packages between a frame and the innermost line of user code, the inner ones first."""
+    found = []
+    for one in stack(frame):
+        where = origin(one.f_code.co_filename)
+        if where == USER:
+            break
+        name = package(one)
+        if where == LIBRARY and name not in found:
+            found.append(name)
+    return found[:8]
+
+
+def own_site():
+    """Site of the innermost user frame of the calling thread; None where a trainer calls, or nobody."""
+    inside = packages(sys._getframe(1))
+    return None if any(name in TRAINERS for name in inside) else caller_site()
+
+
 def _find_origin(filename):
     if filename == guard.HIDDEN_FILE:
         return AGENT

@@ -5,9 +5,6 @@ import weakref
 
 from . import frames, guard
 
-#: packages that build loaders of their own from what the user gave them
-_TRAINERS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning", "transformers", "trl")
-
 _built = weakref.WeakKeyDictionary()  # DataLoader -> site, None where a package built it
 
 
@@ -33,19 +30,6 @@ def of(loader):
         return None
 
 
-def packages(frame):
-    """Top-level packages between a frame and the innermost line of user code, the inner ones first."""
-    found = []
-    for one in frames.stack(frame):
-        origin = frames.origin(one.f_code.co_filename)
-        if origin == frames.USER:
-            break
-        name = frames.package(one)
-        if origin == frames.LIBRARY and name not in found:
-            found.append(name)
-    return found[:8]
-
-
 def _site(loader, frame):
     """Of the line that calls the constructor, past constructors of subclasses and what is wrapped around them.
 
@@ -54,7 +38,7 @@ def _site(loader, frame):
     """
     while frame is not None and _first_argument(frame) is loader:
         frame = frame.f_back
-    if any(name in _TRAINERS for name in packages(frame)):
+    if any(name in frames.TRAINERS for name in frames.packages(frame)):
         return _of_same_data(loader)
     for one in frames.stack(frame):
         if frames.is_user(one):

@@ -81,8 +81,8 @@ def at_least(library: str, *version: int) -> Need:
 
 GPU = Need("a GPU", lambda run: run.on_gpu)
 SEVERAL_RANKS = Need("several ranks", lambda run: run.world > 1)
-DDP = Need("DistributedDataParallel", lambda run: bool(run.parallel.get("ddp")))
-FSDP = Need("FSDP", lambda run: bool(run.parallel.get("fsdp")))
+DDP = Need("DistributedDataParallel", lambda run: run.parallel.get("ddp") not in (None, False))
+FSDP = Need("FSDP", lambda run: run.parallel.get("fsdp") not in (None, False))
 LOADER = Need("a DataLoader", _has_loader)
 WORKERS = Need("workers", lambda run: run.loader.get("num_workers") != 0)
 MAP_STYLE = Need("a map-style dataset", _map_style)

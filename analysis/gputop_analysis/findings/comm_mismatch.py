@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.standstill import training_frames
 from gputop_analysis.view import RunView
 
 Entry = dict[str, Any]
@@ -45,6 +47,7 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         "look at what differs between the ranks just there: a condition on the rank, an unequal number of batches, "
         "parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL raises at the call",
         rank=odd,
+        site=_called_at(view, odd),
         confidence=0.9,
         proof=Proof(
             "sequence numbers at which operation or size differ between ranks",
@@ -55,6 +58,17 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
             tuple(Input(f"rank {rank}", _said(e), "", "flight_recorder event") for rank, e in sorted(here.items())[:8]),
         ),
     )
+
+
+def _called_at(view: RunView, odd: int | None) -> str | None:
+    """The line at which the odd rank called or died, else any; None where none was told."""
+    places = {}
+    for event in view.record.events("stack_dump", "exception"):
+        rank = int(event.get("rank", -1))
+        line = event.get("site") if event["type"] == "exception" else user_line(training_frames(event))
+        if line:
+            places.setdefault(rank, str(line))
+    return places.get(odd) if odd in places else next(iter(places.values()), None)
 
 
 def _entries(view: RunView, rank: int) -> dict[Key, Entry]:

@@ -110,6 +110,23 @@ def own_cores(view: RunView, rank: int, processes: int) -> float | None:
     return min(float(processes), cores * threads / max(wanting, cores) / ranks)
 
 
+def _slower_beside(view: RunView, rank: int, busy: float, workers: int) -> float:
+    """How many times as long the training thread takes beside its workers.
+
+    ``busy``: CPU time of a step over the time that is no input.
+    """
+    cores, host = view.cores(rank), view.host_of(rank)
+    if not cores:
+        return 1.0
+    ranks = max(1, sum(view.host_of(one) == host for one in view.ranks))
+    rivals = _rivals(view, rank, ranks, cores)
+    if not rivals:
+        return 1.0  # its own processes in each other's way are counted as work on the cores
+    now = min(1.0, cores / (rivals + ranks))
+    then = ranks * min(1.0 + workers, max(1.0, busy / now))
+    return now / min(1.0, cores / (rivals + then))
+
+
 def _rivals(view: RunView, rank: int, ranks: int, cores: int) -> float:
     """Threads of other programs that want a core at any time; what they use, at least."""
     foreign = foreign_cores(view, view.host_of(rank))
@@ -163,6 +180,7 @@ def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
     cores, work = own_cores(view, wait.rank, 1 + then), work_ms(view, wait.rank, wait.wall_ms)
     if work is None:
         work = wait.wall_ms if now == 0 else rest_ms + now * wait.wall_ms
-    best_ms = max(rest_ms, making_ms, work / cores if cores else 0.0)
+    slower = _slower_beside(view, wait.rank, work / rest_ms if rest_ms else 1.0, then)
+    best_ms = max(slower * rest_ms, slower * making_ms, work / cores if cores else 0.0)
     handover_ms = HANDOVER_MS if now == 0 else 0.0
     return max(0.0, wait.wall_ms - best_ms - handover_ms)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.crash_memory import out_of_memory_kills
+from gputop_analysis.findings.last_words import LastWords, last_words
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal, of_threads
@@ -153,7 +154,10 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
     title = f"exit {code}" + (f": ended by {_signal_name(number)}" if number else "")
     if stopped:
         title = f"exit {code}, {how.words}"
-    elif not number:
+    raised = None if stopped or number else _raised(view)
+    if raised is not None:
+        title += f": {raised.what[:90]}"
+    elif not stopped and not number:
         title += ", and no exception was seen"
     return spec.make(
         "info" if stopped else "high" if how.kind == "terminated" else "critical",
@@ -161,10 +165,14 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
         + (f" after {_at_least(view)}{counted(step, 'step')}" if step else " before its first step")
+        + (f"; {raised.what[:200]}, at {raised.site or 'an unknown line'}" if raised else "")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
-        _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else ""),
+        f"mend {raised.site or 'what the traceback says'}"
+        if raised
+        else _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else ""),
         rank=rank,
+        site=raised.site if raised else None,
         proof=Proof(
             "exit code of the command",
             float(code),
@@ -178,6 +186,16 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _raised(view: RunView) -> LastWords | None:
+    """The exception that ended the command: as a rank told it, else as the output quotes it."""
+    told = sorted(view.record.events("exception"), key=lambda event: event.get("t_ns", 0))
+    if told:
+        what = _what(str(told[0].get("message") or ""))
+        kind = str(told[0].get("class") or "exception")
+        return LastWords(f"{kind}: {what}" if what else kind, told[0].get("site"))
+    return last_words(view)
 
 
 def _at_least(view: RunView) -> str:

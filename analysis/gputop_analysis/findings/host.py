@@ -21,7 +21,7 @@ from gputop_analysis.findings.shares import (
     typical,
     worst,
 )
-from gputop_analysis.findings.sites import Site, named, top_site
+from gputop_analysis.findings.sites import Site, line_with, named, top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted
@@ -54,15 +54,19 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         if longest
         else ""
     )
+    asked_at = line_with(view, "gc.collect", gc.rank)
     return spec.make(
         "high" if gc.share.low > 0.10 else "medium",
         f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
-        f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{seen}",
+        f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{seen}"
+        + (f"; gc.collect is called at {asked_at}" if asked_at else ""),
         (
+            *((f"collect less often at {asked_at}",) if asked_at else ()),
             "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again",
             "gc.disable() and one gc.collect() every 1000 steps, at the same step on all ranks",
         ),
         rank=only_on(gc, shares),
+        site=asked_at,
         recoverable_ms_per_step=gc.ms.value,
         interval_ms_per_step=(gc.ms.low, gc.ms.high),
         proof=gc.proof("garbage collection", 0.01, "steps.gc_ns"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 
 from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
@@ -61,6 +64,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
         rank=only_on(saved, shares),
+        site=_saved_at(events),
         recoverable_ms_per_step=saved.ms.value * won,
         interval_ms_per_step=(saved.ms.low * won, saved.ms.high * won),
         proof=saved.proof(
@@ -72,6 +76,15 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             Input("checkpoints", count, "", "checkpoint events"),
         ),
     )
+
+
+def _saved_at(events: list[dict[str, Any]]) -> str | None:
+    """The line that most of the time was spent saving at; None where a trainer saves."""
+    spent: Counter[str] = Counter()
+    for event in events:
+        if event.get("site"):
+            spent[str(event["site"])] += round(1e3 * float(event.get("duration_ms") or 0.0))
+    return spent.most_common(1)[0][0] if spent else None
 
 
 def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) -> tuple[int, str]:

@@ -106,6 +106,17 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
 
 
+def line_with(view: RunView, words: str, rank: int) -> str | None:
+    """The most sampled line of source with certain words in it; None where none was seen."""
+    lines: Counter[str] = Counter()
+    for event in view.events("stacks", rank=rank):
+        for sample in event.get("samples", ()):
+            if words in str(sample.get("code") or ""):
+                site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+                lines[site] += int(sample.get("count", 1))
+    return lines.most_common(1)[0][0] if lines else None
+
+
 def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]) -> tuple[int, int]:
     """Stack samples of a phase on a rank: those that are wanted, and all of them."""
     samples = [one for e in view.events("stacks", rank=rank) if e.get("phase") == phase for one in e.get("samples", ())]

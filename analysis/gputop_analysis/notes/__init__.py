@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gputop_analysis.notes import communication, compute, ends, hardware, host, input, memory, numerics, reproducibility
+from gputop_analysis.notes.helps import USELESS
 from gputop_analysis.notes.note import CPU, RECORDS, Note
 
-__all__ = ["CPU", "NOTES", "RECORDS", "Note"]
+__all__ = ["CPU", "NOTES", "RECORDS", "USELESS", "Note"]
 
 NOTES: dict[str, Note] = {
     **input.NOTES,

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from gputop_agent import clock, finder, guard, transport, wire
+from gputop_agent import clock, finder, frames, guard, transport, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import CHECKPOINT, S
 
@@ -58,7 +58,13 @@ def _report(began_ns, via, path):
         return
     size = os.path.getsize(path) if path and os.path.isfile(path) else None
     transport.send_event(
-        "checkpoint", step=S.step, duration_ms=round(duration_ns / 1e6, 3), path=path, bytes=size, via=via
+        "checkpoint",
+        step=S.step,
+        duration_ms=round(duration_ns / 1e6, 3),
+        path=path,
+        bytes=size,
+        via=via,
+        site=frames.own_site(),
     )
 
 

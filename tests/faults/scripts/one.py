@@ -43,6 +43,10 @@ class SlowItems(Dataset):
 def make_loader():
     if FAULT == "slow_getitem":
         return DataLoader(SlowItems(0.002), batch_size=4)
+    if FAULT == "mended_getitem":
+        return DataLoader(SlowItems(0.002), batch_size=4, num_workers=2, persistent_workers=True, prefetch_factor=4)
+    if FAULT == "mended_workers":
+        return DataLoader(SlowItems(0.005), batch_size=4, num_workers=2)
     if FAULT == "few_workers":
         return DataLoader(SlowItems(0.005), batch_size=4, num_workers=1)
     if FAULT == "clean_workers":

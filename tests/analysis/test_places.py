@@ -1,0 +1,114 @@
+"""The place of a finding: the innermost line that surely holds most of the samples, or none."""
+
+import pytest
+from analysis_support import Builder
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.last_words import parsed
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.view import RunView
+
+MAIN, LOOP = "train.py:90 <module>", "train.py:50 train"
+
+
+def seen(tmp_path, samples, phase="other"):
+    """A run whose loop was seen at two lines while it computed, and in ``phase`` as ``samples`` say."""
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(60, forward=5.0, backward=5.0, other=8.0)
+    elsewhere = [_sample([MAIN, "train.py:41 train"], 9)]
+    build.event("stacks", rank=0, phase="forward", period_ms=50, total=9, samples=elsewhere)
+    told = [_sample(*one) for one in samples]
+    build.event("stacks", rank=0, phase=phase, period_ms=50, total=sum(s["count"] for s in told), samples=told)
+    return build
+
+
+def _sample(path, count, inside=""):
+    site, _, function = path[-1].partition(" ")
+    return {"site": site, "function": function, "caller": "", "path": path, "inside": inside, "count": count}
+
+
+CASES = {
+    "one line": ([([MAIN, LOOP, "log.py:3 log"], 20)], "log.py:3 log"),
+    "a few of many": ([([MAIN, f"train.py:{50 + n} train"], 2) for n in range(5)], None),
+    "two of ten": ([([MAIN, LOOP], 2), *(([MAIN, f"train.py:{60 + n} train"], 1) for n in range(8))], None),
+    "all lines of what a line calls": ([([MAIN, LOOP, f"ema.py:{n} update"], 4) for n in range(9)], LOOP),
+    "a call deeper": (
+        [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
+        LOOP,  # update was seen at this line only, as main is: the loop's line is the place
+    ),
+    "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], None),
+    "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
+    "below a trainer": ([([MAIN, "(lightning)", "model.py:7 training_step"], 30)], "model.py:7 training_step"),
+}
+
+
+@pytest.mark.parametrize(("samples", "place"), CASES.values(), ids=CASES)
+def test_the_place_is_the_innermost_line_that_surely_holds_most(tmp_path, samples, place):
+    site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
+    assert site is not None and site.site == place
+    assert ("spread over" in site.words) == (place is None and len(samples) > 1)
+
+
+def test_no_line_is_named_from_two_of_ten_samples(tmp_path):
+    samples, _ = CASES["two of ten"]
+    one = {f.id: f for f in evaluate(seen(tmp_path, samples).open())}["HO06"]
+    assert one.site is None and "train.py:50" not in one.title and "spread over 9 lines" in one.evidence
+
+
+def test_a_deepcopy_is_host_code_with_all_that_it_copies(tmp_path):
+    samples = [([MAIN, LOOP], 12, "copy.py:172 deepcopy"), ([MAIN, "train.py:51 train"], 4, "torch/optim/sgd.py:1 f")]
+    site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
+    assert site is not None and (site.site, site.torch_share) == (LOOP, 0.25)
+
+
+TRACEBACK = """\
+step 3
+Traceback (most recent call last):
+  File "/home/me/run/train.py", line 20, in main
+    read(path)
+  File "/opt/lib/python3.11/site-packages/pandas/io.py", line 7, in read
+    raise
+ValueError: no such shard: 7
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/home/me/run/train.py", line 31, in <module>
+    main()
+  File "/home/me/run/train.py", line 22, in main
+    raise RuntimeError("gave up")
+RuntimeError: gave up
+"""
+
+
+def test_the_last_traceback_of_an_output():
+    assert parsed(TRACEBACK) == ("RuntimeError: gave up", "train.py:22 main")
+    assert parsed(TRACEBACK.partition("During")[0]) == ("ValueError: no such shard: 7", "train.py:20 main")
+    assert parsed("step 3\nno error\n") is None and parsed("Traceback (most recent call last):\n") is None
+
+
+def test_an_exit_code_comes_with_its_exception(tmp_path):
+    build = seen(tmp_path, [([MAIN, LOOP], 9)])
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(TRACEBACK)
+    one = {f.id: f for f in evaluate(build.open())}["HC09"]
+    assert one.title.startswith("exit 1: RuntimeError: gave up") and one.site == "train.py:22 main"
+    assert "at train.py:22 main" in one.evidence and one.fix == "mend train.py:22 main"
+
+
+def test_checkpoints_and_collections_have_their_line(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for step in range(200):
+        saved = step % 20 == 19
+        build.step(0, forward=5.0, backward=5.0, checkpoint=40.0 if saved else 0.0, gc_ns=2_000_000)
+        if saved:
+            build.event("checkpoint", rank=0, step=step, duration_ms=40.0, path="last.pt", site="train.py:77 ")
+    sample = {**_sample([MAIN, "train.py:60 train"], 3), "code": "gc.collect()"}
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=3, samples=[sample])
+    found = {f.id: f for f in evaluate(build.open())}
+    assert found["HO07"].site.startswith("train.py:77")
+    assert found["HO03"].site == "train.py:60 train" and found["HO03"].fix.startswith(
+        "collect less often at train.py:60"
+    )
