@@ -63,15 +63,15 @@ sys.exit(main(sys.argv[6:]))
 
 
 class Fault(NamedTuple):
-    """A call that fails with ``error``: ``count`` times, from its ``first``-th time on."""
+    """A call that fails with ``error``: ``times`` times, from its ``first``-th time on."""
 
     call: str
     error: int
     first: int = 0
-    count: int = 1
+    times: int = 1
 
     def __str__(self) -> str:
-        often = "always" if self.count == ALWAYS else "once"
+        often = "always" if self.times == ALWAYS else "once"
         return f"{self.call}-{errno.errorcode[self.error]}-{often}-from-{self.first}"
 
 
@@ -108,7 +108,7 @@ def harm(fault: Fault, shim: Path, folder: Path) -> tuple[str, bool]:
     log = os.open(here / "hits", os.O_RDWR | os.O_CREAT)
     source = FRONT.format(roots=support.ROOTS, shim=str(shim))
     run_dir = here / "run"
-    words = [fault.call, str(fault.error), str(fault.first), str(fault.count), str(log)]
+    words = [fault.call, str(fault.error), str(fault.first), str(fault.times), str(log)]
     try:
         done = subprocess.run(
             [sys.executable, "-c", source, *words, "run", "--headless", "--run-dir", str(run_dir), "--"]
@@ -153,7 +153,7 @@ def main() -> None:
     """Try all faults; ``recorder_faults.py [FIRST [CALL ...]]``."""
     first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     failed = hits = 0
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         shim = build_shim(folder)
         assert shim is not None, "no compiler here"
