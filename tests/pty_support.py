@@ -41,6 +41,14 @@ class Terminal:
                 except OSError:
                     raise AssertionError(f"the terminal closed before {text!r}: {self.output[-3000:]!r}") from None
 
+    def until_after(self, position: int, text: bytes, seconds: float = 60) -> None:
+        """Read until ``text`` was drawn once more, beyond ``position`` bytes of what was drawn so far."""
+        before, self.output = self.output[:position], self.output[position:]
+        try:
+            self.until(text, seconds)
+        finally:
+            self.output = before + self.output
+
     def press(self, keys: bytes) -> None:
         os.write(self.fd, keys)
 

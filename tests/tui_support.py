@@ -261,5 +261,11 @@ class FakeControl:
     def profile(self, steps: int) -> None:
         self.asked.append(f"profile {steps}")
 
+    def waits_for_input(self) -> bool:
+        return False
+
+    def hand_over(self) -> None:
+        pass
+
     def dump(self) -> None:
         self.asked.append("dump")

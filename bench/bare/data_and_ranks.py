@@ -31,6 +31,8 @@ def free_port():
     import socket
     with socket.socket() as s: s.bind(("127.0.0.1", 0)); return str(s.getsockname()[1])
 if __name__ == "__main__":
+    import logging
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # tells process ids and the time
     mp.spawn(work, (free_port(),), 2)
 """
 
@@ -131,7 +133,7 @@ for step in range(20):
 m = net(); optimizer = torch.optim.SGD(m.parameters(), 0.1)
 for step in range(10):
     optimizer.zero_grad(); F.mse_loss(m(x), y).backward(); optimizer.step()
-if rank == 1: sys.exit(5)
+if rank == 1: os._exit(5)
 """),
     "trainer": """
 import logging, transformers
@@ -140,7 +142,8 @@ transformers.set_seed(0)
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0))
 rows = [{"input_ids": [i % 64, 2, 3, 4], "labels": [i % 64, 2, 3, 4]} for i in range(64)]
 arguments = TrainingArguments("out", max_steps=12, per_device_train_batch_size=4, logging_steps=4, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, seed=0)
-trainer = Trainer(model, arguments, train_dataset=rows); trainer.train()
+trainer = Trainer(model, arguments, train_dataset=rows)
+trainer.remove_callback(transformers.trainer_callback.PrinterCallback); trainer.train()
 show(*[row["loss"] for row in trainer.state.log_history if "loss" in row]); digest(model)
 """,
     "lightning": """

@@ -6,6 +6,7 @@ is left starts a new keeper. The command sees nothing but a pipe, as behind ``| 
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import mmap
 import os
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from gputop_probes import output_keeper as keeper
 from gputop_probes import procfs
+from gputop_probes.record.private import open_private
 
 RECORDER, FRONT = 0, 1
 """Who holds the reading ends beside the keeper."""
@@ -76,6 +78,7 @@ class Output:
         self._stopped_since: float | None = None
         self._spawns = 0
         self._children: list[int] = []
+        self._tending = _thread.allocate_lock()
 
     def hand_to_recorder(self) -> None:
         """Hold on for the recorder, in the process that was forked for it: without the front's own streams."""
@@ -104,6 +107,13 @@ class Output:
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
+        if self._tending.acquire(blocking=False):
+            try:
+                self._tend()
+            finally:
+                self._tending.release()
+
+    def _tend(self) -> None:
         self._reap()
         self._close_broken()
         if all(self._ended(number) or route.beside for number, route in enumerate(self.routes)):
@@ -286,7 +296,7 @@ def open_log(host_dir: Path, number: int) -> int:
     Raises:
         OSError: it cannot be made.
     """
-    return os.open(host_dir / LOG_NAMES[number], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return open_private(host_dir / LOG_NAMES[number], os.O_RDWR)
 
 
 def open_pipe() -> tuple[int, int]:
@@ -334,13 +344,11 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int:
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     actions += [(os.POSIX_SPAWN_DUP2, here, there) for here, there in numbers.items()]
     program = getattr(sys, "_base_executable", None) or sys.executable
-    return os.posix_spawn(
-        program,
-        [*_COMMAND, *words],
-        {**home, **libraries},
-        file_actions=actions,
-        setsigmask=_BLOCKED,
-    )
+    arguments = (program, [*_COMMAND, *words], {**home, **libraries})
+    try:
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED, setsid=True)
+    except NotImplementedError:  # an old C library; the keeper does it itself, a little later
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED)
 
 
 def _fork(words: list[str]) -> int:

@@ -25,6 +25,14 @@ class Control(Protocol):
         """The command's exit code, None while it is not known."""
         ...
 
+    def waits_for_input(self) -> bool:
+        """Whether the command waits for something to be typed."""
+        ...
+
+    def hand_over(self) -> None:
+        """Give the terminal, which shows no screen now, to the command until the user comes back."""
+        ...
+
     def stopping(self) -> bool:
         """Whether the command was asked to end."""
         ...

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from textual.app import SystemCommand
+from textual.app import SuspendNotSupported, SystemCommand
 from textual.screen import Screen
 
 from gputop.app import AppResult, Source, keymap, theme
 from gputop.app.actions import applies, on_screen, target
+from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
 from gputop.app.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
@@ -48,6 +49,7 @@ class GputopApp(InterruptedApp):
         self.clock = clock or SystemClock()
         self.feed = feed or make_feed(source, self.clock)
         self.tail = Tail(source.run_dir)
+        self.input_watch = InputWatch(source)
         self.rhythm = Rhythm(self.clock)
         self._ticking = ticking
         self._taking = False
@@ -106,6 +108,7 @@ class GputopApp(InterruptedApp):
         try:
             snapshot = self.feed.take()
             output = self.tail.view() if self.tail.poll() else None
+            self.input_watch.look(self.tail.buffer.lines)
         except Exception as error:
             self.post_message(FeedFailed(error))
             return
@@ -118,6 +121,7 @@ class GputopApp(InterruptedApp):
             self.main.receive(message.snapshot, message.output)
         self._show_page(message.snapshot)
         self._announce(message.snapshot)
+        self.input_watch.tell(self)
         self._leave_if_stopped()
         self.call_after_refresh(self._schedule, message.snapshot)
 
@@ -288,6 +292,19 @@ class GputopApp(InterruptedApp):
     def action_dump(self) -> None:
         if self.source.control is not None:
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
+
+    def action_hand_over(self) -> None:
+        control = self.source.control
+        if control is None:
+            return
+        self.clear_notifications()
+        try:
+            with self.suspend():
+                control.hand_over()
+        except (SuspendNotSupported, ValueError) as error:
+            self.notify(f"{error}", title="cannot hand the terminal over", severity="warning")
+        self.input_watch.forget()
+        self.refresh(layout=True)
 
     def _command(self, send, said: str) -> None:
         try:
