@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes import ending, lock, procfs, stop
+from gputop_probes.fate import Fate
 from gputop_probes.output import Output
 from gputop_probes.record import layout
 from gputop_probes.relay import Relay
@@ -35,6 +36,7 @@ class RunHandle:
         recorder_pid: int,
         report: int | None = None,
         unread: bytes = b"",
+        fate: Fate | None = None,
         output: Output | None = None,
         console: Console | None = None,
     ):
@@ -47,6 +49,7 @@ class RunHandle:
         self._suspended: list[int] = []
         self.console = console
         """Our end of the command's pseudo-terminal, if it was given one."""
+        self._fate = fate
         self._output = output
         self.stopped_by_us = False
         self.stopped_by = ""
@@ -208,6 +211,9 @@ class RunHandle:
         line, _, self._unread = self._unread.partition(b"\n")
         self._forget_recorder()
         code = json.loads(line).get("exit_code")
+        status = self._fate.wait_status() if self._fate is not None else None
+        if code is None and status is not None:
+            code = _exit_code(status)
         return UNKNOWN_EXIT if code is None else code
 
     def _look_past_recorder(self) -> int | None:
@@ -238,7 +244,8 @@ class RunHandle:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
         except ChildProcessError:
-            return self._look_at_record()
+            status = self._fate.wait_status() if self._fate is not None else None
+            return self._look_at_record() if status is None else self._conclude(status)
         if pid:
             return self._conclude(status)
         return None if self.ours else self._look_at_record()

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from gputop_probes import ending, inherited, lock, procfs, redact, rundir, streams
 from gputop_probes.errors import RecordingImpossible, StartError
+from gputop_probes.fate import Fate
 from gputop_probes.handle import RunHandle
 from gputop_probes.inherited import Inherited
-from gputop_probes.output import KEEPER_NAME
 from gputop_probes.record import layout
 from gputop_probes.streams import Opened
 
@@ -71,6 +71,7 @@ class Plan(NamedTuple):
     """Where the command starts; empty where that directory is gone."""
     inherited: Inherited
     """What the command is to find as in a bare start."""
+    fate: Fate
 
 
 def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHandle:
@@ -110,7 +111,8 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     run = rundir.prepare(spec.run_dir, spec.command, manifest)
     terminal = _terminal(spec)
     opened = _open_streams(run, spec, terminal)
-    plan = Plan(spec, run, opened, terminal, cwd, before)
+    fate = Fate()
+    plan = Plan(spec, run, opened, terminal, cwd, before, fate)
 
     def record(report: int) -> None:
         from gputop_probes.recorder import entry
@@ -126,7 +128,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     if meanwhile is not None:
         meanwhile()
     try:
-        greeting, rest = _greeting(report)
+        greeting, rest = _greeting(report, fate)
     except StartError:
         os.close(report)
         os.waitpid(pid, 0)
@@ -143,6 +145,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
         recorder_pid=pid,
         report=report,
         unread=rest,
+        fate=fate,
         output=opened.output,
         console=opened.console,
     )
@@ -174,7 +177,7 @@ def adopt(run_dir: Path) -> bool:
     try:
         _, report = _fork(record)
         try:
-            _greeting(report)
+            _greeting(report, None)
         finally:
             os.close(report)
     finally:
@@ -243,39 +246,29 @@ def _fork(work: Callable[[int], None]) -> tuple[int, int]:
         os._exit(1)
 
 
-def _greeting(report: int) -> tuple[dict[str, Any], bytes]:
+def _greeting(report: int, fate: Fate | None) -> tuple[dict[str, Any], bytes]:
     """The recorder's word that the command runs, and what it said after it."""
     buffer = b""
-    starting = False
-    while True:
-        while b"\n" not in buffer:
-            part = os.read(report, 4096)
-            if not part:
-                return _greeting_of_orphan() if starting else _never_started(), b""
-            buffer += part
-        line, _, buffer = buffer.partition(b"\n")
-        message = json.loads(line)
-        if "error" in message:
-            kind = RecordingImpossible if message.get("impossible") else StartError
-            raise kind(message["error"], message["exit_code"])
-        if "starting" not in message:
-            return message, buffer
-        starting = True
+    while b"\n" not in buffer:
+        part = os.read(report, 4096)
+        if not part:
+            return _greeting_of_orphan(fate), b""
+        buffer += part
+    line, _, buffer = buffer.partition(b"\n")
+    message = json.loads(line)
+    if "error" in message:
+        kind = RecordingImpossible if message.get("impossible") else StartError
+        raise kind(message["error"], message["exit_code"])
+    return message, buffer
 
 
-def _never_started() -> dict[str, Any]:
-    raise RecordingImpossible("the recorder ended before it could start the command: this is a bug in gputop", 1)
-
-
-def _greeting_of_orphan() -> dict[str, Any]:
-    """The command of a recorder that died in the middle of starting it: it is our child now, if it came to be."""
-    for pid in procfs.pids():
-        found = procfs.stat(pid)
-        if procfs.command_line(pid)[:1] == [KEEPER_NAME]:
-            continue
-        if found is not None and found.ppid == os.getpid() and found.pgid == pid and found.state not in "ZX":
-            return {"command_pid": pid, "command_pgid": pid, "command_start_ticks": found.start_ticks}
-    return _never_started()
+def _greeting_of_orphan(fate: Fate | None) -> dict[str, Any]:
+    """Of the command of a recorder that ended without a word: it is our child now, if it came to be."""
+    pid = fate.pid() if fate is not None else None
+    if pid is None:
+        raise RecordingImpossible("the recorder ended before it could start the command: this is a bug in gputop", 1)
+    found = procfs.stat(pid)
+    return {"command_pid": pid, "command_pgid": pid, "command_start_ticks": found.start_ticks if found else 0}
 
 
 def _become_subreaper() -> None:

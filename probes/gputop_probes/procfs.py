@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -39,7 +40,8 @@ def read_bytes(path: str) -> bytes | None:
     except OSError:
         return None
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def stat(pid: int) -> Stat | None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from gputop_probes import procfs
 from gputop_probes.errors import StartError
+from gputop_probes.fate import Fate
 from gputop_probes.inherited import Inherited
 from gputop_probes.streams import Streams
 
@@ -19,7 +20,7 @@ from gputop_probes.streams import Streams
 class Command:
     """A started command, ours (``child=True``) or taken over from a recorder that is gone."""
 
-    def __init__(self, pid: int, pgid: int, start_ticks: int = 0, child: bool = True):
+    def __init__(self, pid: int, pgid: int, start_ticks: int = 0, child: bool = True, fate: Fate | None = None):
         self.pid = pid
         self.pgid = pgid
         self.start_ticks = start_ticks
@@ -27,6 +28,7 @@ class Command:
         self.wait_status: int | None = None
         self.ended = False
         self._child = child
+        self._fate = fate
 
     def poll(self) -> bool:
         """Whether the command has ended; ``wait_status`` then tells how, or is None if nobody could learn it."""
@@ -42,10 +44,12 @@ class Command:
         if pid == 0:
             return False
         self.wait_status = status
+        if self._fate is not None:
+            self._fate.note_end(status)
         return True
 
 
-def start(words: list[str], environment: dict[str, str], streams: Streams, inherited: Inherited) -> Command:
+def start(words: list[str], environment: dict[str, str], streams: Streams, inherited: Inherited, fate: Fate) -> Command:
     """Start the command; it leads a new session and process group.
 
     Args:
@@ -53,21 +57,29 @@ def start(words: list[str], environment: dict[str, str], streams: Streams, inher
         environment: of the command.
         streams: its standard streams.
         inherited: what it is to find as in a bare start; its signals are held back until then.
+        fate: where its process, and how it ended, are noted for the front.
 
     Raises:
         StartError: with the exit code that a shell would give, 127 or 126.
     """
     reading, writing = os.pipe()
-    pid = os.fork()
+    fate.note_forking()
+    try:
+        pid = os.fork()
+    except OSError:
+        fate.note_not_forked()
+        raise
     if pid == 0:
+        fate.note_self()
         _become(words, environment, streams, writing, inherited)
     failure = _failure(reading, writing)
     if failure:
+        fate.note_not_forked()
         os.waitpid(pid, 0)
         number = int(failure)
         raise start_error(words[0], OSError(number, os.strerror(number)))
     found = procfs.stat(pid)
-    return Command(pid, pid, found.start_ticks if found else 0)
+    return Command(pid, pid, found.start_ticks if found else 0, fate=fate)
 
 
 def _failure(reading: int, writing: int) -> bytes:

@@ -42,6 +42,8 @@ def record(plan: Plan, report: int) -> None:
         _say(report, {"error": str(error), "exit_code": error.exit_code})
         return
     except OSError as error:
+        if plan.fate.pid() is not None:  # it was started all the same, and must not be started twice
+            os._exit(1)
         problem = f"cannot record in {plan.run.path}: {error}"
         _say(report, {"error": problem, "exit_code": 2, "impossible": True})
         return
@@ -113,9 +115,9 @@ def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
     state.update(output=plan.opened.output.describe())
     leave_request = LeaveRequest()
     journal.save_state()
-    _say(report, {"starting": True})
-    command = commands.start(spec.command, environment, plan.opened.streams, plan.inherited)
-    _say(report, {**_greeting(command), "ignored_signals": plan.inherited.ignored})
+    command = commands.start(spec.command, environment, plan.opened.streams, plan.inherited, plan.fate)
+    if not _say(report, {**_greeting(command), "ignored_signals": plan.inherited.ignored}):
+        os._exit(1)  # the front finds the command by itself
     return _Begun(journal, server, command, leave_request)
 
 
@@ -198,11 +200,15 @@ def _let_go(host_dir: Path) -> None:
         pass
 
 
-def _say(report: int, message: dict[str, Any]) -> None:
-    """One line to the front, which may be gone."""
+def _say(report: int, message: dict[str, Any]) -> bool:
+    """One line to the front, which may be gone. Returns whether it was said."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    data = json.dumps(message).encode() + b"\n"
     try:
-        os.write(report, json.dumps(message).encode() + b"\n")
+        return os.write(report, data) == len(data)
+    except BrokenPipeError:
+        return True
     except OSError:
-        pass
-    signal.signal(signal.SIGPIPE, before)
+        return False
+    finally:
+        signal.signal(signal.SIGPIPE, before)

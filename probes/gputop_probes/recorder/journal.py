@@ -52,7 +52,12 @@ class Journal:
 
         text = f"{time.strftime('%H:%M:%S')} {where}\n{traceback.format_exc()}"
         try:
-            os.write(2, text.encode(errors="replace"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            log = os.open(self.writer.host_dir / "recorder.log", flags, 0o600)
+            try:
+                os.write(log, text.encode(errors="replace"))
+            finally:
+                os.close(log)
         except OSError:
             pass
 
