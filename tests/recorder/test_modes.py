@@ -20,8 +20,7 @@ def run(words: list[str], home: Path, umask: int, **environment: str) -> subproc
         env={**os.environ, **state, **environment},
         umask=umask,
         cwd=home,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         timeout=60,
         check=False,
     )

@@ -96,6 +96,11 @@ class RunRecord:
         record.refresh()
         return record
 
+    @property
+    def name(self) -> str:
+        """What the run is called by its user, else by its directory."""
+        return self.manifest.name or plain_line(self.path.name)
+
     def refresh(self) -> bool:
         """Follow the files. Returns whether anything was appended since the last call."""
         changed = self._find_new_files()
