@@ -281,4 +281,3 @@ def damaged_copy(run: Path, folder: Path, seed: int) -> tuple[Path, str]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
     return copy, damage(copy, seed)
-

@@ -1,6 +1,6 @@
 """No text that others wrote reaches a terminal, a page or a table as anything but text.
 
-A record is planted with orders to terminals in every text field, by walking its JSON; every command and screen shows it.
+A record is planted with orders to terminals in every text field, by walking its JSON; all commands and screens show it.
 """
 
 from __future__ import annotations
@@ -99,14 +99,18 @@ COMMANDS = [
     ["report", "{two}", "--html", "{out}"], ["report", "{one}", "--baseline", "{two}"],
     ["report", "{one}", "--baseline", "{two}", "--md"], ["report", "{one}", "--watch"],
     ["export", "{one}", "--format", "json"], ["export", "{one}", "--format", "csv"],
-    ["export", "{one}", "--format", "svg", "-o", "{out}"], ["diff", "{one}", "{two}"], ["diff", "{two}", "{one}", "--json"],
+    ["export", "{one}", "--format", "svg", "-o", "{out}"], ["diff", "{one}", "{two}"],
+    ["diff", "{two}", "{one}", "--json"],
     ["runs"], ["runs", "--json"], ["plan", "--run", "{one}"], ["estimate", "--run", "{one}"], ["attach", "{one}"],
     ["profile", "{one}"], ["open", "{one}"],
     # what the user typed comes back in the error
-    ["rep\x1b[2Jort"], ["report", "x\x1b]0;a\x07"], ["findings", "\x9b31m"], ["report", "{one}", "--explain", "\x1b[2J"],
+    ["rep\x1b[2Jort"], ["report", "x\x1b]0;a\x07"], ["findings", "\x9b31m"],
+    ["report", "{one}", "--explain", "\x1b[2J"],
     ["lint", "no\x1b[2J.py"], ["estimate", "--model", "\x1b[2Jgpt"], ["plan", "--gpu", "H\x1b[2J"], ["topo", "\x1b[2J"],
-    ["validate", "x\x1b[2J.yaml"], ["catalog", "--models", "\x1b[2J"], ["report", "--trace", "x\x1b[2J"], ["scan", "\x1b[2J"],
-    ["launch", "--model", "\x1b[2J"], ["run", "--headless", "--", "no-such-\x1b[2J-program"], ["export", "--format", "\x1b"],
+    ["validate", "x\x1b[2J.yaml"], ["catalog", "--models", "\x1b[2J"], ["report", "--trace", "x\x1b[2J"],
+    ["scan", "\x1b[2J"],
+    ["launch", "--model", "\x1b[2J"], ["run", "--headless", "--", "no-such-\x1b[2J-program"],
+    ["export", "--format", "\x1b"],
 ]  # fmt: skip
 
 
@@ -141,7 +145,22 @@ async def test_no_screen_shows_an_order(hostile: Path, mode: str) -> None:
         app.tick()
         await settle(app, pilot)
         seen = [screen_text(app)]
-        for key in ("6", "escape", "f", "escape", "b", "escape", "n", "escape", "w", "escape", "d", "escape", "v", "escape"):
+        for key in (
+            "6",
+            "escape",
+            "f",
+            "escape",
+            "b",
+            "escape",
+            "n",
+            "escape",
+            "w",
+            "escape",
+            "d",
+            "escape",
+            "v",
+            "escape",
+        ):
             await press(app, pilot, key)
             seen.append(screen_text(app))
         app.notify(f"told {MARKER}", title=MARKER)
