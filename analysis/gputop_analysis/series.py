@@ -71,6 +71,11 @@ class RankSeries:
         return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
 
     @cached_property
+    def compiling(self) -> Array:
+        """Mask of records in which something was compiled."""
+        return (self.rows["flags"] & wire.F_COMPILE) != 0
+
+    @cached_property
     def past_warm_up(self) -> Array:
         """Mask of the last attempt's records past the warm-up, without set-up and gputop's own one-off work."""
         mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (self.steps - self.n_steps + 1 >= WARM_UP_STEPS)

@@ -6,6 +6,7 @@ is left starts a new keeper. The command sees nothing but a pipe, as behind ``| 
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import mmap
 import os
@@ -77,6 +78,7 @@ class Output:
         self._stopped_since: float | None = None
         self._spawns = 0
         self._children: list[int] = []
+        self._tending = _thread.allocate_lock()
 
     def hand_to_recorder(self) -> None:
         """Hold on for the recorder, in the process that was forked for it: without the front's own streams."""
@@ -105,6 +107,13 @@ class Output:
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
+        if self._tending.acquire(blocking=False):
+            try:
+                self._tend()
+            finally:
+                self._tending.release()
+
+    def _tend(self) -> None:
         self._reap()
         self._close_broken()
         if all(self._ended(number) or route.beside for number, route in enumerate(self.routes)):
@@ -335,13 +344,11 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int:
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     actions += [(os.POSIX_SPAWN_DUP2, here, there) for here, there in numbers.items()]
     program = getattr(sys, "_base_executable", None) or sys.executable
-    return os.posix_spawn(
-        program,
-        [*_COMMAND, *words],
-        {**home, **libraries},
-        file_actions=actions,
-        setsigmask=_BLOCKED,
-    )
+    arguments = (program, [*_COMMAND, *words], {**home, **libraries})
+    try:
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED, setsid=True)
+    except NotImplementedError:  # an old C library; the keeper does it itself, a little later
+        return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED)
 
 
 def _fork(words: list[str]) -> int:
@@ -350,6 +357,7 @@ def _fork(words: list[str]) -> int:
     if pid:
         return pid
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

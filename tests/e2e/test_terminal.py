@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_support import GPUTOP, environment, training
+from e2e_support import training
+from pty_support import LEAVE_ALTERNATE_SCREEN, Terminal
 
 from gputop_probes.record.reader import RunRecord
 
 pytestmark = pytest.mark.e2e
 
 STEPS = 500
-LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
-
-
-class Terminal:
-    """gputop on a pseudo-terminal of 120x40."""
-
-    def __init__(self, tmp_path: Path, words: list[str]):
-        self.output = b""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(tmp_path)
-            os.execvpe(GPUTOP[0], [*GPUTOP, *words], environment(tmp_path, TERM="xterm-256color"))
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-
-    def until(self, text: bytes, seconds: float = 60) -> None:
-        """Read until ``text`` was drawn."""
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert time.monotonic() < deadline, self.output[-3000:]
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.output += os.read(self.fd, 65536)
-                except OSError:
-                    raise AssertionError(f"the terminal closed before {text!r}: {self.output[-3000:]!r}") from None
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.fd, keys)
-
-    def exit_code(self, seconds: float = 60) -> int:
-        """Read to the end and return the exit code of the front process."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.output += os.read(self.fd, 65536)
-                except OSError:
-                    time.sleep(0.05)
-        raise AssertionError("gputop did not end")
 
 
 @pytest.fixture
@@ -77,9 +31,7 @@ def live(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
         terminal.until(b"steps/s")
         yield terminal, run_dir
     finally:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(terminal.pid, signal.SIGKILL)
-            os.waitpid(terminal.pid, 0)
+        terminal.close()
 
 
 def training_ended_well(run_dir: Path) -> None:
@@ -122,14 +74,6 @@ def test_nothing_is_left_when_a_terminal_multiplexer_ends(live: tuple[Terminal, 
     training_ended_well(run_dir)
 
 
-def test_the_app_terminated_gives_the_terminal_back(live: tuple[Terminal, Path]) -> None:
-    terminal, run_dir = live
-    os.kill(terminal.pid, signal.SIGTERM)
-    terminal.exit_code()
-    assert LEAVE_ALTERNATE_SCREEN in terminal.output
-    training_ended_well(run_dir)
-
-
 def test_the_app_stays_with_the_verdict_and_leaves_the_summary(live: tuple[Terminal, Path]) -> None:
     terminal, run_dir = live
     training_ended_well(run_dir)
@@ -139,3 +83,18 @@ def test_the_app_stays_with_the_verdict_and_leaves_the_summary(live: tuple[Termi
     on_the_normal_screen = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1]
     assert b"gputop open" in on_the_normal_screen
     assert b"500 steps" in on_the_normal_screen
+
+
+def test_the_traceback_of_a_training_that_failed_stays_in_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training(40, body="\n    if i == 30: raise ValueError('the 30th batch')"))
+    terminal = Terminal(tmp_path, ["run", "--run-dir", "run", sys.executable, "train.py"])
+    terminal.until(b"exit 1")
+    terminal.press(b"q")
+    assert terminal.exit_code() == 1
+    left = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1].decode()
+    assert (
+        left.index("Traceback (most recent call last)")
+        < left.index("ValueError: the 30th batch")
+        < left.index("gputop: ")
+    )
+    assert max(len(line) for line in left.splitlines() if line.startswith("gputop: ")) < 120

@@ -1,5 +1,7 @@
 """The command's output: what a terminal would show."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +127,33 @@ def test_the_tail_follows_both_files_and_starts_near_the_end(tmp_path):
     (folder / "stderr.log").write_bytes(b"trouble\n")
     assert tail.poll()
     assert {"more", "trouble"} <= set(tail.view().lines)
+
+
+def test_the_tail_leaves_out_what_the_log_gave_up(tmp_path):
+    folder = tmp_path / "hosts" / "box"
+    folder.mkdir(parents=True)
+    log = folder / "output.log"
+    with log.open("wb") as file:  # as after a hole was punched, in the middle of a line
+        file.seek(1 << 16)
+        file.write(b"d\nnew\n")
+    with log.open("rb") as file:
+        if os.lseek(file.fileno(), 0, os.SEEK_DATA) == 0:
+            pytest.skip("this file system knows no holes")
+    tail = Tail(tmp_path)
+    assert tail.poll()
+    assert list(tail.view().lines[:2]) == ["[65,538 bytes of earlier output left out here]", "new"]
+
+
+def test_the_tail_follows_a_log_that_was_moved_down(tmp_path):
+    folder = tmp_path / "hosts" / "box"
+    folder.mkdir(parents=True)
+    log = folder / "output.log"
+    log.write_bytes(b"old line\n" * 50)
+    tail = Tail(tmp_path)
+    assert tail.poll()
+    log.write_bytes(b"newest\n")
+    assert tail.poll()
+    assert "newest" in tail.view().lines
 
 
 def test_a_tail_without_a_run_is_empty(tmp_path):

@@ -30,6 +30,39 @@ class RunControl:
         """The command's exit code, None while it runs."""
         return self._handle.wait(0)
 
+    def waits_for_input(self) -> bool:
+        """Whether a process of the command waits for something to be typed that it can only get from us."""
+        self._handle.tend_output()
+        console = self._handle.console
+        if console is None:
+            return False
+        from gputop_probes.keyboard import waits_for_input
+
+        return waits_for_input(console) is not None
+
+    def hand_over(self) -> None:
+        """Give this terminal to the command until Ctrl-] is typed, or it has ended. Says why it cannot.
+
+        Raises:
+            ValueError: the command has no terminal that we could type into.
+        """
+        from gputop.hand_over import hand_over
+
+        hand_over(self._handle)
+
+    def stopping(self) -> bool:
+        """Whether the command was asked to end, here or by a signal to this process."""
+        return self._handle.stopped_by_us
+
+    def suspend(self) -> None:
+        """Stop the run's processes for a while; who only looks on does not."""
+        if self._handle.ours:
+            self._handle.suspend()
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._handle.resume()
+
     def profile(self, steps: int) -> None:
         """Ask every rank for a torch.profiler table of the next ``steps`` steps."""
         self._send({"cmd": "profile", "steps": steps})

@@ -68,7 +68,7 @@ class HostState(BaseModel):
     gpu_note: str = ""
     """Why there are no GPU samples, in words; empty when there are."""
     output_note: str = ""
-    """Where the output went if it is not ``output.log``."""
+    """What of the command's output is not in ``output.log``, in words; empty when all of it is."""
     context: dict[str, Any] = Field(default_factory=dict)
     """Run context: git, container, scheduler, environment that matters."""
     dropped_records: int = 0

@@ -15,6 +15,7 @@ from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.strangers import StrangerWatch
 from gputop_probes.recorder.suspicion import SkewWatch
 from gputop_probes.samplers.inbox import Inbox, SamplerThread
+from gputop_probes.samplers.neighbours import NeighbourWatch
 from gputop_probes.samplers.processes import RankPids
 from gputop_probes.samplers.system import PERIOD_S, SystemSampler
 
@@ -42,6 +43,7 @@ def install(recorder: Recorder, hang_s: float | None, command: list[str], cwd: s
         ("socket", every(2.0, recorder.socket_chore)),
         ("state", every(_STATE_PERIOD_S, recorder.save_state)),
     ]
+    recorder.guard("sweep", recorder.server.sweep)
     _start_samplers(recorder, inbox)
     recorder.farewells.append(("inbox", lambda: empty(inbox, journal)))
     _collect_context(inbox, command, cwd, journal)
@@ -65,9 +67,14 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
         lambda kind, fields: inbox.events.append((kind, fields)),
     )
 
+    neighbours = NeighbourWatch(
+        system.tree, journal.state["host"], lambda kind, fields: inbox.events.append((kind, fields))
+    )
+
     def sample() -> None:
         if system.sample():
             strangers.check()
+            neighbours.check()
 
     from gputop_probes.samplers.gpu import GpuSampler
 

@@ -46,5 +46,20 @@ class OutputWatch:
         if losses.missing > self._told.missing or (losses.given_up and not self._told.given_up):
             self._journal.event("output_lost", **losses._asdict())
         if losses != self._told:
-            self._journal.state["output_losses"] = losses._asdict()
+            self._journal.save_state(output_losses=losses._asdict(), output_note=_note(losses))
         self._told = losses
+
+
+def _note(losses: Losses) -> str:
+    parts = []
+    if losses.given_up:
+        parts.append(f"the oldest {_size(losses.given_up)} were given up (--log-mb bounds the log)")
+    if losses.missing:
+        parts.append(f"{_size(losses.missing)} are missing: the disk took no more")
+    if losses.not_passed_on:
+        parts.append(f"{_size(losses.not_passed_on)} could not be written to gputop's own output")
+    return "; ".join(parts)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count:,} bytes"

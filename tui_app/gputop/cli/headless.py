@@ -1,12 +1,15 @@
-"""Watching without a screen: pass signals on, wait, and see to it that all output has been passed on."""
+"""Watching without a screen: wait, and see to it that all output has been passed on.
+
+Signals are passed on by the handle (``Relay``).
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _CALIBRATE_POLL_S = 1.0
-_PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rule(Protocol):
@@ -36,7 +38,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
         The command's exit code, 128+n after signal n.
     """
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
-    with _signals(handle):
+    with _keyboard(handle):
         code = handle.wait(_POLL_S)
         while code is None:
             if stop_rule is not None:
@@ -48,26 +50,17 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
     return code
 
 
-@contextmanager
-def _signals(handle: RunHandle) -> Iterator[None]:
-    """Ctrl-C escalates as on a terminal, other signals reach the command as they would without us.
+def _keyboard(handle: RunHandle) -> AbstractContextManager[object]:
+    """With ``--pty``, what is typed is the command's; without, it reads the terminal itself."""
+    if handle.console is None or not sys.stdin.isatty():
+        return nullcontext()
+    from gputop_probes.keyboard import Keyboard, Keys, TypedThrough
 
-    SIGHUP is ignored: a closed terminal must not end a training.
-    """
-
-    def pass_on(number: int, _frame: object) -> None:
-        handle.signal(number)
-
-    before = {number: signal.getsignal(number) for number in (*_PASSED_ON, signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    keys = Keys(
+        interrupt=lambda: os.kill(os.getpid(), signal.SIGINT),
+        suspend=lambda: os.kill(os.getpid(), signal.SIGTSTP),
+    )
+    return TypedThrough(Keyboard(handle.console, handle.pgid, keys))
 
 
 class _StopRule:
@@ -85,24 +78,24 @@ class _StopRule:
         if self._stopped or now < self._next:
             return
         self._next = now + _CALIBRATE_POLL_S
-        reasons = self._reasons()
-        if now >= self._deadline:
-            self._stop("stopped by --timeout before the figures were stable: " + "; ".join(reasons))
-        elif not reasons:
-            self._stop("step time, memory and utilisation are stable: stopping the command")
+        steps, reasons = self._judged()
+        if not reasons:
+            self._stop(f"figures stable after {steps:,} steady steps")
+        elif now >= self._deadline:
+            self._stop("its --timeout came before the figures were stable: " + "; ".join(reasons))
 
-    def _reasons(self) -> list[str]:
-        """Why the figures are not stable yet; empty when they are."""
+    def _judged(self) -> tuple[int, list[str]]:
+        """Steady steps, and why the figures are not stable yet; empty when they are."""
         from gputop_analysis.calibrate import stable
         from gputop_probes.record.reader import RunRecord
 
         try:
             stability = stable(RunRecord.open(self._handle.run_dir))
         except Exception as error:  # whatever is wrong with the judgement, the command runs on to the timeout
-            return [f"{type(error).__name__}: {error}"]
-        return [] if stability.stable else list(stability.reasons)
+            return 0, [f"{type(error).__name__}: {error}"]
+        return stability.steps, [] if stability.stable else list(stability.reasons)
 
     def _stop(self, why: str) -> None:
-        print(f"gputop: {why}", file=sys.stderr)
+        print(f"gputop: {why}; stopping the command", file=sys.stderr)
         self._stopped = True
-        self._handle.stop("calibrate")
+        self._handle.stop("calibrate", why)

@@ -67,6 +67,7 @@ def check_injection(python: str | None, has_torch: bool) -> Check:
     with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
         handle = start(RunSpec(command=[python, "-c", _TRAINING], run_dir=Path(folder) / "run", headless=True))
         exit_code = handle.wait(120)
+        handle.release_signals()
         record = RunRecord.open(handle.run_dir)
         seen = int(record.steps(0)["n_steps"].sum()) if record.ranks() else 0
     if exit_code != 0:

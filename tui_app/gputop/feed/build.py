@@ -66,7 +66,8 @@ def build(
         ended: sum up the whole run, where that can be done at once.
         settled: whether the findings were looked for long enough to call the run healthy.
     """
-    summary = summarise(record, None if ended and short(record) else window_steps, now_ns)
+    whole = ended and short(record)
+    summary = summarise(record, None if whole else window_steps, now_ns)
     states = [host.state for host in record.hosts.values()]
     return Snapshot(
         summary=summary,
@@ -83,4 +84,5 @@ def build(
         output_note=next((s.output_note for s in states if s.output_note), ""),
         damage=_damage(record),
         notices=notices(record),
+        window="the whole run" if whole else f"the last {window_steps:,} steps",
     )

@@ -96,6 +96,8 @@ class Snapshot(NamedTuple):
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
     sequence: int = 0
+    window: str = ""
+    """Of which steps the figures are: ``the last 1,000 steps``; empty for none."""
     prediction: Prediction | None = None
     """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None

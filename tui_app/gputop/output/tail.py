@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from gputop.output.lines import LineBuffer, Stream
 from gputop_probes.record.files import open_regular
@@ -66,17 +66,25 @@ def _read(file: _File) -> bytes:
             return b""
         with os.fdopen(open_regular(file.path), "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
-            skipped = b""
+            if size < file.offset:  # its newest part was moved to its beginning, for want of room
+                file.offset = -1
+            before = max(file.offset, 0)
             limit = FIRST_READ if file.offset < 0 else MAX_READ
-            start = max(file.offset, 0)
-            if size - start > limit:
-                start = size - limit
-                handle.seek(start)
-                start += len(handle.readline(limit))
-                skipped = f"[{start - max(file.offset, 0):,} bytes of earlier output left out here]\n".encode()
+            start = max(before, size - limit, _first_data(handle))
             handle.seek(start)
+            if start > before:
+                start += len(handle.readline(limit))
             data = handle.read(size - start)
     except OSError:
         return b""
     file.offset = start + len(data)
-    return skipped + data
+    skipped = f"[{start - before:,} bytes of earlier output left out here]\n" if start > before else ""
+    return skipped.encode() + data
+
+
+def _first_data(handle: BinaryIO) -> int:
+    """Where a log begins whose oldest part was given up."""
+    try:
+        return os.lseek(handle.fileno(), 0, os.SEEK_DATA)
+    except (OSError, AttributeError):
+        return 0

@@ -44,7 +44,7 @@ def _headline(snapshot: Snapshot, word: str) -> str:
         headline = headline.partition("; ")[2]
     if snapshot.findings:
         headline = headline.removeprefix(snapshot.findings[0].name + ": ")
-    return headline.removeprefix(word + ": ")
+    return headline.removeprefix(word + ": ").removeprefix(word + " ")
 
 
 def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
