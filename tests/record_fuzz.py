@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -282,21 +281,3 @@ def damaged_copy(run: Path, folder: Path, seed: int) -> tuple[Path, str]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
     return copy, damage(copy, seed)
-
-
-def main() -> None:
-    """Try seeds by hand: ``record_fuzz.py RUN FIRST LAST SCRATCH``."""
-    from gputop_analysis.findings import registry
-
-    registry.STRICT = True
-    run, folder = Path(sys.argv[1]), Path(sys.argv[4])
-    sound = sound_figures(run)
-    for seed in range(int(sys.argv[2]), int(sys.argv[3])):
-        copy, done = damaged_copy(run, folder, seed)
-        for problem in problems(copy, sound, folder / "page.html", run):
-            print(f"seed {seed}: {done}\n    {problem}", flush=True)
-        shutil.rmtree(copy)
-
-
-if __name__ == "__main__":
-    main()

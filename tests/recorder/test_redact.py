@@ -147,9 +147,7 @@ def test_json_is_cleaned_at_any_depth() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "text", ["=" * 100_000, "a." * 50_000, "-" * 100_000, '"a":' * 30_000, "eyJ" * 50_000, "A" * 200_000]
-)
+@pytest.mark.parametrize("part", ["=", "a.", "-", '"a":', "eyJ", "A", "token ", "://"])
 def test_no_text_makes_it_slow(part: str) -> None:
     text = part * 50_000
     began = time.process_time()

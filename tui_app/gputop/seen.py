@@ -11,8 +11,10 @@ from typing import Any
 
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
+from gputop.spreadsheet import cell
 from gputop_agent.wire import PHASES
 from gputop_analysis.text import counted
+from gputop_probes.record.plain import plain_line
 
 
 def finite(value: Any) -> Any:
@@ -33,7 +35,7 @@ def finite(value: Any) -> Any:
 def json_text(snapshot: Snapshot) -> str:
     """The summary, the verdict and the findings."""
     data = {
-        "run": snapshot.run_dir.name,
+        "run": plain_line(snapshot.run_dir.name),
         "recording": snapshot.recording,
         "verdict": snapshot.verdict,
         "summary": snapshot.summary,
@@ -52,19 +54,23 @@ def csv_text(snapshot: Snapshot) -> str:
         figures = [rank.step_time_p50_ms, rank.step_time_p95_ms, rank.wait_mean_ms]
         figures += [rank.phases_mean_ms.get(phase, 0.0) for phase in PHASES]
         figures += [rank.peak_allocated_gib, rank.peak_rss_gib]
-        writer.writerow([rank.rank, rank.host, rank.steps, *("" if math.isnan(v) else f"{v:.6g}" for v in figures)])
+        writer.writerow(
+            [rank.rank, cell(rank.host), rank.steps, *("" if math.isnan(v) else f"{v:.6g}" for v in figures)]
+        )
     return out.getvalue()
 
 
 def markdown(snapshot: Snapshot) -> str:
     """A report that reads well in an issue."""
+    from gputop_analysis.report.markdown import code, plain
+
     run = snapshot.summary
-    command = " ".join(run.command)
+    command = code(" ".join(run.command))
     pace = f"{counted(run.steps, 'step')}, {numbers.duration_ms(run.step_time_p50_ms)} p50, "
     pace += f"{numbers.duration_ms(run.step_time_p95_ms)} p95, {numbers.rate(run.steps_per_s)} steps/s"
-    lines = [f"**{snapshot.verdict.health}**: {snapshot.verdict.headline}", "", f"`{command}`", "", pace]
+    lines = [f"**{snapshot.verdict.health}**: {plain(snapshot.verdict.headline)}", "", command, "", pace]
     if snapshot.recording:
-        lines += ["", f"Recording: {snapshot.recording}"]
+        lines += ["", f"Recording: {plain(snapshot.recording)}"]
     lines += ["", "| phase | mean ms | p50 ms | p95 ms | share |", "|---|--:|--:|--:|--:|"]
     for phase in run.phases:
         if phase.share > 0:
@@ -73,16 +79,16 @@ def markdown(snapshot: Snapshot) -> str:
     if len(run.ranks) > 1:
         lines += ["", "| rank | host | step p50 ms | wait ms |", "|--:|---|--:|--:|"]
         lines += [
-            f"| {r.rank} | {r.host} | {numbers.ms(r.step_time_p50_ms)} | {numbers.ms(r.wait_mean_ms)} |"
+            f"| {r.rank} | {plain(r.host)} | {numbers.ms(r.step_time_p50_ms)} | {numbers.ms(r.wait_mean_ms)} |"
             for r in run.ranks
         ]
     for finding in snapshot.findings:
         lines += [
             "",
-            f"**{finding.id} {finding.severity}**: {finding.title}",
+            f"**{finding.id} {finding.severity}**: {plain(finding.title)}",
             "",
-            finding.evidence,
+            plain(finding.evidence),
             "",
-            f"Fix: {finding.fix}",
+            f"Fix: {plain(finding.fix)}",
         ]
     return "\n".join(lines) + "\n"

@@ -46,8 +46,8 @@ def compare(a: RunRecord, b: RunRecord, threshold: float = THRESHOLD) -> Diff:
     speed, told_first = compare_speed(first, second), caveats(first, second)
     comparable = all(one.comparable for one in told_first)
     return Diff(
-        a_name=a.manifest.name or a.path.name,
-        b_name=b.manifest.name or b.path.name,
+        a_name=a.name,
+        b_name=b.name,
         a_steps=_steps(first),
         b_steps=_steps(second),
         threshold=threshold,

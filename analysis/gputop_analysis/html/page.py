@@ -30,7 +30,7 @@ SECTIONS: tuple[Section, ...] = (
 
 def as_html(report: Report) -> str:
     """The page; every text of the record is escaped."""
-    title = escape(f"gputop: {report.record.manifest.name or report.record.path.name}")
+    title = escape(f"gputop: {report.record.name}")
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -18,7 +18,7 @@ def verdict(report: Report) -> str:
     chips = [chip("bottleneck", limit.kind), chip("confidence", confidence(limit.confidence))]
     if limit.finding is not None:
         chips.append(chip("finding", limit.finding.id))
-    name = escape(manifest.name or report.record.path.name)
+    name = escape(report.record.name)
     damage = report.record.damage.told()
     damaged = f'<p class="note">damaged: {escape(damage)}</p>' if damage else ""
     recording = f'<p class="note">{escape(manifest.recording)}</p>' if manifest.recording else ""

@@ -25,13 +25,14 @@ from gputop_analysis.report.words import (
     speed,
 )
 from gputop_analysis.text import MISSING, duration, gib, ms
+from gputop_probes.record.plain import plain_text
 
 RANKS_SHOWN = 32
 
 
 def as_markdown(report: Report) -> str:
     """The report in GitHub's Markdown, ending with a line break."""
-    name = report.record.manifest.name or report.record.path.name
+    name = report.record.name
     sections = (_verdict, _numbers, _findings, _phases, _budget, _ranks, _gpus, _trends, _extras)
     parts = ["\n".join(section(report)) for section in sections]
     return "\n\n".join([f"# gputop report: {plain(name)}", *(part for part in parts if part)]) + "\n"
@@ -39,16 +40,16 @@ def as_markdown(report: Report) -> str:
 
 def plain(text: str) -> str:
     """Text in one line in which Markdown and HTML mean nothing."""
-    for character in "\\`*_<>|[]":
+    for character in "\\`*_<>|[]&~#":
         text = text.replace(character, "\\" + character)
-    return " ".join(text.split())
+    return " ".join(plain_text(text).split())
 
 
 def code(text: str) -> str:
     """Text as inline code, whatever backticks are in it."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if "`" in text else ""
-    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
+    return f"{fence}{pad}{' '.join(plain_text(text).split())}{pad}{fence}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -164,7 +165,7 @@ def _ranks(report: Report) -> Iterator[str]:
     yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "mean wait ms", memory), rows)
     for said in filter(None, (note, balance(report.rank_table))):
         yield ""
-        yield f"{said[0].upper()}{said[1:]}."
+        yield plain(f"{said[0].upper()}{said[1:]}.")
 
 
 def _gpus(report: Report) -> Iterator[str]:
@@ -191,7 +192,8 @@ def _trends(report: Report) -> Iterator[str]:
 def _extras(report: Report) -> Iterator[str]:
     for place, extra in enumerate(report.extras):
         yield from [""] if place else []
-        yield from (f"## {extra.name.capitalize()}", "", "```", *extra.text.splitlines(), "```")
+        fence = "`" * (1 + max([2, *map(len, re.findall("`+", extra.text))]))
+        yield from (f"## {extra.name.capitalize()}", "", fence, *plain_text(extra.text).splitlines(), fence)
 
 
 def _whole(value: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gputop_analysis.traces.model import TraceReport
 from gputop_analysis.traces.scan import TraceError
+from gputop_probes.record.files import is_regular
 
 __all__ = ["TraceError", "TraceReport", "analyse_trace", "find_traces"]
 
@@ -47,4 +48,5 @@ def analyse_trace(path: str | os.PathLike[str]) -> TraceReport:
 def find_traces(run_dir: Path) -> list[Path]:
     """Traces that lie in a run's directory, by name; ``gputop`` writes its own to ``traces/``."""
     folders = (run_dir, run_dir / "traces")
-    return sorted({path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)})
+    found = {path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)}
+    return sorted(path for path in found if is_regular(path))

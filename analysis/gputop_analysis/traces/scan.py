@@ -15,9 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gputop_probes.record.files import open_regular
+
 _CHUNK_BYTES = 1 << 20
 _LARGEST_VALUE = 32 << 20
 """Characters that one value may have; a longer one is a broken file and no event."""
+READ_AT_MOST = 8 << 30
+"""Characters, unpacked: 13 MB of gzip can hold gigabytes."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 _gap = re.compile(r"[\s,]*").match
@@ -45,6 +49,7 @@ class EventScanner:
         """Why the file ended before its events did; None for a whole file."""
         self._decode = json.JSONDecoder(strict=False, parse_float=str).raw_decode
         self._text, self._at = "", 0
+        self._read = self._blank = 0
         self._chunks: Iterator[str] = iter(())
 
     def __iter__(self) -> Iterator[Any]:
@@ -54,11 +59,13 @@ class EventScanner:
             TraceError: the file cannot be read, or is no JSON of the right kind.
         """
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(open_regular(self.path), "rb") as file:
                 self._chunks = _text_chunks(file)
                 yield from self._document()
         except OSError as error:
             raise TraceError(f"cannot read {self.path}: {error.strerror or error}") from None
+        except RecursionError:
+            self.torn = "the file is damaged: nested too deep"
         except zlib.error:
             self.torn = "the compressed data is damaged"
         except _Torn as reason:
@@ -136,7 +143,14 @@ class EventScanner:
         more = next(self._chunks, None)
         if more is None:
             raise _Torn("the file is cut off")
-        self._text, self._at = self._text[self._at :] + more, 0
+        rest = self._text[self._at :]
+        self._read += len(more)
+        self._blank = 0 if rest else self._blank + len(more)
+        if self._blank > _LARGEST_VALUE:
+            raise _Torn("the file is damaged: it goes on in blanks")
+        if self._read > READ_AT_MOST:
+            raise _Torn(f"it is longer than the {READ_AT_MOST >> 30} GB that are read")
+        self._text, self._at = rest + more, 0
 
 
 def _text_chunks(file: BinaryIO) -> Iterator[str]:

@@ -95,6 +95,14 @@ def is_directory(path: Path) -> bool:
         return False
 
 
+def is_regular(path: Path) -> bool:
+    """Whether it is a file, and no pipe, device or socket; False for what cannot be looked at."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def exists(path: Path) -> bool:
     """Whether it is there; False for what cannot be looked at."""
     try:

@@ -24,6 +24,11 @@ def plain_line(text: str) -> str:
     return _IN_LINE.sub(_spelt, text)
 
 
+def blanked(text: str) -> str:
+    """The same in cells of a screen: each such character takes one cell, and none says anything."""
+    return text if text.isprintable() else _IN_LINE.sub("\ufffd", text)
+
+
 def _spelt(found: re.Match[str]) -> str:
     character = found.group()
     number = ord(character)

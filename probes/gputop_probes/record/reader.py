@@ -30,6 +30,10 @@ def numpy_dtype(fields: list[tuple[str, str]]) -> np.dtype[Any]:
     return np.dtype([(name, code) for name, code in fields])
 
 
+_APART_NS = 3600 * 10**9
+"""Between a host's start or end and the sample beside it, at most; the recorder samples each second."""
+
+
 @dataclass
 class HostFiles:
     """All that one host wrote."""
@@ -48,7 +52,26 @@ class HostFiles:
     def refresh(self) -> bool:
         """Bring every file up to date. Returns whether anything changed."""
         grown = [t.refresh() for t in (self.gpu, self.host, self.process, self.events)]
-        return self._refresh_state() or any(grown)
+        changed = self._refresh_state()
+        if changed:
+            self._hold_against_samples()
+        return changed or any(grown)
+
+    def _hold_against_samples(self) -> None:
+        """Take times of ``host.json`` that lie far from all that was sampled for damage."""
+        rows, state = self.host.rows, self.state
+        if state.state == "ended" and state.ended_ns is None:
+            self.state_problem = "it has ended, and does not say when"
+        if not len(rows):
+            return
+        first, last = int(rows["t_ns"][0]), int(rows["t_ns"][-1])
+        if state.ended_ns is not None and not last - _APART_NS <= state.ended_ns <= last + _APART_NS:
+            state.ended_ns, self.state_problem = last, "its end lies far from the last sample, which stands for it"
+        if state.started_ns and not first - _APART_NS <= state.started_ns <= first + _APART_NS:
+            state.started_ns, self.state_problem = (
+                first,
+                "its start lies far from the first sample, which stands for it",
+            )
 
     def _refresh_state(self) -> bool:
         path = self.path / "host.json"
@@ -95,6 +118,11 @@ class RunRecord:
         record = cls(run_dir, manifest, manifest_problem=problem)
         record.refresh()
         return record
+
+    @property
+    def name(self) -> str:
+        """What the run is called by its user, else by its directory."""
+        return self.manifest.name or plain_line(self.path.name)
 
     def refresh(self) -> bool:
         """Follow the files. Returns whether anything was appended since the last call."""

@@ -32,6 +32,8 @@ _PER_STEP_AT_MOST = 4096
 """Times the median row: more samples or tokens a step than that are no batch of this run."""
 _APART_NS = 60 * 10**9
 """Between steps that follow each other without a gap in their index."""
+_SHORTEST_NS = 1000
+"""No step is shorter: where more are missing than the time between two rows allows, an index is wrong."""
 _DURATION = (0, LONGEST_NS)
 _MS = (0, 1e12)
 
@@ -233,7 +235,7 @@ def _judge_ends(time: Table, step: Table, before: Table, wall: Table, mask: Mask
     for odd, one, other in ((places[0], places[0], places[1]), (places[-1], places[-2], places[-1])):
         gap_ns = int(time[other]) - int(wall[other]) - int(time[one])
         steps_missing = int(before[other]) - int(step[one])
-        jumped = gap_ns == 0 and steps_missing > 0
+        jumped = steps_missing > 0 and gap_ns < steps_missing * _SHORTEST_NS
         torn_apart = steps_missing == 0 and before[other] >= 0 and abs(gap_ns) > _APART_NS
         if jumped or torn_apart:
             mask[odd] = False

@@ -7,8 +7,10 @@ from typing import TypeVar
 from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, InputEvent
+from textual.notifications import SeverityLevel
 
 from gputop.app import theme
+from gputop_probes.record.plain import plain_line, plain_text
 
 Result = TypeVar("Result")
 
@@ -19,6 +21,19 @@ class LeavingApp(App[Result]):
     def __init__(self) -> None:
         # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
         super().__init__(ansi_color=theme.colourless() or None)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Say it as it is: names and paths in it are no markup and give the terminal no orders."""
+        told, head = plain_text(message), plain_line(title)
+        super().notify(told, title=head, severity=severity, timeout=timeout, markup=markup)
 
     async def on_event(self, event: Event) -> None:
         leaving = self._exit or not self._screen_stack

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
 from gputop.cli.errors import CliError, silence_stdout
+from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
 _EPILOG = "Start here: gputop run python train.py   (everything after the first word that is no option is the command)"
@@ -20,16 +21,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one gputop command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     fill_closed()
-    try:
-        return _dispatch(words)
-    except CliError as error:
-        print(f"gputop: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        silence_stdout()
-        return 0
+    with plain_streams():
+        try:
+            return _dispatch(words)
+        except CliError as error:
+            print(f"gputop: {error}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            return 130
+        except BrokenPipeError:
+            silence_stdout()
+            return 0
 
 
 def _dispatch(words: list[str]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gputop import spreadsheet
 from gputop.cli.errors import CliError
 from gputop_analysis.vram.options import OPTION, plain_name
 from gputop_analysis.vram.setup import ModelShape
@@ -55,7 +56,7 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
         except (ValueError, LookupError) as error:
             bad += 1
             answer = {**named, "error": str(error)}
-        print(json.dumps(answer)) if as_json else writer.writerow(answer)
+        print(json.dumps(answer)) if as_json else writer.writerow(spreadsheet.cells(answer))
     if bad:
         print(f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why", file=sys.stderr)
     return 1 if bad else 0

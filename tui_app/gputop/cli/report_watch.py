@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from gputop.cli.streams import below
+
 if TYPE_CHECKING:
     from gputop_analysis.report import Report
     from gputop_probes.record.reader import RunRecord
@@ -34,18 +36,20 @@ def _in_place(record: RunRecord, width: Callable[[], int], colour: bool) -> None
     from gputop_analysis.report import as_text
 
     drawn = 0
-    sys.stdout.write(_HIDE)
+    orders = below(sys.stdout)
+    orders.write(_HIDE)
     try:
         for report in _reports(record):
             lines = as_text(report, width(), colour).splitlines()
             over = report.summary.state in ("ended", "lost")
             shown = lines if over else _cut(lines, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
             back = f"\x1b[{drawn}F" if drawn else ""
-            sys.stdout.write(back + _CLEAR + "".join(f"{line}\n" for line in shown))
+            orders.write(back + _CLEAR)
+            sys.stdout.write("".join(f"{line}\n" for line in shown))
             sys.stdout.flush()
             drawn = len(shown)
     finally:
-        sys.stdout.write(_SHOW)
+        orders.write(_SHOW)
         sys.stdout.flush()
 
 

@@ -38,7 +38,7 @@ class RunSetupLoader:
         from gputop_analysis.vram.from_run import setup_of
 
         found = setup_of(RunView(record, window_steps=200))
-        return RunSetup(found, snapshot.name or record.path.name) if found is not None else Trouble(NOT_TOLD)
+        return RunSetup(found, record.name) if found is not None else Trouble(NOT_TOLD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from gputop.feed.planning import Planned
+from gputop.spreadsheet import cells
 
 
 def exported(planned: Planned, kind: str) -> str:
@@ -41,7 +42,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, list(flat[0]) if flat else ["strategy"], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
+    writer.writerows(map(cells, flat))
     return out.getvalue()
 
 

@@ -90,7 +90,7 @@ def remember_run(record: RunRecord) -> str:
     if found is None or any(_is_oom(event) for event in record.events("exception")):
         return ""
     t_ns = max((int(rows.rows["t_end_ns"][-1]) for rows in view.per_rank.values() if len(rows.rows)), default=0)
-    remember(found.record(record.manifest.name or record.path.name, t_ns))
+    remember(found.record(record.name, t_ns))
     sizes = f"predicted {found.estimated / 2**30:.2f} GiB, measured {found.measured.allocated / 2**30:.2f} GiB"
     return (
         f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of {found.setup.model.name} start from it"

@@ -6,7 +6,11 @@ import re
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"\x1b\[([0-9;:?]*)([@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?|[\r\b\t]|[^\x1b\r\b\t]+")
-_CONTROL = dict.fromkeys((*range(32), 127))
+_CONTROL = dict.fromkeys(
+    (*range(32), *range(127, 160), 0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070))
+    + (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xE000), *range(0xE0000, 0xE0080))
+)
+"""Characters that a terminal would obey, or that would hide or turn round others; joiners of emoji among them."""
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 MAX_COLUMNS = 4_000
 

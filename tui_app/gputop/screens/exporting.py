@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gputop.feed.snapshot import Snapshot
@@ -28,7 +29,8 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
         if kind == "svg"
         else {"md": seen.markdown, "json": seen.json_text, "csv": seen.csv_text}[kind](snapshot)
     )
-    stem = f"gputop-{snapshot.run_dir.name or 'run'}-step{snapshot.summary.steps}"
+    name = re.sub(r"[^\w.-]+", "-", snapshot.run_dir.name)[:100] or "run"
+    stem = f"gputop-{name}-step{snapshot.summary.steps}"
     return write_new(folder, stem, kind, text)
 
 

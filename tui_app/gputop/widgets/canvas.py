@@ -12,6 +12,7 @@ from textual.widget import Widget
 
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
+from gputop_probes.record.plain import blanked
 
 
 class Canvas(Widget):
@@ -60,7 +61,7 @@ class Canvas(Widget):
         if self._drawn_for != self.size:  # a new size is painted before its event comes: not an empty picture first
             self._draw()
         row = self._drawn[y] if y < len(self._drawn) else []
-        return Strip([Segment(text, self._style(name)) for text, name in fill(row, width)], width)
+        return Strip([Segment(blanked(text), self._style(name)) for text, name in fill(row, width)], width)
 
     def watch_has_focus(self, _has_focus: bool) -> None:
         super().watch_has_focus(_has_focus)

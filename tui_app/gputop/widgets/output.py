@@ -17,6 +17,7 @@ from gputop.output.tail import OutputView
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
 from gputop.widgets.panel import tabs, title_row
+from gputop_probes.record.plain import blanked
 
 _CACHE = 600
 
@@ -92,7 +93,7 @@ class Output(ScrollView, can_focus=True):
             bold = name.startswith("bold ")
             role = name.removeprefix("bold ")
             style = self._role(role) if role else self.rich_style
-            segments.append(Segment(text, style + Style(bold=True) if bold else style))
+            segments.append(Segment(blanked(text), style + Style(bold=True) if bold else style))
         return Strip(segments, width)
 
     def _role(self, role: str) -> Style:
