@@ -4,6 +4,7 @@ Tests that start real processes and hold them against the clock may be repeated:
 """
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from gputop_analysis.findings import registry
 
 # The Pythons that the tests start end sooner: see there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))
+
+# A suite that was started in the background, or by nohup, ignores these, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from gputop_probes.record import layout
 ROOTS = [str(Path(__file__).parents[1] / name) for name in ("probes", "tests")]
 
 FRONT = f"""
-import json, signal, sys
+import json, sys
 sys.path[:0] = {ROOTS!r}
 from gputop_probes import launch
 try:
@@ -26,9 +26,18 @@ try:
 except launch.StartError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
-signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
 while (code := handle.wait(0.03)) is None:
     pass
+handle.pass_on_output()
+sys.exit(code)
+"""
+
+FRONT_OF_ARGUMENTS = f"""
+import pathlib, sys
+sys.path[:0] = {ROOTS!r}
+from gputop_probes import launch
+handle = launch.start(launch.RunSpec(sys.argv[2:], pathlib.Path(sys.argv[1]), headless=True))
+code = handle.wait()
 handle.pass_on_output()
 sys.exit(code)
 """

@@ -249,6 +249,15 @@ class FakeControl:
     def exit_code(self) -> int | None:
         return None if self.running else 130
 
+    def stopping(self) -> bool:
+        return False
+
+    def suspend(self) -> None:
+        self.asked.append("suspend")
+
+    def resume(self) -> None:
+        self.asked.append("resume")
+
     def profile(self, steps: int) -> None:
         self.asked.append(f"profile {steps}")
 

@@ -17,6 +17,8 @@ from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
 Span = tuple[int, int]
+_NEVER = 1 << 62
+"""In the far future, ns since the epoch."""
 
 PARTS: dict[str, str] = {
     "productive": "steps whose work was kept",
@@ -80,12 +82,14 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
         return None
     rank, rows = ranks[0], record.steps(ranks[0])
     now_ns = time.time_ns() if now_ns is None else now_ns
-    attempts = [_attempt(part) for part in _attempts(record, rank, rows)]
-    started = min([h.state.started_ns for h in record.hosts.values() if h.state.started_ns], default=attempts[0][0])
-    started = min(started, attempts[0][0])
+    run = RunningTime(record)
+    attempts = [tuple(map(run.at, _attempt(part))) for part in _attempts(record, rank, rows)]
+    starts = [run.at(h.state.started_ns) for h in record.hosts.values() if h.state.started_ns]
+    started = min([*starts, attempts[0][0]])
     state, _, ended = run_state(record, now_ns)
-    last = max(attempts[-1][2], ended or 0 if state in ("ended", "lost") else now_ns)
-    hangs = _hangs(record, last)
+    last = max(attempts[-1][2], run.at(ended or 0 if state in ("ended", "lost") else now_ns))
+    hangs = [(run.at(a), run.at(b)) for a, b in _hangs(record)]
+    hangs = [(a, min(b, last)) for a, b in hangs]
     parts = dict.fromkeys(PARTS, 0)
     parts["init"] = attempts[0][0] - started
     for number, (began, first_end, end) in enumerate(attempts):
@@ -94,7 +98,7 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
         again = (end, end)
         if number + 1 < len(attempts):
             parts["restart"] += attempts[number + 1][0] - end
-            again = (max(first_end, _last_checkpoint(record, rank, (began, end))), end)
+            again = (max(first_end, _last_checkpoint(record, run, (began, end))), end)
         lost = again[1] - again[0] - _length(_within(hung, again))
         parts["hang"] += _length(hung)
         parts["lost_work"] += lost
@@ -129,13 +133,27 @@ def _attempt(rows: Array) -> tuple[int, int, int]:
     return int(first["t_end_ns"] - first["wall_ns"]), int(first["t_end_ns"]), int(rows[-1]["t_end_ns"])
 
 
-def _last_checkpoint(record: RunRecord, rank: int, span: Span) -> int:
+class RunningTime:
+    """A clock that stood while the run was stopped (Ctrl-Z), on which the rest of the time is judged."""
+
+    def __init__(self, record: RunRecord):
+        self._stops: list[Span] = []
+        for event in record.events("resumed"):
+            end = int(event.get("t_ns", 0))
+            self._stops.append((end - int(1e6 * float(event.get("stopped_ms", 0))), end))
+
+    def at(self, t_ns: int) -> int:
+        """Time since the epoch less what had been stopped by then."""
+        return t_ns - sum(min(t_ns, end) - begin for begin, end in self._stops if begin < t_ns)
+
+
+def _last_checkpoint(record: RunRecord, run: RunningTime, span: Span) -> int:
     """When the last checkpoint inside ``span`` was done, by whatever rank; the span's begin without one."""
-    times = [int(e["t_ns"]) for e in record.events("checkpoint") if span[0] <= int(e.get("t_ns", 0)) <= span[1]]
-    return max(times, default=span[0])
+    times = [run.at(int(e.get("t_ns", 0))) for e in record.events("checkpoint")]
+    return max((t_ns for t_ns in times if span[0] <= t_ns <= span[1]), default=span[0])
 
 
-def _hangs(record: RunRecord, end_ns: int) -> list[Span]:
+def _hangs(record: RunRecord) -> list[Span]:
     """Disjoint spans without a step, in order."""
     spans: list[Span] = []
     began = None
@@ -147,7 +165,7 @@ def _hangs(record: RunRecord, end_ns: int) -> list[Span]:
             spans.append((began, t_ns))
             began = None
     if began is not None:
-        spans.append((began, end_ns))
+        spans.append((began, _NEVER))
     return [(max(a, before), b) for (a, b), before in zip(spans, [0, *(b for _, b in spans)], strict=False)]
 
 

@@ -10,3 +10,7 @@ class StartError(Exception):
         super().__init__(message)
         self.exit_code = exit_code
         """2: bad usage or input; 126: the command is not executable; 127: it does not exist."""
+
+
+class RecordingImpossible(StartError):
+    """Nothing can be recorded here; the command was not started, and may be started without us."""

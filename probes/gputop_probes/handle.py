@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from gputop_probes import ending, lock, procfs, stop
 from gputop_probes.output import Output
 from gputop_probes.record import layout
+from gputop_probes.relay import Relay
 from gputop_probes.streams import Console
 
 UNKNOWN_EXIT = 1
@@ -42,6 +44,7 @@ class RunHandle:
         self.pid: int = greeting["command_pid"]
         self.pgid: int = greeting["command_pgid"]
         self.recorder_pid = recorder_pid
+        self._suspended: list[int] = []
         self.console = console
         """Our end of the command's pseudo-terminal, if it was given one."""
         self._output = output
@@ -49,13 +52,23 @@ class RunHandle:
         """Whether this process asked the command to end."""
         self._start_ticks: int = greeting["command_start_ticks"]
         self._report = report
-        self._ours = report is not None
+        self.ours = report is not None
+        """Whether this process started the run."""
         self._unread = unread
         self._exit_code: int | None = None
         self._gone_since: float | None = None
-        self._escalation = stop.Escalation()
-        if self._ours:
-            _become_subreaper()
+        self._looking = threading.Lock()
+        self._ignored: tuple[int, ...] = tuple(greeting.get("ignored_signals") or ())
+        self._escalation = stop.Escalation(self._ignored)
+        self._relay = Relay(self, self._ignored)
+
+    def take_signals(self) -> None:
+        """Pass signals on to the command from now on (see ``Relay``)."""
+        self._relay.install()
+
+    def release_signals(self) -> None:
+        """Leave signals to whoever had them before."""
+        self._relay.restore()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the command's end, for at most ``timeout`` seconds (None: for ever).
@@ -66,8 +79,7 @@ class RunHandle:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
             self.tend_output()
-            if self._exit_code is None:
-                self._exit_code = self._hear() if self._report is not None else self._look()
+            self._find_out()
             left = deadline - time.monotonic()
             if self._exit_code is not None:
                 self._reap_recorder()
@@ -93,6 +105,8 @@ class RunHandle:
     def interrupt(self) -> int:
         """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every process of the run.
 
+        A signal that the command was started to ignore is passed over.
+
         Returns:
             The signal that was sent.
         """
@@ -101,8 +115,11 @@ class RunHandle:
         return number
 
     def stop(self, by: str = "user") -> None:
-        """Ask the command to end, with SIGINT to its group. ``by`` is what the record says of who asked."""
-        self._stop_with(signal.SIGINT, by)
+        """Ask the command to end, with SIGINT to its group, or SIGTERM where SIGINT is ignored.
+
+        ``by`` is what the record says of who asked.
+        """
+        self._stop_with(stop.Escalation(self._ignored).next_signal(), by)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -110,10 +127,24 @@ class RunHandle:
 
     def signal(self, number: int) -> None:
         """Pass a signal on to the command's group."""
-        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
             self._stop_with(number, "signal")
-        else:
+        elif self._runs():
             stop.deliver(number, self.pgid, self.run_id)
+
+    def suspend(self) -> None:
+        """Stop every process of the run for a while, as Ctrl-Z does to a foreground job."""
+        if self._runs():
+            self._suspended = stop.suspend(self.run_id, self.pgid)
+            self._tell({"cmd": "suspended", "monotonic_ns": time.monotonic_ns()})
+
+    def resume(self) -> None:
+        """Let the processes go on that ``suspend`` stopped."""
+        suspended, self._suspended = self._suspended, []
+        if suspended:
+            # its steps must not be read before this
+            self._tell({"cmd": "resumed", "monotonic_ns": time.monotonic_ns()}, answer=True)
+            stop.kill_all(suspended, signal.SIGCONT)
 
     def recorder_alive(self) -> bool:
         """Whether a recorder is at work on this run."""
@@ -121,16 +152,31 @@ class RunHandle:
 
     def _stop_with(self, number: int, by: str = "user") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
-        if self.wait(0) is not None:
+        if not self._runs():
             return
+        self.stopped_by_us = True
+        self._tell({"cmd": "stopping", "signal": int(number), "by": by})
+        stop.deliver(number, self.pgid, self.run_id)
+
+    def _tell(self, note: dict[str, Any], answer: bool = False) -> None:
+        """Say something to the recorder, which may be gone."""
         from gputop_probes import client
 
-        self.stopped_by_us = True
         state = ending.read_state(self.host_dir)
-        note = {"cmd": "stopping", "signal": int(number), "by": by}
         stream = state.get("transport") == "stream"
-        client.send_to(str(state.get("socket", "")), note, 0.2, stream=stream, answer=False)
-        stop.deliver(number, self.pgid, self.run_id)
+        client.send_to(str(state.get("socket", "")), note, 0.5 if answer else 0.2, stream=stream, answer=answer)
+
+    def _runs(self) -> bool:
+        """Whether the command can be signalled: safe in a signal handler, wherever it came between."""
+        return self._exit_code is None and procfs.alive(self.pid, self._start_ticks)
+
+    def _find_out(self) -> None:
+        """Look for the exit code, unless a signal or another thread came between while somebody does."""
+        if self._exit_code is None and self._looking.acquire(blocking=False):
+            try:
+                self._exit_code = self._hear() if self._report is not None else self._look()
+            finally:
+                self._looking.release()
 
     def tend_output(self) -> None:
         """See to it that the command's output is carried on; ``wait`` does so too."""
@@ -141,10 +187,14 @@ class RunHandle:
                 pass
 
     def _sleep(self, seconds: float) -> None:
-        if self._report is not None:
-            select.select([self._report], [], [], seconds)
-        else:
+        report = self._report
+        if report is None:
             time.sleep(min(seconds, 0.05))
+            return
+        try:
+            select.select([report], [], [], seconds)
+        except (OSError, ValueError):  # another thread has read its end and closed it
+            pass
 
     def _hear(self) -> int | None:
         """Read the recorder's report; its end without a word means that the recorder is gone."""
@@ -179,7 +229,7 @@ class RunHandle:
 
     def _reap_recorder(self) -> None:
         """Our own recorder must not stay a zombie while a screen still shows the ended run."""
-        if self._ours:
+        if self.ours:
             try:
                 os.waitpid(self.recorder_pid, os.WNOHANG)
             except ChildProcessError:
@@ -188,12 +238,12 @@ class RunHandle:
     def _look(self) -> int | None:
         """Without our recorder: the command is our own child now, or another recorder's, or nobody's."""
         try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG) if self._ours else (0, 0)
+            pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
         except ChildProcessError:
             return self._look_at_record()
         if pid:
             return self._conclude(status)
-        return None if self._ours else self._look_at_record()
+        return None if self.ours else self._look_at_record()
 
     def _conclude(self, wait_status: int) -> int:
         """We alone know the exit code: write it into the record."""
@@ -219,10 +269,3 @@ class RunHandle:
 def _exit_code(wait_status: int) -> int:
     code = os.waitstatus_to_exitcode(wait_status)
     return 128 - code if code < 0 else code
-
-
-def _become_subreaper() -> None:
-    """Inherit the command if the recorder dies, so that its exit code is not lost. Linux only."""
-    from gputop_probes import linux
-
-    linux.set_subreaper()

@@ -13,13 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_probes import ending, lock, redact, rundir, streams
-from gputop_probes.errors import StartError
+from gputop_probes import ending, inherited, lock, procfs, redact, rundir, streams
+from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.handle import RunHandle
+from gputop_probes.inherited import Inherited
+from gputop_probes.output import KEEPER_NAME
 from gputop_probes.record import layout
 from gputop_probes.streams import Opened
 
-__all__ = ["RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
+__all__ = ["RecordingImpossible", "RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
+
+_ADOPT_WITHIN_S = 1.0
+"""A recorder that was killed may hold its lock for so long."""
 
 
 _ADOPT = """
@@ -64,10 +69,17 @@ class Plan(NamedTuple):
     opened: Opened
     terminal: tuple[int, int] | None
     """Columns and lines of the terminal that shows the output."""
+    cwd: str
+    """Where the command starts; empty where that directory is gone."""
+    inherited: Inherited
+    """What the command is to find as in a bare start."""
 
 
 def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHandle:
     """Start the command under a recorder; returns when it runs.
+
+    Signals that come meanwhile are held back. They reach the command once it runs, and this process again after
+    ``RunHandle.release_signals``.
 
     Args:
         spec: what to run.
@@ -75,20 +87,32 @@ def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHand
 
     Raises:
         StartError: nothing was started; the record's directory is as before.
+        RecordingImpossible: the same, and it was not the command's or the caller's fault.
     """
     if not spec.command:
         raise StartError("no command: say what to run, for example `gputop run python train.py`")
+    before = inherited.hold()
+    try:
+        handle = _start(spec, meanwhile, before)
+        handle.take_signals()
+    finally:
+        before.let_go()
+    return handle
+
+
+def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherited) -> RunHandle:
+    cwd = _working_directory()
     manifest = {
         "name": spec.name or "",
         "command": redact.command(spec.command),
-        "cwd": _working_directory(),
+        "cwd": cwd,
         "created_ns": time.time_ns(),
         "gputop_version": spec.gputop_version,
     }
     run = rundir.prepare(spec.run_dir, spec.command, manifest)
     terminal = _terminal(spec)
     opened = _open_streams(run, spec, terminal)
-    plan = Plan(spec, run, opened, terminal)
+    plan = Plan(spec, run, opened, terminal, cwd, before)
 
     def record(report: int) -> None:
         from gputop_probes.recorder import entry
@@ -100,6 +124,7 @@ def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHand
     except StartError:
         _discard(run, opened)
         raise
+    _become_subreaper()
     if meanwhile is not None:
         meanwhile()
     try:
@@ -137,7 +162,7 @@ def adopt(run_dir: Path) -> bool:
     from gputop_probes import runs
 
     host, state = runs.local_state(run_dir)
-    if state.get("state") == "ended" or lock.held(layout.host_dir(run_dir, host)):
+    if state.get("state") == "ended" or _recorded(layout.host_dir(run_dir, host), state):
         return False
     runs.require_living_command(run_dir, state)
 
@@ -147,12 +172,29 @@ def adopt(run_dir: Path) -> bool:
         root = str(Path(__file__).parents[1])
         os.execv(sys.executable, [sys.executable, "-c", _ADOPT, root, str(run_dir.absolute()), host, str(report)])
 
-    _, report = _fork(record)
+    before = inherited.hold()
     try:
-        _greeting(report)
+        _, report = _fork(record)
+        try:
+            _greeting(report)
+        finally:
+            os.close(report)
     finally:
-        os.close(report)
+        before.let_go()
     return True
+
+
+def _recorded(host_dir: Path, state: dict[str, Any]) -> bool:
+    """Whether a recorder is at work. One that was killed a moment ago may still hold the lock while it dies."""
+    from gputop_probes import client
+
+    deadline = time.monotonic() + _ADOPT_WITHIN_S
+    path, stream = str(state.get("socket", "")), state.get("transport") == "stream"
+    while lock.held(host_dir):
+        if client.send_to(path, {"cmd": "ping"}, 0.3, stream=stream) or time.monotonic() >= deadline:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def attach(run_dir: Path) -> RunHandle:
@@ -165,13 +207,17 @@ def attach(run_dir: Path) -> RunHandle:
 
     host, state = runs.local_state(run_dir)
     greeting = {key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")}
+    greeting["ignored_signals"] = state.get("ignored_signals")
     run_id = str(ending.read_json(run_dir / "run.json").get("run_id", ""))
     return RunHandle(run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1)))
 
 
 def _fork(work: Callable[[int], None]) -> tuple[int, int]:
     """Run ``work`` in a forked process that never comes back. Returns its pid and the reading end of its report."""
-    report, ours = os.pipe()
+    try:
+        report, ours = os.pipe()
+    except OSError as error:
+        raise RecordingImpossible(f"cannot start a recorder: {error.strerror}", 1) from None
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
@@ -181,7 +227,9 @@ def _fork(work: Callable[[int], None]) -> tuple[int, int]:
     try:
         pid = os.fork()
     except OSError as error:
-        raise StartError(f"cannot start another process: {error.strerror}", 1) from None
+        os.close(report)
+        os.close(ours)
+        raise RecordingImpossible(f"cannot start a recorder: {error.strerror}", 1) from None
     if pid:
         os.close(ours)
         return pid, report
@@ -198,18 +246,45 @@ def _fork(work: Callable[[int], None]) -> tuple[int, int]:
 
 
 def _greeting(report: int) -> tuple[dict[str, Any], bytes]:
-    """The recorder's first line, and what it said after it."""
+    """The recorder's word that the command runs, and what it said after it."""
     buffer = b""
-    while b"\n" not in buffer:
-        part = os.read(report, 4096)
-        if not part:
-            raise StartError("the recorder ended before it could start the command: this is a bug in gputop", 1)
-        buffer += part
-    line, _, rest = buffer.partition(b"\n")
-    greeting = json.loads(line)
-    if "error" in greeting:
-        raise StartError(greeting["error"], greeting["exit_code"])
-    return greeting, rest
+    starting = False
+    while True:
+        while b"\n" not in buffer:
+            part = os.read(report, 4096)
+            if not part:
+                return _greeting_of_orphan() if starting else _never_started(), b""
+            buffer += part
+        line, _, buffer = buffer.partition(b"\n")
+        message = json.loads(line)
+        if "error" in message:
+            kind = RecordingImpossible if message.get("impossible") else StartError
+            raise kind(message["error"], message["exit_code"])
+        if "starting" not in message:
+            return message, buffer
+        starting = True
+
+
+def _never_started() -> dict[str, Any]:
+    raise RecordingImpossible("the recorder ended before it could start the command: this is a bug in gputop", 1)
+
+
+def _greeting_of_orphan() -> dict[str, Any]:
+    """The command of a recorder that died in the middle of starting it: it is our child now, if it came to be."""
+    for pid in procfs.pids():
+        found = procfs.stat(pid)
+        if procfs.command_line(pid)[:1] == [KEEPER_NAME]:
+            continue
+        if found is not None and found.ppid == os.getpid() and found.pgid == pid and found.state not in "ZX":
+            return {"command_pid": pid, "command_pgid": pid, "command_start_ticks": found.start_ticks}
+    return _never_started()
+
+
+def _become_subreaper() -> None:
+    """Inherit the command if the recorder dies, so that its exit code is not lost. Linux only."""
+    from gputop_probes import linux
+
+    linux.set_subreaper()
 
 
 def _working_directory() -> str:
@@ -229,12 +304,12 @@ def _open_streams(run: rundir.RunDir, spec: RunSpec, terminal: tuple[int, int] |
         opened = streams.open_streams(layout.host_dir(run.path, run.host), spec, terminal)
     except OSError as error:
         rundir.discard(run)
-        raise StartError(f"cannot open the command's streams: {error.strerror}", 1) from None
+        raise RecordingImpossible(f"cannot open the command's streams: {error.strerror}", 1) from None
     try:
         opened.output.start_keeper()
     except OSError as error:
         _discard(run, opened)
-        raise StartError(f"cannot start another process: {error.strerror}", 1) from None
+        raise RecordingImpossible(f"cannot start another process: {error.strerror}", 1) from None
     return opened
 
 

@@ -373,6 +373,7 @@ def _fork(words: list[str]) -> int:
     if pid:
         return pid
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

@@ -72,6 +72,23 @@ def zombie_wait_status(pid: int) -> int | None:
     return int(fields[49]) if head and len(fields) > 49 and fields[0] == b"Z" else None
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal; False where nobody can tell."""
+    return _in_signal_set(pid, b"SigIgn:", number)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False where nobody can tell."""
+    return _in_signal_set(pid, b"SigCgt:", number)
+
+
+def _in_signal_set(pid: int, field: bytes, number: int) -> bool:
+    for line in (read_bytes(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(field):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def alive(pid: int, start_ticks: int | None = None) -> bool:
     """Whether the process runs (a zombie does not); with ``start_ticks``, that very one and no later namesake."""
     found = stat(pid)

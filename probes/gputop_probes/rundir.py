@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gputop_probes import locations, lock
-from gputop_probes.errors import StartError
+from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 
 MINIMUM_FREE_BYTES = 16 << 20
 """With less space than this a disk counts as full: the log's reserve alone takes half of it."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_WRONG = (errno.ENOTDIR, errno.EEXIST)
+"""A file lies where ``--run-dir`` wants a directory: the words are wrong, not the machine."""
 
 
 class RunDir(NamedTuple):
@@ -34,19 +36,20 @@ class RunDir(NamedTuple):
 
 
 def prepare(run_dir: Path | None, command: list[str], manifest: dict[str, Any]) -> RunDir:
-    """Make the run's directory and manifest; a full disk sends the record to memory or ``/tmp`` instead.
+    """Make the run's directory and manifest; where that cannot be done the record goes elsewhere, and ``note`` says so.
 
     Raises:
-        StartError: the directory cannot be used.
+        StartError: the chosen directory is a wrong one.
+        RecordingImpossible: there is no place for a record anywhere.
     """
     run_id = _new_id(command)
     try:
         return _create(run_dir, run_id, manifest)
     except OSError as error:
-        wanted = run_dir or locations.runs_root()
-        if error.errno not in _FULL:
-            raise StartError(_refusal(wanted, error)) from None
-        return _create_elsewhere(wanted, run_id, manifest)
+        if run_dir is not None and error.errno in _WRONG:
+            raise StartError(_refusal(run_dir, error)) from None
+        wanted = run_dir if run_dir is not None else locations.runs_root()
+        return _create_elsewhere(_reason(wanted, error), run_id, manifest)
 
 
 def discard(run: RunDir) -> None:
@@ -70,7 +73,7 @@ def _new_id(command: list[str]) -> str:
 def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDir:
     if chosen is None:
         return _create_new(locations.runs_root(), run_id, manifest)
-    path = chosen.absolute()
+    path = Path(locations.working_directory(), chosen)
     if (path / "run.json").exists():
         return _join(path, manifest)
     if path.is_dir() and any(path.iterdir()):
@@ -144,21 +147,26 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _create_elsewhere(wanted: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
-    for root in locations.fallback_roots():
+def _create_elsewhere(reason: str, run_id: str, manifest: dict[str, Any]) -> RunDir:
+    for root in locations.new_fallback_roots():
         try:
-            locations.private_directory(root.parent)
             run = _create_new(root, run_id, manifest)
         except OSError:
             continue
-        return run._replace(note=f"the disk of {wanted} is full: this run is recorded in {run.path}")
-    raise StartError(f"no space to record in {wanted}, nor in memory: free some, or give --run-dir another disk")
+        return run._replace(note=f"{reason}: this run is recorded in {run.path}")
+    raise RecordingImpossible(f"{reason}, and neither /tmp nor memory has a place for a record")
 
 
 def _remove(path: Path) -> None:
     import shutil  # brings the compression modules along; seldom needed
 
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _reason(wanted: Path, error: OSError) -> str:
+    if error.errno in _FULL:
+        return f"the disk of {wanted} is full"
+    return f"cannot record in {wanted} ({error.strerror})"
 
 
 def _refusal(wanted: Path, error: OSError) -> str:

@@ -16,9 +16,14 @@ _DYING_S = 0.3
 
 
 class Escalation:
-    """Ctrl-C, and what the second and third one within three seconds mean."""
+    """Ctrl-C, and what the second and third one within three seconds mean.
 
-    def __init__(self) -> None:
+    Args:
+        ignored: signals that the command was started to ignore; they are passed over.
+    """
+
+    def __init__(self, ignored: Iterable[int] = ()) -> None:
+        self._ladder = [number for number in ESCALATION if number not in set(ignored)]
         self._presses = 0
         self._last = float("-inf")
 
@@ -27,7 +32,7 @@ class Escalation:
         now = time.monotonic()
         self._presses = self._presses + 1 if now - self._last <= ESCALATION_WINDOW_S else 1
         self._last = now
-        return ESCALATION[min(self._presses, len(ESCALATION)) - 1]
+        return self._ladder[min(self._presses, len(self._ladder)) - 1]
 
 
 def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> None:
@@ -62,6 +67,23 @@ def kill_all(pids: Iterable[int], number: int) -> None:
     """Send a signal to each process that is still there."""
     for pid in pids:
         _quietly(os.kill, pid, number)
+
+
+def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
+    """Stop every process of a run as Ctrl-Z would. Returns who was told.
+
+    A process that catches SIGTSTP gets that signal, one that ignores it none; the rest get SIGSTOP, since the kernel
+    drops SIGTSTP in a group that no shell looks after.
+    """
+    suspended = []
+    for pid in processes(run_id, pgid, known):
+        found = procfs.stat(pid)
+        if found is None or found.state in "Tt" or procfs.ignores(pid, signal.SIGTSTP):
+            continue
+        catches = procfs.catches(pid, signal.SIGTSTP)
+        _quietly(os.kill, pid, signal.SIGTSTP if catches else signal.SIGSTOP)
+        suspended.append(pid)
+    return suspended
 
 
 def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float = 3.0) -> list[int]:

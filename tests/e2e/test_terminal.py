@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_support import GPUTOP, environment, training
+from e2e_support import training
+from pty_support import LEAVE_ALTERNATE_SCREEN, Terminal
 
 from gputop_probes.record.reader import RunRecord
 
 pytestmark = pytest.mark.e2e
 
 STEPS = 500
-LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
-
-
-class Terminal:
-    """gputop on a pseudo-terminal of 120x40."""
-
-    def __init__(self, tmp_path: Path, words: list[str]):
-        self.output = b""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(tmp_path)
-            os.execvpe(GPUTOP[0], [*GPUTOP, *words], environment(tmp_path, TERM="xterm-256color"))
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-
-    def until(self, text: bytes, seconds: float = 60) -> None:
-        """Read until ``text`` was drawn."""
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert time.monotonic() < deadline, self.output[-3000:]
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.output += os.read(self.fd, 65536)
-                except OSError:
-                    raise AssertionError(f"the terminal closed before {text!r}: {self.output[-3000:]!r}") from None
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.fd, keys)
-
-    def exit_code(self, seconds: float = 60) -> int:
-        """Read to the end and return the exit code of the front process."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.output += os.read(self.fd, 65536)
-                except OSError:
-                    time.sleep(0.05)
-        raise AssertionError("gputop did not end")
 
 
 @pytest.fixture
@@ -77,9 +31,7 @@ def live(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
         terminal.until(b"steps/s")
         yield terminal, run_dir
     finally:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(terminal.pid, signal.SIGKILL)
-            os.waitpid(terminal.pid, 0)
+        terminal.close()
 
 
 def training_ended_well(run_dir: Path) -> None:
@@ -119,14 +71,6 @@ def test_nothing_is_left_when_a_terminal_multiplexer_ends(live: tuple[Terminal, 
     while os.waitpid(terminal.pid, os.WNOHANG) == (0, 0):
         assert time.monotonic() < deadline, "the front is still there"
         time.sleep(0.1)
-    training_ended_well(run_dir)
-
-
-def test_the_app_terminated_gives_the_terminal_back(live: tuple[Terminal, Path]) -> None:
-    terminal, run_dir = live
-    os.kill(terminal.pid, signal.SIGTERM)
-    terminal.exit_code()
-    assert LEAVE_ALTERNATE_SCREEN in terminal.output
     training_ended_well(run_dir)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,7 @@ print(json.dumps(dict(
     found = json.loads(out)
     assert code == 0
     assert found["session"] == found["group"] == found["pid"]
-    interrupt = 1 << signal.SIGINT - 1  # ignored in the background of a script; gputop's own way to stop the command
-    assert (found["blocked"], found["ignored"]) == (0, before["ignored"] & ~interrupt)
+    assert (found["blocked"], found["ignored"]) == (before["blocked"], before["ignored"])
     assert found["fds"] == before["fds"]
     assert found["cwd"] == str(tmp_path)
     inject, rest = found["env"].pop("PYTHONPATH").split(os.pathsep)
@@ -183,3 +183,39 @@ def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
     support.until(lambda: "up" in support.output(tmp_path / "run"))
     os.kill(support.state(tmp_path / "run")["command_pid"], signal.SIGTERM)
     assert process.wait(10) == 9
+
+
+@pytest.mark.parametrize("prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"])
+def test_what_gputop_was_started_with_is_the_commands(tmp_path: Path, prologue: str) -> None:
+    """Ignored signals (nohup, a script's background job), umask and limits; only Python's own SIGPIPE is lost."""
+    source = (
+        "import os, resource; s = open('/proc/self/status').read(); "
+        "print([line for line in s.splitlines() if line.startswith(('SigIgn', 'SigBlk', 'Umask'))], "
+        "[resource.getrlimit(n) for n in range(16)])"
+    )
+    shell = ["sh", "-c", f'{prologue}\nexec "$@"', "sh"]
+    bare = subprocess.run([*shell, *support.python(source)], capture_output=True, text=True, check=True)
+    front = [sys.executable, "-c", support.FRONT_OF_ARGUMENTS]
+    words = [*shell, *front, str(tmp_path / "run"), *support.python(source)]
+    watched = subprocess.run(words, capture_output=True, text=True, check=True, env=support.environment(tmp_path))
+    assert watched.stdout == bare.stdout
+
+
+def test_a_blocked_signal_stays_blocked(tmp_path: Path) -> None:
+    source = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    process = support.front(
+        tmp_path,
+        support.python(source),
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM]),
+    )
+    out, _ = process.communicate(timeout=30)
+    assert out.decode().strip() == str([signal.SIGUSR1, signal.SIGTERM])
+
+
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither a record nor a socket."""
+    with tempfile.TemporaryDirectory() as runtime:  # a short path: those of sockets are
+        code, _, said = support.run(tmp_path, ["no-such-command"], env={"XDG_RUNTIME_DIR": runtime})
+        assert code == 127 and "not found" in said
+        assert [path.name for path in Path(runtime).rglob("*")] == ["gputop"]
+    assert not (tmp_path / "run").exists()

@@ -6,16 +6,19 @@ import fcntl
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import termios
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import recorder_support as support
 
-from gputop_probes import client, procfs, runs
+from gputop_probes import client, lock, procfs, runs
 
 TRAINING = """
 link = connect()
@@ -91,6 +94,36 @@ def test_recorder_killed_and_run_taken_up_again(tmp_path: Path) -> None:
     assert [event["attempt"] for event in support.events(run_dir, "rank_start")] == [0]
     assert [event["adopted"] for event in support.events(run_dir, "recorder_start")] == [False, True]
     assert not adopt(run_dir)
+
+
+def test_a_recorder_that_still_dies_is_no_recorder(tmp_path: Path) -> None:
+    """The lock of one that was killed a moment ago is waited for."""
+    run_dir = tmp_path / "run"
+    process = support.front(tmp_path, support.speaker(RECONNECTING))
+    support.until(lambda: len(support.step_indices(run_dir)) > 5)
+    os.kill(support.state(run_dir)["recorder_pid"], signal.SIGKILL)
+    dying = support.until(lambda: lock.acquire(support.host_dir(run_dir)))
+    threading.Timer(0.7, os.close, [dying]).start()
+    assert adopt(run_dir)
+    (tmp_path / "finish").touch()
+    assert process.wait(20) == 0
+
+
+def test_sockets_of_killed_recorders_are_removed(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as runtime:  # a short path: those of sockets are
+        left, fresh, used = (Path(runtime, "gputop", f"{name}.sock") for name in ("left", "fresh", "used"))
+        left.parent.mkdir(mode=0o700)
+        listeners = []
+        for path in (left, fresh, used):
+            listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            listeners[-1].bind(str(path))
+        listeners[0].close()
+        listeners[2].listen()
+        for path in (left, used):
+            os.utime(path, (time.time() - 300,) * 2)
+        command = ["sh", "-c", f"for i in $(seq 200); do [ -e {left} ] || exit 0; sleep 0.05; done; exit 1"]
+        assert support.run(tmp_path, command, env={"XDG_RUNTIME_DIR": runtime})[0] == 0
+        assert sorted(path.name for path in left.parent.iterdir()) == ["fresh.sock", "used.sock"]
 
 
 def adopt(run_dir: Path) -> bool:

@@ -50,6 +50,19 @@ class RunControl:
 
         hand_over(self._handle)
 
+    def stopping(self) -> bool:
+        """Whether the command was asked to end, here or by a signal to this process."""
+        return self._handle.stopped_by_us
+
+    def suspend(self) -> None:
+        """Stop the run's processes for a while; who only looks on does not."""
+        if self._handle.ours:
+            self._handle.suspend()
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._handle.resume()
+
     def profile(self, steps: int) -> None:
         """Ask every rank for a torch.profiler table of the next ``steps`` steps."""
         self._send({"cmd": "profile", "steps": steps})

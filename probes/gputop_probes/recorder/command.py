@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from gputop_probes import procfs
 from gputop_probes.errors import StartError
+from gputop_probes.inherited import Inherited
 from gputop_probes.streams import Streams
 
 
@@ -44,8 +45,14 @@ class Command:
         return True
 
 
-def start(words: list[str], environment: dict[str, str], streams: Streams) -> Command:
+def start(words: list[str], environment: dict[str, str], streams: Streams, inherited: Inherited) -> Command:
     """Start the command; it leads a new session and process group.
+
+    Args:
+        words: the command.
+        environment: of the command.
+        streams: its standard streams.
+        inherited: what it is to find as in a bare start; its signals are held back until then.
 
     Raises:
         StartError: with the exit code that a shell would give, 127 or 126.
@@ -53,10 +60,8 @@ def start(words: list[str], environment: dict[str, str], streams: Streams) -> Co
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(words, environment, streams, writing)
-    os.close(writing)
-    failure = os.read(reading, 16)  # its end without a word: the program has taken the process over
-    os.close(reading)
+        _become(words, environment, streams, writing, inherited)
+    failure = _failure(reading, writing)
     if failure:
         os.waitpid(pid, 0)
         number = int(failure)
@@ -65,15 +70,31 @@ def start(words: list[str], environment: dict[str, str], streams: Streams) -> Co
     return Command(pid, pid, found.start_ticks if found else 0)
 
 
-def _become(words: list[str], environment: dict[str, str], streams: Streams, failure: int) -> NoReturn:
+def _failure(reading: int, writing: int) -> bytes:
+    """What the forked process says of its failure. Its end without a word: the program has taken the process over.
+
+    From the fork on nothing of ours may look like a command that was not started.
+    """
+    try:
+        os.close(writing)
+        failure = os.read(reading, 16)
+        os.close(reading)
+    except OSError:
+        return b""
+    return failure
+
+
+def _become(
+    words: list[str], environment: dict[str, str], streams: Streams, failure: int, inherited: Inherited
+) -> NoReturn:
     """Turn this forked process into the command. Python's own descriptors close by themselves."""
     try:
         os.setsid()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python for itself
-            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         if streams.terminal >= 0:
             fcntl.ioctl(streams.terminal, termios.TIOCSCTTY, 0)
         _take_streams(streams)
+        inherited.give_back()
         os.execvpe(words[0], words, environment)
     except OSError as error:
         os.write(failure, str(error.errno or errno.EINVAL).encode())
@@ -121,11 +142,6 @@ def exit_code(wait_status: int) -> int:
 def death_signal(wait_status: int) -> int | None:
     """The signal that ended the command, if one did."""
     return os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else None
-
-
-def unblock_signals() -> None:
-    """An empty signal mask, as a shell gives to what it starts."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _pidfd(pid: int) -> int | None:

@@ -42,6 +42,7 @@ def install(recorder: Recorder, hang_s: float | None, command: list[str], cwd: s
         ("socket", every(2.0, recorder.socket_chore)),
         ("state", every(_STATE_PERIOD_S, recorder.save_state)),
     ]
+    recorder.guard("sweep", recorder.server.sweep)
     _start_samplers(recorder, inbox)
     recorder.farewells.append(("inbox", lambda: empty(inbox, journal)))
     _collect_context(inbox, command, cwd, journal)

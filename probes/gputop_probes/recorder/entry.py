@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_probes import ending, locations, lock, redact
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
+from gputop_probes.recorder import signals
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
@@ -33,16 +34,19 @@ def record(plan: Plan, report: int) -> None:
         report: descriptor for JSON lines to the front: the start (or why not), and the exit code.
     """
     os.setsid()
-    commands.unblock_signals()
+    signals.drop_pending()
     try:
-        recorder = _begin(plan, report)
+        begun = _begin(plan, report)
     except StartError as error:
         _say(report, {"error": str(error), "exit_code": error.exit_code})
         return
     except OSError as error:
-        _say(report, {"error": f"cannot record in {plan.run.path}: {error}", "exit_code": 2})
+        problem = f"cannot record in {plan.run.path}: {error}"
+        _say(report, {"error": problem, "exit_code": 2, "impossible": True})
         return
-    _live(recorder, plan.spec.hang_s, plan.spec.command, os.getcwd(), report)
+    # from here on the command runs: what fails of ours is no word about it
+    recorder = _take_up(plan, begun)
+    _live(recorder, plan.spec.hang_s, plan.spec.command, plan.cwd, report)
 
 
 def adopt(run_dir: Path, host: str, report: int) -> None:
@@ -50,12 +54,13 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     from gputop_probes.recorder import takeover
 
     os.setsid()
-    commands.unblock_signals()
+    signals.drop_pending()
     try:
         recorder = takeover.take_over(run_dir, host)
     except (StartError, OSError) as error:
         _say(report, {"error": str(error), "exit_code": 2})
         return
+    signals.unblock()
     _say(report, _greeting(recorder.command))
     _let_go(recorder.journal.writer.host_dir)
     recorder.journal.event("recorder_start", adopted=True)
@@ -64,34 +69,62 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     _live(recorder, hang_s, manifest.get("command", []), manifest.get("cwd", ""), None)
 
 
-def _begin(plan: Plan, report: int) -> Recorder:
-    run, spec = plan.run, plan.spec
-    host_dir = layout.host_dir(run.path, run.host)
-    if lock.acquire(host_dir) is None:
+class _Begun(NamedTuple):
+    """What a started command is recorded with."""
+
+    journal: Journal
+    server: Server
+    command: Command
+    leave_request: LeaveRequest
+
+
+def _begin(plan: Plan, report: int) -> _Begun:
+    """Start the command and tell the front.
+
+    Raises:
+        StartError, OSError: it was not started, and nothing is left behind.
+    """
+    run = plan.run
+    if lock.acquire(layout.host_dir(run.path, run.host)) is None:
         raise StartError(f"{run.path} is being recorded by another gputop: give --run-dir a new directory")
-    clock_offset_ns = time.time_ns() - time.monotonic_ns()
     server = _open_server(run.run_id)
+    try:
+        return _begin_with(server, plan, report)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
+    run, spec = plan.run, plan.spec
+    clock_offset_ns = time.time_ns() - time.monotonic_ns()
     state = first_state(run.host, run.run_id, clock_offset_ns)
     state.update(
-        socket=str(server.path), transport="stream" if server.stream else "seqpacket", pty=spec.pty, hang_s=spec.hang_s
+        socket=str(server.path),
+        transport="stream" if server.stream else "seqpacket",
+        pty=spec.pty,
+        hang_s=spec.hang_s,
+        ignored_signals=plan.inherited.ignored,
     )
     journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
     environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
-    output = plan.opened.output
-    output.hand_to_recorder()
-    state.update(output=output.describe())
+    plan.opened.output.hand_to_recorder()
+    state.update(output=plan.opened.output.describe())
     leave_request = LeaveRequest()
     journal.save_state()
-    try:
-        command = commands.start(spec.command, environment, plan.opened.streams)
-    except StartError:
-        server.close()
-        raise
-    # from here on the command runs, and what takes time may be loaded
-    _say(report, _greeting(command))
-    _let_go(host_dir)
-    plan.opened.streams.close()
-    journal.event("run_start", command=redact.command(spec.command), pid=command.pid)
+    _say(report, {"starting": True})
+    command = commands.start(spec.command, environment, plan.opened.streams, plan.inherited)
+    _say(report, {**_greeting(command), "ignored_signals": plan.inherited.ignored})
+    return _Begun(journal, server, command, leave_request)
+
+
+def _take_up(plan: Plan, begun: _Begun) -> Recorder:
+    """Record a command that runs. What takes time may be loaded from here on."""
+    journal, command = begun.journal, begun.command
+    signals.unblock()
+    journal.guard("let go", _let_go, journal.writer.host_dir)
+    journal.guard("streams", plan.opened.streams.close)
+    journal.event("run_start", command=redact.command(plan.spec.command), pid=command.pid)
     journal.event("recorder_start", adopted=False)
     journal.save_state(
         state="running",
@@ -104,8 +137,8 @@ def _begin(plan: Plan, report: int) -> Recorder:
     from gputop_probes.recorder.output_watch import OutputWatch
     from gputop_probes.recorder.ranks import RankTable
 
-    recorder = Recorder(journal, server, RankTable(), command, leave_request)
-    OutputWatch(output, journal).attach_to(recorder)
+    recorder = Recorder(journal, begun.server, RankTable(), command, begun.leave_request)
+    journal.guard("output", OutputWatch(plan.opened.output, journal).attach_to, recorder)
     return recorder
 
 
@@ -118,7 +151,6 @@ def _open_server(run_id: str) -> Server:
     problem = OSError("no place for a socket")
     for path in locations.socket_paths(run_id):
         try:
-            locations.private_directory(path.parent)
             return Server(path)
         except OSError as error:
             problem = error

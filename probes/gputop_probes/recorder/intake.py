@@ -11,6 +11,7 @@ from gputop_agent import wire
 from gputop_probes import procfs
 from gputop_probes.record import layout
 from gputop_probes.recorder.journal import Journal
+from gputop_probes.recorder.pauses import Pauses
 from gputop_probes.recorder.ranks import Rank, RankTable
 from gputop_probes.recorder.server import Connection
 
@@ -48,6 +49,7 @@ class Intake:
         self.ranks = ranks
         self.peers: list[Peer] = []
         self.garbled = 0
+        self.pauses = Pauses()
         self._on_request = on_request
         self._pending: dict[tuple[str, int], bytearray] = {}
 
@@ -106,8 +108,10 @@ class Intake:
         if not records or len(records) % size:
             raise ValueError("not whole records")
         if kind == wire.MSG_STEPS:
+            records = self.pauses.cut_steps(records)
             rank.saw_steps(records[-size:])
         elif kind == wire.MSG_COMM:
+            records = self.pauses.cut_comm(records)
             rank.comm_records += len(records) // size
         self._pending.setdefault((table, rank.number), bytearray()).extend(records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gputop_probes import procfs
@@ -33,6 +34,14 @@ class Journal:
         """Replace ``host.json``."""
         self.state.update(changes, write_errors=self.writer.write_errors, recorder_errors=self.inner_errors)
         self.writer.write_state(self.state)
+
+    def guard(self, where: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``work``; an exception of it is counted and logged."""
+        try:
+            return work(*arguments)
+        except Exception:
+            self.failed(where)
+            return None
 
     def failed(self, where: str) -> None:
         """Count an exception of ours and say it in ``recorder.log``; the recorder goes on."""

@@ -70,11 +70,7 @@ class Recorder:
 
     def guard(self, where: str, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call ``work``; an exception of it is counted and logged."""
-        try:
-            return work(*arguments)
-        except Exception:
-            self.journal.failed(where)
-            return None
+        return self.journal.guard(where, work, *arguments)
 
     def watch(self, descriptor: int, work: Callable[[], None]) -> None:
         """Call ``work`` as soon as the descriptor can be read."""

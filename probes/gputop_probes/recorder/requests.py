@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from gputop_agent import wire
@@ -36,6 +37,8 @@ class Requests:
             return self._pass_on(name, request)
         if name in ("stop", "stopping"):
             return self._stop(name, request)
+        if name in ("suspended", "resumed"):
+            return self._pause(name, request)
         return {"ok": False, "error": f"unknown command {name!r}"}
 
     def _ranks(self) -> list[int]:
@@ -62,4 +65,19 @@ class Requests:
         if name == "stop":
             run_id = recorder.journal.state["run_id"]
             stop.deliver(number, recorder.command.pgid, run_id, recorder.known_pids())
+        return {"ok": True}
+
+    def _pause(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The front has stopped every process of the run, or lets them go on."""
+        recorder = self._recorder
+        pauses = recorder.intake.pauses
+        t_ns = int(request["monotonic_ns"]) + recorder.journal.clock_offset_ns
+        if name == "suspended":
+            pauses.begin(t_ns)
+            recorder.journal.event("suspended", by="user")
+        else:
+            stopped_ns = pauses.end(t_ns)
+            recorder.journal.event("resumed", stopped_ms=round(stopped_ns / 1e6, 3))
+            for rank in recorder.ranks.connected():
+                rank.progress_s = time.monotonic()
         return {"ok": True}

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gputop_agent import wire
 _CREDENTIALS = struct.Struct("3i")
 _LENGTH = struct.Struct("<I")
 _BACKLOG = 512
+_SWEEP_AFTER_S = 60.0
 _buffer = bytearray(wire.MAX_MESSAGE_BYTES + _LENGTH.size)
 _view = memoryview(_buffer)
 
@@ -123,6 +125,26 @@ class Server:
         self.listener.close()
         if ours:
             self.path.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove the sockets beside ours that recorders left behind when they were killed."""
+        for path in self.path.parent.glob("*.sock"):
+            if path != self.path and self._nobody_listens(path):
+                path.unlink(missing_ok=True)
+
+    def _nobody_listens(self, path: Path) -> bool:
+        """Whether a socket of some age refuses us; one that is being made has no listener yet."""
+        try:
+            if time.time() - path.lstat().st_mtime < _SWEEP_AFTER_S:
+                return False
+            with socket.socket(socket.AF_UNIX, self.listener.type) as probe:
+                probe.setblocking(False)
+                probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def _listen(self) -> socket.socket:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

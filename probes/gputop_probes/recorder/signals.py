@@ -6,8 +6,25 @@ import signal
 import socket
 import time
 
+from gputop_probes.inherited import HELD
+
 LINGER_S = 2.0
 """How long the recorder then waits for the command to end too: schedulers signal both at once."""
+_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def drop_pending() -> None:
+    """Forget what was meant for the front, whose group this process was in until now. Signals stay held back."""
+    for number in HELD:
+        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL)
+    for number in _LEAVE:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def unblock() -> None:
+    """Let signals in: from now on somebody notes them."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 class LeaveRequest:
@@ -19,7 +36,7 @@ class LeaveRequest:
         self._awake.setblocking(False)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in _LEAVE:
             signal.signal(number, self._note)
 
     def fileno(self) -> int:

@@ -33,6 +33,18 @@ class Control(Protocol):
         """Give the terminal, which shows no screen now, to the command until the user comes back."""
         ...
 
+    def stopping(self) -> bool:
+        """Whether the command was asked to end."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop the command for a while, with all its processes."""
+        ...
+
+    def resume(self) -> None:
+        """Let it go on."""
+        ...
+
     def profile(self, steps: int) -> None:
         """Ask the agents for a profile of the next ``steps`` steps."""
         ...
@@ -63,8 +75,11 @@ class AppResult(NamedTuple):
 def run_app(source: Source) -> AppResult:
     """Show ``source`` until the user leaves.
 
+    A command that a signal asked to end before the screen was there gets none.
+
     Raises:
         RuntimeError: stdin or stdout is no terminal.
+        Exception: what the app died of; the terminal is restored.
     """
     import gc
     import sys
@@ -74,12 +89,18 @@ def run_app(source: Source) -> AppResult:
     gc.disable()  # nothing of what is imported now is garbage: the first frame comes a fifth earlier
     try:
         from gputop.app.application import GputopApp
+        from gputop.app.interrupted import handlers_kept
 
-        app = GputopApp(source)
-        result = app.run()
-        if app.hard_exit is not None:
-            app.hard_exit.cancel()
+        if source.control is not None and source.control.stopping():
+            return AppResult("stopped", source.control.alive())
+        with handlers_kept():
+            app = GputopApp(source)
+            result = app.run()
+            if app.hard_exit is not None:
+                app.hard_exit.cancel()
     finally:
         gc.enable()
     app.surface_errors()
+    if app.failure is not None:
+        raise app.failure
     return result if result is not None else AppResult("quit", app.still_running())

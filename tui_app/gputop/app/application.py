@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -19,7 +15,7 @@ from textual.screen import Screen
 from gputop.app import AppResult, Source, keymap, theme
 from gputop.app.actions import applies, on_screen, target
 from gputop.app.input_watch import InputWatch
-from gputop.app.leaving import LeavingApp
+from gputop.app.interrupted import InterruptedApp
 from gputop.app.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
 from gputop.feed.clock import Clock, SystemClock
@@ -39,10 +35,9 @@ if TYPE_CHECKING:
     Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
 
 COLLECT_AFTER_S = 1.5
-LEAVE_WITHIN_S = 4.0
 
 
-class GputopApp(LeavingApp[AppResult]):
+class GputopApp(InterruptedApp):
     """One run, watched live or replayed."""
 
     TITLE = "gputop"
@@ -50,8 +45,7 @@ class GputopApp(LeavingApp[AppResult]):
     CSS = "Toast { background: $surface; }"
 
     def __init__(self, source: Source, clock: Clock | None = None, feed: Feed | None = None, ticking: bool = True):
-        super().__init__()
-        self.source = source
+        super().__init__(source)
         self.clock = clock or SystemClock()
         self.feed = feed or make_feed(source, self.clock)
         self.tail = Tail(source.run_dir)
@@ -61,7 +55,6 @@ class GputopApp(LeavingApp[AppResult]):
         self._taking = False
         self._stopping = False
         self.errors: list[Exception] = []
-        self.hard_exit: threading.Timer | None = None
         self._seen_notices: int | None = None
         self._newest: Snapshot | None = None
         for item in theme.themes():
@@ -85,7 +78,7 @@ class GputopApp(LeavingApp[AppResult]):
         return screen
 
     def on_mount(self) -> None:
-        self._install_signal_handlers()
+        self.install_signal_handlers()
         if self._ticking:
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
@@ -97,29 +90,6 @@ class GputopApp(LeavingApp[AppResult]):
             self.set_keymap(keys)
         if trouble:
             self.notify(trouble, severity="warning")
-
-    def _install_signal_handlers(self) -> None:
-        """Textual leaves the alternate screen on after these signals: clean up, or leave without if that blocks.
-
-        Plain handlers and not the loop's: they also run while the loop is stuck in a write to a dead terminal.
-        """
-        if threading.current_thread() is not threading.main_thread():  # a test or an export
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, _frame: self._must_leave(loop, number))
-
-    def _must_leave(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        if self.hard_exit is None:
-            self.hard_exit = threading.Timer(LEAVE_WITHIN_S, os._exit, [128 + number])
-            self.hard_exit.daemon = True
-            self.hard_exit.start()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._leave_on_signal, number)
-
-    def _leave_on_signal(self, number: int) -> None:
-        running = self.still_running()
-        self.exit(AppResult("detached" if running else "quit", running, number), return_code=128 + number)
 
     # ---- the rhythm of the feed
 
@@ -391,18 +361,13 @@ class GputopApp(LeavingApp[AppResult]):
 
     # ---- the way out
 
-    def still_running(self) -> bool:
-        """Whether the command that we watch is alive."""
-        control = self.source.control
-        return self.source.mode == "live" and control is not None and control.alive()
-
     async def action_quit(self) -> None:
         if not self.still_running():
             self.exit(AppResult("stopped" if self._stopping else "quit"))
             return
         from gputop.screens.quitting import quit_dialog
 
-        self.push_screen(quit_dialog(self._stopping), self._quit)
+        self.push_screen(quit_dialog(self._stopping or self.asked_to_end()), self._quit)
 
     def _quit(self, answer: str | None) -> None:
         control = self.source.control
@@ -417,7 +382,7 @@ class GputopApp(LeavingApp[AppResult]):
         self.tick()
 
     def _leave_if_stopped(self) -> None:
-        if self._stopping and not self.still_running():
+        if (self._stopping or self.asked_to_end()) and not self.still_running():
             self.exit(AppResult("stopped"))
 
     # ---- command palette

@@ -7,7 +7,7 @@ import sys
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, shell_name
-from gputop.cli.terminal import need_terminal
+from gputop.cli.terminal import need_terminal, show
 
 _END_WITHIN_S = 5.0
 
@@ -32,10 +32,10 @@ def execute(words: list[str]) -> int:
         print("gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr)
     if options.headless:
         return 0
-    from gputop.app import Source, run_app
+    from gputop.app import Source
     from gputop.control import RunControl
 
-    result = run_app(Source(path, "live", RunControl(handle)))
+    result = show(Source(path, "live", RunControl(handle)))
     if result.still_running:
         print(f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
     else:
@@ -43,4 +43,4 @@ def execute(words: list[str]) -> int:
 
         handle.wait(_END_WITHIN_S)  # the last lines of the record are its recorder's
         print_summary(path)
-    return 0
+    return 128 + result.signal if result.signal else 0

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from gputop.cli.parsing import Parser
-from gputop.cli.terminal import need_terminal
+from gputop.cli.terminal import need_terminal, show
 
 _ARCHIVE = "demo.zip"
 
@@ -25,9 +25,9 @@ def execute(words: list[str]) -> int:
 
             return report([str(run_dir)])
         need_terminal("gputop demo --report")
-        from gputop.app import Source, run_app
+        from gputop.app import Source
 
-        run_app(Source(run_dir, "demo", None))
+        show(Source(run_dir, "demo", None))
     return 0
 
 

@@ -102,7 +102,9 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
     from gputop.cli.headless import watch
 
     limit = Limit(handle, options.steps, options.timeout)
-    return limit, watch(handle, False, None, rule=limit)
+    code = watch(handle, False, None, rule=limit)
+    handle.release_signals()
+    return limit, code
 
 
 def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace) -> int:

@@ -1,4 +1,7 @@
-"""Watching without a screen: pass signals on, wait, and see to it that all output has been passed on."""
+"""Watching without a screen: wait, and see to it that all output has been passed on.
+
+Signals are passed on by the handle (``Relay``).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _CALIBRATE_POLL_S = 1.0
-_PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rule(Protocol):
@@ -38,7 +39,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
     """
     handle.show_output()
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
-    with _signals(handle), _keyboard(handle):
+    with _keyboard(handle):
         code = handle.wait(_POLL_S)
         while code is None:
             if stop_rule is not None:
@@ -61,28 +62,6 @@ def _keyboard(handle: RunHandle) -> AbstractContextManager[object]:
         suspend=lambda: os.kill(os.getpid(), signal.SIGTSTP),
     )
     return TypedThrough(Keyboard(handle.console, handle.pgid, keys))
-
-
-@contextmanager
-def _signals(handle: RunHandle) -> Iterator[None]:
-    """Ctrl-C escalates as on a terminal, other signals reach the command as they would without us.
-
-    SIGHUP is ignored: a closed terminal must not end a training.
-    """
-
-    def pass_on(number: int, _frame: object) -> None:
-        handle.signal(number)
-
-    before = {number: signal.getsignal(number) for number in (*_PASSED_ON, signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, lambda *_: handle.interrupt())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _StopRule:

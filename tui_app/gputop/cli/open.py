@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
-from gputop.cli.terminal import need_terminal
+from gputop.cli.terminal import need_terminal, show
 
 
 def execute(words: list[str]) -> int:
@@ -14,7 +14,7 @@ def execute(words: list[str]) -> int:
     options = parser.parse_args(words)
     path = find_readable(options.run)
     need_terminal(f"gputop report {options.run}")
-    from gputop.app import Source, run_app
+    from gputop.app import Source
 
-    run_app(Source(path, "replay", None))
+    show(Source(path, "replay", None))
     return 0

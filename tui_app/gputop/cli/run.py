@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop import __version__
 from gputop.cli.errors import CliError, silence_stdout
+from gputop.cli.lastly import end_in_child, run_without_us
 from gputop.cli.parsing import Parser, split_command
-from gputop.cli.terminal import has_terminal
+from gputop.cli.terminal import has_room_to_draw, has_terminal, screen_failure
 
 if TYPE_CHECKING:
     from gputop.cli.bursts import WhenSteady
@@ -37,10 +39,10 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     live = not (options.headless or options.calibrate) and has_terminal()
     handle = _start(command, options, live)
     burst = _burst(handle, options)
-    code = _watch_live(handle, options) if live else _watch_headless(handle, options)
-    if code is None:  # left running
-        return 0, handle.run_dir
-    _print_end(handle, options, burst)
+    code, left = _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
+    if left:
+        return code, handle.run_dir
+    end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)
     return 0 if options.calibrate and handle.stopped_by_us else code, handle.run_dir
 
 
@@ -95,7 +97,7 @@ def _positive(text: str) -> float:
 
 
 def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHandle:
-    from gputop_probes.launch import RunSpec, StartError, start
+    from gputop_probes.launch import RecordingImpossible, RunSpec, StartError, start
 
     if options.timeout and not options.calibrate:
         raise CliError("--timeout belongs to --calibrate; use timeout(1) to bound a whole run")
@@ -114,6 +116,8 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
     )
     try:
         return start(spec, _load_for_the_screen if live else None)
+    except RecordingImpossible as error:
+        run_without_us(command, f"{error}: the command runs without gputop", options.output_to_stderr)
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
 
@@ -132,21 +136,30 @@ def _burst(handle: RunHandle, options: argparse.Namespace) -> WhenSteady | None:
     return WhenSteady(handle.run_dir, options.profile_steps)
 
 
-def _watch_live(handle: RunHandle, options: argparse.Namespace) -> int | None:
+def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bool]:
+    """Exit code, and whether the command was left running."""
     from gputop.app import Source, run_app
     from gputop.control import RunControl
 
+    if not has_room_to_draw():
+        print("gputop: no room for the live screen under this limit of memory (ulimit -v)", file=sys.stderr)
+        return _watch_headless(handle, options), False
+    source = Source(handle.run_dir, "live", RunControl(handle))
     try:
-        result = run_app(Source(handle.run_dir, "live", RunControl(handle)))
+        result = run_app(source)
     except Exception as error:
-        print(f"gputop: the live screen failed ({type(error).__name__}: {error}); going on without", file=sys.stderr)
-        return _watch_headless(handle, options)
-    if result.still_running:
+        print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
+        return _watch_headless(handle, options), False
+    if result.action == "detached" and result.signal in (None, signal.SIGHUP):
         print(
             f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr
         )
-        return None
-    return handle.wait(None)
+        return 128 + result.signal if result.signal else 0, True
+    if result.still_running and result.signal is None:  # stopped before there was a screen that showed its output
+        return _watch_headless(handle, options), False
+    code = handle.wait(None)
+    assert code is not None
+    return code, False
 
 
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
@@ -182,5 +195,6 @@ def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady
     except BrokenPipeError:
         silence_stdout()
     except Exception as error:
-        print(f"gputop: the summary failed ({type(error).__name__}: {error})", file=sys.stderr)
+        why = (str(error).strip().splitlines() or [""])[0]
+        print(f"gputop: the summary failed ({type(error).__name__}: {why})", file=sys.stderr)
         print(f"gputop: the record is {handle.run_dir}", file=sys.stderr)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from gputop.cli.errors import ENVIRONMENT, CliError
+
+if TYPE_CHECKING:
+    from gputop.app import AppResult, Source
+
+_DRAWING_BYTES = 2 << 30
+"""Address space that the screen's libraries may ask for; with less they abort, and the terminal with them."""
 
 
 def has_terminal() -> bool:
@@ -21,3 +28,32 @@ def need_terminal(instead: str) -> None:
     """
     if not has_terminal():
         raise CliError(f"no terminal to draw on here: use `{instead}`", ENVIRONMENT)
+
+
+def has_room_to_draw() -> bool:
+    """Whether ``ulimit -v`` leaves the screen and NumPy enough address space."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit == resource.RLIM_INFINITY or limit >= _DRAWING_BYTES
+
+
+def show(source: Source) -> AppResult:
+    """Show ``source`` until the user leaves.
+
+    Raises:
+        CliError: the screen failed.
+    """
+    from gputop.app import run_app
+
+    try:
+        return run_app(source)
+    except Exception as error:
+        raise CliError(screen_failure(source, error), 1) from None
+
+
+def screen_failure(source: Source, error: Exception) -> str:
+    """What a screen died of, in one line."""
+    details = source.run_dir / "screen-error.log"
+    where = f"; details in {details}" if details.exists() else ""
+    return f"the screen failed ({type(error).__name__}: {error}){where}"

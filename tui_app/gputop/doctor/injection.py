@@ -67,6 +67,7 @@ def check_injection(python: str | None, has_torch: bool) -> Check:
     with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
         handle = start(RunSpec([python, "-c", _TRAINING], Path(folder) / "run", headless=True, quiet=True))
         exit_code = handle.wait(120)
+        handle.release_signals()
         record = RunRecord.open(handle.run_dir)
         seen = int(record.steps(0)["n_steps"].sum()) if record.ranks() else 0
     if exit_code != 0:

@@ -1,0 +1,179 @@
+"""Signals reach the command from the first instruction on, and gputop ends as the command does. Real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_support import GPUTOP, environment
+from pty_support import Terminal
+
+from gputop_probes import procfs
+
+pytestmark = pytest.mark.e2e
+
+STOPPED = (130, -signal.SIGINT, 1)
+"""1: an interpreter that was still loading its modules, gputop's or the command's, as in a bare start."""
+RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?2004l")
+"""Normal screen, cursor, mouse, pasting."""
+SLEEPER = "import time; print('up', flush=True); time.sleep(45)"
+
+
+def living(token: str) -> list[int]:
+    """Processes of the command that has ``token`` among its arguments, gputop's own left out."""
+    found = []
+    for pid in procfs.pids():
+        words = procfs.command_line(pid)
+        if token in words and "gputop" not in " ".join(words[:3]) and procfs.alive(pid):
+            found.append(pid)
+    return found
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Iterator[str]:
+    """An argument that only this test's command has; what bears it at the end is killed."""
+    word = f"token-{tmp_path.name}-{os.getpid()}"
+    yield word
+    for pid in living(word):
+        os.kill(pid, signal.SIGKILL)
+
+
+def answer_dialog(terminal: Terminal, seconds: float = 30) -> int:
+    """Stop the training where the screen asks what to do, and wait for gputop's end."""
+    deadline = time.monotonic() + seconds
+    asked = False
+    while not terminal.ended():
+        assert time.monotonic() < deadline, terminal.output[-2000:]
+        if not asked and b"Leave" in terminal.output:
+            terminal.press(b"s")
+            asked = True
+        time.sleep(0.02)
+    return terminal.exit_code()
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.3, 0.5, 0.8, 1.2])
+def test_ctrl_c_soon_after_the_start_of_the_live_screen(tmp_path: Path, token: str, delay_s: float) -> None:
+    terminal = Terminal(tmp_path, ["run", sys.executable, "-c", SLEEPER, token])
+    try:
+        time.sleep(delay_s)
+        terminal.press(b"\x03")
+        code = answer_dialog(terminal)
+    finally:
+        terminal.close()
+    assert living(token) == []
+    assert code in STOPPED
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_as_soon_as_the_command_is_there(tmp_path: Path, token: str, number: int) -> None:
+    """Headless: the window between the command's start and the front's handlers was 10 ms and more."""
+    command = [*GPUTOP, "run", "--headless", sys.executable, "-c", SLEEPER, token]
+    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL) as front:
+        deadline = time.monotonic() + 30
+        while not living(token):
+            assert time.monotonic() < deadline
+        front.send_signal(number)
+        code = front.wait(20)
+    assert living(token) == []
+    assert code in (128 + number, -number)
+
+
+def live(tmp_path: Path, *command: str, program: list[str] = GPUTOP) -> Terminal:
+    """The live screen over a command that has printed ``up``."""
+    terminal = Terminal(tmp_path, ["run", "--run-dir", str(tmp_path / "run"), *command], program)
+    try:
+        terminal.until(b"up")
+        terminal.until(b"Findings")
+    except BaseException:
+        terminal.close()
+        raise
+    return terminal
+
+
+def is_restored(terminal: Terminal) -> bool:
+    """Whether the terminal is as a shell expects it after what was drawn so far."""
+    drawn = terminal.output
+    off = all(drawn.rfind(word) > drawn.rfind(word[:-1] + (b"h" if word.endswith(b"l") else b"l")) for word in RESTORED)
+    flags = termios.tcgetattr(terminal.fd)[3]
+    return off and bool(flags & termios.ECHO) and bool(flags & termios.ICANON)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_to_the_live_screen_ends_the_command(tmp_path: Path, token: str, number: int) -> None:
+    terminal = live(tmp_path, sys.executable, "-c", SLEEPER, token)
+    try:
+        os.kill(terminal.pid, number)
+        assert terminal.exit_code(30) == 128 + number
+        assert is_restored(terminal)
+    finally:
+        terminal.close()
+    assert living(token) == []
+
+
+def test_a_command_that_saves_on_sigterm_keeps_its_exit_code(tmp_path: Path, token: str) -> None:
+    """``timeout 1h gputop run ...`` in a terminal: the command has its time to save."""
+    code = (
+        "import signal, sys, time\n"
+        "def save(*_): time.sleep(1); open('saved', 'w'); sys.exit(9)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(45)"
+    )
+    terminal = live(tmp_path, sys.executable, "-c", code, token)
+    try:
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.exit_code(30) == 9
+        assert (tmp_path / "saved").exists()
+    finally:
+        terminal.close()
+
+
+def test_a_hangup_leaves_the_command_running(tmp_path: Path, token: str) -> None:
+    terminal = live(tmp_path, sys.executable, "-c", SLEEPER, token)
+    try:
+        os.kill(terminal.pid, signal.SIGHUP)
+        assert terminal.exit_code(30) == 128 + signal.SIGHUP
+        assert is_restored(terminal)
+        assert len(living(token)) == 1
+    finally:
+        terminal.close()
+
+
+CRASHING = """
+import sys
+from gputop.screens.main import MainScreen
+{damage}
+from gputop.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+IN_THE_APP = "MainScreen.receive = lambda *_: 1 / 0"
+IN_A_WORKER = """
+shown = MainScreen.receive
+def receive(self, *arguments):
+    shown(self, *arguments)
+    self.run_worker(lambda: 1 / 0, thread=True)
+MainScreen.receive = receive
+"""
+
+
+@pytest.mark.parametrize("damage", [IN_THE_APP, IN_A_WORKER], ids=["app", "worker"])
+def test_a_crash_of_the_screen_gives_the_terminal_back_and_goes_on(tmp_path: Path, token: str, damage: str) -> None:
+    program = [sys.executable, "-c", CRASHING.format(damage=damage)]
+    code = "import time; print('up', flush=True); time.sleep(4); print('trained'); raise SystemExit(5)"
+    terminal = Terminal(
+        tmp_path, ["run", "--run-dir", str(tmp_path / "run"), sys.executable, "-c", code, token], program
+    )
+    try:
+        assert terminal.exit_code(60) == 5
+        assert is_restored(terminal)
+        assert b"ZeroDivisionError" in terminal.output and b"going on without" in terminal.output
+        assert b"trained" in terminal.output
+        assert b"Traceback" not in terminal.output
+        assert "ZeroDivisionError" in (tmp_path / "run" / "screen-error.log").read_text()
+    finally:
+        terminal.close()
