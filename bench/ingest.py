@@ -84,7 +84,9 @@ def measure(way: str, ranks: int, seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--send", way, "--ranks", str(ranks)]
         command += ["--seconds", str(seconds + WARM_UP_S + 1)]
-        handle = start(RunSpec(command=command, run_dir=Path(folder) / "run", headless=True, separate_stderr=False))
+        handle = start(
+            RunSpec(command=command, run_dir=Path(folder) / "run", headless=True, quiet=True, separate_stderr=False)
+        )
         time.sleep(WARM_UP_S)
         before, began = cpu_ns(handle.recorder_pid), time.monotonic()
         time.sleep(seconds)

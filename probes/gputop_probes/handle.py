@@ -92,6 +92,11 @@ class RunHandle:
                 return self._exit_code
             self._sleep(min(left, _POLL_S))
 
+    def show_output(self) -> None:
+        """Show the command's output on our own streams from now on, if it is not shown there yet."""
+        if self._output is not None:
+            self._output.show()
+
     def pass_on_output(self) -> None:
         """Wait until all that the command has written is on our own streams; at its end, before words of ours."""
         if self._output is not None:

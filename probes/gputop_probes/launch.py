@@ -46,6 +46,8 @@ class RunSpec(NamedTuple):
     """What people call the run; None: the name of its directory."""
     headless: bool = False
     """Whether the front passes the output on; otherwise a screen shows it and owns the terminal."""
+    quiet: bool = False
+    """Without a screen too, keep the output out of our own streams."""
     output_to_stderr: bool = False
     """Pass the command's stdout on to stderr, so that our stdout is free for a report."""
     log_mb: int | None = None

@@ -38,7 +38,7 @@ READ, LOGGED, PASSED, MOVING, ENDED, BROKEN, LAST_BYTE, UNSHOWN, TARGET_ERRNO, C
 reads our stream any more; the last byte passed on; bytes that could not be passed on and why; who
 of the holders has closed it (2 cells)."""
 
-PAUSE_S = 0.01
+PAUSE_S = 0.02
 """After little output: many small writes are carried together."""
 _MUCH = 65536
 _PIPE_BYTES, _TERMINAL_BYTES = 4096, 512

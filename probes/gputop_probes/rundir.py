@@ -17,7 +17,7 @@ from gputop_probes.record.private import close_to_others, make_folder
 from gputop_probes.record.writer import RecordWriter
 
 MINIMUM_FREE_BYTES = 16 << 20
-"""With less space than this a disk counts as full: the log's reserve alone takes half of it."""
+"""With less space than this a disk counts as full."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WRONG = (errno.ENOTDIR, errno.EEXIST)
 """A file lies where ``--run-dir`` wants a directory: the words are wrong, not the machine."""

@@ -121,10 +121,10 @@ def _open(host_dir: Path, spec: RunSpec, size: tuple[int, int], opened: list[int
 
 
 def _target(spec: RunSpec, number: int) -> int:
-    """Where output goes on to, a descriptor of its own; -1 where a screen shows the log."""
+    """Where output goes on to, a descriptor of its own; -1 where it is not shown, or a screen shows the log."""
     if spec.output_to_stderr:
         number = 2
-    if not spec.headless or number in closed_at_start:
+    if not spec.headless or spec.quiet or number in closed_at_start:
         return -1
     try:
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)

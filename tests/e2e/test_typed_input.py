@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_support import GPUTOP, environment
 from pty_support import Terminal
+
+from gputop_probes import ending
 
 pytestmark = pytest.mark.e2e
 
@@ -34,9 +38,19 @@ except KeyboardInterrupt:
 """
 
 
-def terminal(tmp_path: Path, source: str, *options: str) -> Terminal:
+@contextlib.contextmanager
+def terminal(tmp_path: Path, source: str, *options: str) -> Iterator[Terminal]:
     (tmp_path / "ask.py").write_text(source)
-    return Terminal(tmp_path, ["run", "--run-dir", str(tmp_path / "run"), *options, sys.executable, "ask.py"])
+    run_dir = tmp_path / "run"
+    asked = Terminal(tmp_path, ["run", "--run-dir", str(run_dir), *options, sys.executable, "ask.py"])
+    try:
+        yield asked
+    finally:
+        asked.close()
+        for state in map(ending.read_state, (run_dir / "hosts").glob("*")):
+            with contextlib.suppress(ProcessLookupError):
+                if state.get("state") == "running":
+                    os.kill(state["command_pid"], signal.SIGKILL)
 
 
 def answer_all(asked: Terminal) -> None:
@@ -57,8 +71,7 @@ def answer_all(asked: Terminal) -> None:
 
 @pytest.mark.parametrize("options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"])
 def test_without_a_screen(tmp_path: Path, options: list[str]) -> None:
-    asked = terminal(tmp_path, ASKING, *options)
-    try:
+    with terminal(tmp_path, ASKING, *options) as asked:
         before = termios.tcgetattr(asked.fd)
         answer_all(asked)
         asked.until(b"rest 'tail\\n'")
@@ -68,14 +81,11 @@ def test_without_a_screen(tmp_path: Path, options: list[str]) -> None:
         assert b"terminal True" in asked.output
         assert b"abc" not in asked.output
         assert b"abc" not in b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
-    finally:
-        asked.close()
 
 
 @pytest.mark.parametrize("options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"])
 def test_ctrl_c_at_a_question(tmp_path: Path, options: list[str]) -> None:
-    asked = terminal(tmp_path, INTERRUPTED, *options)
-    try:
+    with terminal(tmp_path, INTERRUPTED, *options) as asked:
         before = termios.tcgetattr(asked.fd)
         asked.until(b"name? ")
         asked.press(b"\x03")
@@ -83,14 +93,11 @@ def test_ctrl_c_at_a_question(tmp_path: Path, options: list[str]) -> None:
         assert asked.exit_code() == 5
         assert b"interrupted" in asked.output
         assert termios.tcgetattr(asked.fd) == before
-    finally:
-        asked.close()
 
 
 def test_from_the_live_screen(tmp_path: Path) -> None:
     """The screen says that the command waits, hands the terminal over, and comes back."""
-    asked = terminal(tmp_path, ASKING)
-    try:
+    with terminal(tmp_path, ASKING) as asked:
         asked.until(b"waits for input")
         asked.press(b"I")
         asked.until(b"Ctrl-] brings")
@@ -112,8 +119,6 @@ def test_from_the_live_screen(tmp_path: Path) -> None:
         asked.press(b"q")
         assert asked.exit_code() == 7
         assert (next((tmp_path / "run").glob("hosts/*/output.log")).read_bytes()).count(b"hello Bob\n") == 1
-    finally:
-        asked.close()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -202,6 +202,23 @@ def test_a_pattern_that_names_gputop_spares_the_keeper(tmp_path: Path) -> None:
     process.wait(20)
 
 
+def test_a_keeper_without_a_fresh_interpreter(tmp_path: Path) -> None:
+    """Where no interpreter can be started, a copy of the front carries the output."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys._base_executable = '/bin/false'")
+    process = support.front(tmp_path, support.python(COUNTING, "1"), env={"PYTHONPATH": str(tmp_path)})
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 9
+    assert whole(out) and whole(recorded(tmp_path / "run"))
+
+
+def test_nobody_takes_what_is_passed_on(tmp_path: Path) -> None:
+    """``> /dev/full``: the training goes on, and the record has it all."""
+    with open("/dev/full", "wb") as full:
+        process = support.front(tmp_path, support.python(COUNTING, "0.5"), stdout=full)
+        assert process.wait(30) == 9
+    assert whole(recorded(tmp_path / "run"))
+
+
 def test_file_size_limit(tmp_path: Path) -> None:
     """``ulimit -f`` is for the files of the command: its output on a pipe has no limit, and the newest is recorded."""
     source = "import sys\nfor i in range(30_000): sys.stdout.write(f'{i:09d}\\n')"

@@ -281,6 +281,51 @@ sys.exit(4)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize(("line_bytes", "whole"), [(100, True), (100_000, False)])
+def test_disk_full_and_freed(tmp_path: Path, line_bytes: int, whole: bool) -> None:
+    """What comes meanwhile waits in memory, as far as that reaches; beyond, the oldest part of the log makes room."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(mount)], check=False).returncode:
+        pytest.skip("this container may not mount")
+    source = f"""
+import os, time
+def part(first):
+    for i in range(first, first + 100): os.write(1, b"%d " % i + b"x" * {line_bytes} + b"\\n")
+part(0)
+while not os.path.exists("full"): time.sleep(0.01)
+part(100)
+open("written", "w")
+while not os.path.exists("freed"): time.sleep(0.01)
+part(200)
+"""
+    expected = [f"{i} " + "x" * line_bytes for i in range(300)]
+    try:
+        run_dir = mount / "run"
+        seen = (tmp_path / "seen").open("wb")
+        process = support.front(tmp_path, support.python(source), options={"run_dir": run_dir}, stdout=seen)
+        support.until(lambda: support.output(run_dir).count("\n") == 100)
+        fill(mount / "filler")
+        (tmp_path / "full").touch()
+        support.until((tmp_path / "written").exists)
+        time.sleep(0.5)
+        (mount / "filler").unlink()
+        (tmp_path / "freed").touch()
+        assert process.wait(60) == 0
+        seen.close()
+        assert (tmp_path / "seen").read_text().splitlines() == expected
+        lines = support.output(run_dir).splitlines()
+        if whole:
+            assert lines == expected
+        else:
+            assert lines[-150:] == expected[-150:]
+            assert "oldest" in support.state(run_dir)["output_note"]
+            assert support.events(run_dir, "output_lost")
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=False)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
 def test_disk_full_from_the_start(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()

@@ -53,7 +53,7 @@ class OutputWatch:
 def _note(losses: Losses) -> str:
     parts = []
     if losses.given_up:
-        parts.append(f"the oldest {_size(losses.given_up)} were given up (--log-mb bounds the log)")
+        parts.append(f"the oldest {_size(losses.given_up)} were given up (by --log-mb, or for want of room)")
     if losses.missing:
         parts.append(f"{_size(losses.missing)} are missing: the disk took no more")
     if losses.not_passed_on:

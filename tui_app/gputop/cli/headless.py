@@ -37,6 +37,7 @@ def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rul
     Returns:
         The command's exit code, 128+n after signal n.
     """
+    handle.show_output()
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
     with _keyboard(handle):
         code = handle.wait(_POLL_S)

@@ -65,7 +65,7 @@ def check_injection(python: str | None, has_torch: bool) -> Check:
     from gputop_probes.record.reader import RunRecord
 
     with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
-        handle = start(RunSpec(command=[python, "-c", _TRAINING], run_dir=Path(folder) / "run", headless=True))
+        handle = start(RunSpec([python, "-c", _TRAINING], Path(folder) / "run", headless=True, quiet=True))
         exit_code = handle.wait(120)
         handle.release_signals()
         record = RunRecord.open(handle.run_dir)
