@@ -10,7 +10,7 @@ from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, lane, steps, wire
+from . import clock, cycle, interrupts, lane, steps, wire
 from .cycle import C
 from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
@@ -153,6 +153,7 @@ def _native_tid():
 
         return get_native_id()
     except Exception:
+        interrupts.pass_on()
         return 0
 
 

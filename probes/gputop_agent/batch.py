@@ -5,7 +5,7 @@ import math
 import zlib
 from collections import UserDict
 
-from . import frames, shapes
+from . import frames, interrupts, shapes
 from .state import S
 
 _MAX_DEPTH = 4
@@ -60,12 +60,13 @@ def count(batch):
                 tokens = get(tokens, key)
             return value.shape[0], tokens.numel()
         except Exception:  # another structure under the same type
-            pass
+            interrupts.pass_on()
     try:
         sample_path, token_path = _make_plan(batch)
         samples = _walk(batch, sample_path).shape[0] if sample_path is not None else 0
         return samples, _walk(batch, token_path).numel() if token_path is not None else 0
     except Exception:  # a tensor subclass without a plain shape
+        interrupts.pass_on()
         _plans[type(batch)] = (None, None)
         return 0, 0
 
@@ -214,7 +215,7 @@ def _look_closely(batch):
                     description = dict(description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on
-        pass
+        interrupts.pass_on()
 
 
 def fingerprint(tensor):

@@ -1,5 +1,7 @@
 """What the beginning of a fetch, a forward or a backward means for the step being timed. All outside any of them."""
 
+from collections import deque
+
 from . import clock, steps, wire
 from .cycle import C
 from .sentinel import sentinel
@@ -8,6 +10,7 @@ from .state import S
 WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
 
 known_optimizers = {}  # id -> step in which it last stepped, or was found
+gone_optimizers = deque()  # weak references to those that were freed since the last look
 
 
 def fetch_begins():
@@ -67,8 +70,19 @@ def process_ends():
             _close_inferred()
 
 
+def forget_optimizers():
+    """Forget those that were freed: others may get their ids."""
+    while gone_optimizers:
+        reference = gone_optimizers.popleft()
+        if S.optimizers.get(reference.key) is reference:
+            del S.optimizers[reference.key]
+            known_optimizers.pop(reference.key, None)
+            C.stepped.discard(reference.key)
+
+
 def all_stepped():
     """Whether every optimizer that is in use has stepped since the last boundary."""
+    forget_optimizers()
     if len(known_optimizers) < 2 or C.flags & wire.F_OPT_IN_BACKWARD:
         return True
     stepped, oldest = C.stepped, S.step - WAIT_STEPS
@@ -116,4 +130,5 @@ def _close_inferred():
 def reset():
     """In a forked child."""
     known_optimizers.clear()
+    gone_optimizers.clear()
     sentinel.__init__()

@@ -5,11 +5,9 @@ thing that the hooks note is the beginning of an epoch, which is rare.
 """
 
 import sys
-import weakref
-from functools import partial
 from time import monotonic
 
-from . import batch, frames, guard, lane, transport
+from . import batch, descriptors, frames, interrupts, lane, living, transport
 from .state import DATA, S
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
@@ -22,8 +20,8 @@ _PARTS = frozenset(
     ("_task_info", "_rcvd_idx", "_tasks_outstanding", "_prefetch_factor", "_num_workers", "_data_queue", "_workers")
 )
 
-_watched = None  # (key, attributes of the iterator that the training fetches from); the iterator itself is not kept
-_reference = None
+#: reference to the iterator that the training fetches from -> (key, its attributes, which are let go when it goes)
+_watched = {}
 _epochs = []  # (key, step, end_ns, start_ns, first_ns)
 _made = (0, 0)  # id of an iterator that was made and not yet fetched from, and how long the making took
 _ended_ns = 0  # how long the fetch took that found no more batches: it shuts the workers down
@@ -31,19 +29,16 @@ _ended_ns = 0  # how long the fetch took that found no more batches: it shuts th
 
 def watch(iterator, loader):
     """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None for evaluation."""
-    global _watched, _reference
-    _watched = None
+    _watched.clear()
     parts = vars(iterator)
     if loader is not None and _PARTS.issubset(parts):
-        _reference = weakref.ref(iterator, partial(guard.safely, _forget))
-        _watched = (tuple(loader.get(name) for name in _KEY), parts)
+        reference = living.Reference(iterator, _watched.pop)
+        _watched[reference] = tuple(loader.get(name) for name in _KEY), parts
 
 
-def _forget(reference):
-    """The iterator is gone: let go of its queues and batches at once."""
-    global _watched
-    if reference is _reference:
-        _watched = None
+def _watched_now():
+    """``(key, attributes)`` of the iterator, None without one; from either thread."""
+    return next(iter(list(_watched.values())), None)
 
 
 def iterator_made(iterator, spent_ns):
@@ -55,7 +50,8 @@ def iterator_made(iterator, spent_ns):
 def iterator_exhausted(iterator, spent_ns):
     """A fetch found no more batches."""
     global _ended_ns
-    if _watched is not None and _watched[1] is vars(iterator):
+    watched = _watched_now()
+    if watched is not None and watched[1] is vars(iterator):
         _ended_ns = spent_ns
 
 
@@ -63,16 +59,17 @@ def first_fetch(iterator, spent_ns):
     """The training changed over to ``iterator``: note the beginning of an epoch if it has just been made."""
     global _made, _ended_ns
     made, start_ns = _made
-    if made == id(iterator) and _watched is not None:
-        _epochs.append((_watched[0], S.step, _ended_ns, start_ns, spent_ns))
+    watched = _watched_now()
+    if made == id(iterator) and watched is not None:
+        _epochs.append((watched[0], S.step, _ended_ns, start_ns, spent_ns))
         _ended_ns = 0
     _made = (0, 0)
 
 
 def reset():
     """In a forked child."""
-    global _watched, _reference, _made, _ended_ns
-    _watched = _reference = None
+    global _made, _ended_ns
+    _watched.clear()
     _made, _ended_ns = (0, 0), 0
     del _epochs[:]
 
@@ -99,7 +96,7 @@ class Watch:
 
     def look(self):
         """Count the state of the moment."""
-        watched = _watched
+        watched = _watched_now()
         if watched is None:
             return
         key, parts = watched
@@ -176,9 +173,9 @@ def _count(counts, key):
 def _state(pid):
     """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for anything else."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read(512).rpartition(b")")[2].split()[0].decode()
+        return descriptors.read("/proc/%d/stat" % pid, 512).rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError, TypeError):
+        interrupts.pass_on()
         return "?"
 
 
@@ -190,6 +187,7 @@ def _ready(parts):
     try:
         return queue.qsize()  # reads a semaphore
     except NotImplementedError:
+        interrupts.pass_on()
         return None
 
 

@@ -81,6 +81,7 @@ def close(now_ns, upto=None):
             F.wall_max_ns = now_ns - F.end_ns
         F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
         F.n_steps += 1
+        C.pending, C.backwards = False, 0  # counted: what interrupts the rest does not have it counted again
         F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
         F.loss, F.grad_norm = loss, C.grad_norm
         if C.loss_count and not loss <= F.loss_max:  # also where there is none yet
@@ -233,6 +234,28 @@ def look_closer(step):
     from . import checkup
 
     guard.safely(checkup.on_step_closed, step)
+
+
+def mend(thoroughly=False):
+    """A hook was broken off: nothing is open any more, and the time up to now is booked.
+
+    Steps that were noted are booked, unless even that is broken off (``thoroughly``): then they are only counted.
+    """
+    from . import lane
+
+    C.in_forward = C.in_backward = False
+    C.in_optimizer, C.gap_phase, C.cut = 0, -1, None
+    if F.n_steps:
+        S.step = max(S.step, F.last_step + 1)
+    if thoroughly:
+        lane.reset()
+    else:
+        lane.mend()
+    del clock.stack[:]
+    S.phase = OTHER
+    now = monotonic_ns()
+    totals[OTHER] += now - F.began_ns - sum(totals[:N_PHASES]) + sum(F.base[:N_PHASES])
+    S.last_ns = now
 
 
 def _tell(step, t_end_ns, flags):

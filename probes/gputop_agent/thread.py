@@ -8,7 +8,6 @@ import _thread
 import atexit
 import os
 import sys
-import threading
 from time import monotonic, monotonic_ns
 
 from . import affinity, api, debugging, fetches, guard, hello, lane, memory, paging, rivals, stacks, transport
@@ -39,7 +38,7 @@ def start():
         _registered = True
         atexit.register(guard.safely, stop)
     arguments = (_run, _wake, _running_pid)  # guarded: an exception in a bare thread would be printed
-    threading.Thread(target=guard.safely, args=arguments, name=rivals.OWN_NAME, daemon=True).start()
+    _thread.start_new_thread(guard.safely, arguments)  # one of threading's would be among the user's own
 
 
 def stop():
@@ -62,6 +61,7 @@ def reset():
 
 def _run(wake, pid):
     global _loop
+    S.agent_ident = _thread.get_ident()
     loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
