@@ -5,7 +5,7 @@ import math
 import zlib
 from collections import UserDict
 
-from . import frames, interrupts, shapes
+from . import frames, interrupts, modes, shapes
 from .state import S
 
 _MAX_DEPTH = 4
@@ -27,6 +27,7 @@ _noting_tokens = False  # the shapes noted are those of token ids
 _padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
+@modes.unseen
 def count(batch):
     """Size of one micro-batch.
 
@@ -71,6 +72,7 @@ def count(batch):
         return 0, 0
 
 
+@modes.unseen
 def plan_ahead(batch):
     """How batches like this one, which was counted, may be noted until the next that has to be looked at closely.
 

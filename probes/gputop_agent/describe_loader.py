@@ -1,8 +1,9 @@
 """The DataLoader that feeds the training, as the hello tells it."""
 
-from . import interrupts
+from . import interrupts, modes
 
 
+@modes.unseen
 def describe_loader(loader, site=None):
     """The ``dataloader`` entry; ``site`` is the line of user code that iterates it. None without a loader."""
     if loader is None:

@@ -137,10 +137,13 @@ def vanish(error, where):
     """
     if S.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
         S.phase_at_error = id(error), where
-    entry = error.__traceback__
-    while entry is not None and is_ours(entry.tb_frame.f_code):
-        entry = entry.tb_next
-    error.__traceback__ = entry
+    try:
+        entry = error.__traceback__
+        while entry is not None and is_ours(entry.tb_frame.f_code):
+            entry = entry.tb_next
+        error.__traceback__ = entry
+    except Exception:
+        failed("vanish")
 
 
 def is_ours(code):

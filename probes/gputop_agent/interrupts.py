@@ -25,7 +25,7 @@ def pass_on():
     try:
         passes = is_users(error)
     except Exception as another:  # a second signal came meanwhile, or what we look at is not as we know it
-        passes = _mentions_interrupted(another)
+        passes = _was_raised_by_handler(another)
     if passes:
         if get_ident() == S.thread_ident:
             _mend()
@@ -50,10 +50,13 @@ def is_users(error):
     return is_bare and innermost.f_code.co_filename.startswith(AGENT_DIR)
 
 
-def _mentions_interrupted(error):
+def _was_raised_by_handler(error):
     traceback = error.__traceback__
-    while traceback is not None and not _has_interrupted(traceback.tb_frame):
-        traceback = traceback.tb_next
+    try:
+        while traceback is not None and not _has_interrupted(traceback.tb_frame):
+            traceback = traceback.tb_next
+    except Exception:
+        return False
     return traceback is not None
 
 

@@ -10,7 +10,7 @@ turn.
 from operator import sub
 from time import monotonic_ns
 
-from . import batch, events, steps, thin
+from . import batch, events, modes, steps, thin
 from .clock import COMPUTE_CPU_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from .cycle import C
 from .sentinel import sentinel
@@ -37,7 +37,7 @@ def may_begin():
         steps.look_closer(S.step - 1)
     L.from_step = S.step + PAUSE_STEPS
     events.forget_optimizers()
-    busy = S.cuda or S.ddp or S.step_listeners or S.manual or S.want_batch
+    busy = S.cuda or modes.watching() or S.ddp or S.step_listeners or S.manual or S.want_batch
     plain = not (busy or C.flags or C.look or stack)
     oldest = S.step - events.WAIT_STEPS
     used = [key for key, seen in events.known_optimizers.items() if seen > oldest]

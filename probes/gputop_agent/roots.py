@@ -5,7 +5,7 @@ import sys
 import weakref
 from itertools import compress
 
-from . import events, living
+from . import events, living, modes
 from .hooks import forward
 from .sentinel import sentinel
 from .state import S
@@ -77,6 +77,7 @@ def look_again():
     _frontier = [weakref.ref(child) for child in children]
 
 
+@modes.unseen
 def watch_leaf(loss):
     """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the loss."""
     todo = [getattr(loss, "grad_fn", None)]

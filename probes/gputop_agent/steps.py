@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from . import batch, clock, comm, device, guard, hello, memory, transport, wire
+from . import batch, clock, comm, device, guard, hello, memory, modes, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .cycle import NAN, C
 from .state import OTHER, S
@@ -214,7 +214,7 @@ def flush_all():
 def book_agent_time(function, *args):
     """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
     before = clock.enter(OTHER)
-    guard.safely(function, *args)
+    guard.safely(modes.unseen(function), *args)
     spent_ns = clock.leave() - before
     totals[AGENT_NS] += spent_ns
     if spent_ns >= NOTABLE_NS:
@@ -225,7 +225,7 @@ def say_hello():
     """Reach the recorder and say what this process is. On the training thread."""
     transport.connect()
     before = clock.book()
-    guard.safely(hello.on_first_step)
+    guard.safely(modes.unseen(hello.on_first_step))
     F.hello_ns = clock.book() - before
 
 

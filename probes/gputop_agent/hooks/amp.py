@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent import clock, guard, wire
+from gputop_agent import clock, guard, modes, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 from gputop_agent.steps import F
@@ -46,6 +46,7 @@ def after_unscale(token, args, result):
     clock.unwind(token[0])
 
 
+@modes.unseen
 def after_step(token, args, result):
     """End the phase; without an optimizer step in between, the scaler has skipped it."""
     depth, steps_before = token

@@ -5,7 +5,21 @@ from functools import lru_cache
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, guard, interrupts, lane, roots, steps, thin, wire
+from gputop_agent import (
+    activation,
+    checkup,
+    clock,
+    device,
+    events,
+    guard,
+    interrupts,
+    lane,
+    modes,
+    roots,
+    steps,
+    thin,
+    wire,
+)
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
@@ -169,6 +183,7 @@ def _in_thin_step(args):
     return True
 
 
+@modes.unseen
 def _value(args):
     """A loss of one value in the CPU's memory; None for another one."""
     loss: Any = args[0] if args else None
@@ -271,6 +286,7 @@ def _parameter(args, kwargs):
     return next((one for one in asked if isinstance(one, S.torch.nn.Parameter)), None)
 
 
+@modes.unseen
 def note_loss(loss):
     """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
     if type(loss) is not tensor_type:

@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent import clock, device, guard
+from gputop_agent import clock, device, guard, modes
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 
@@ -42,6 +42,7 @@ def after_value(token, args, result):
     clock.unwind(token)
 
 
+@modes.unseen
 def after_norm(token, args, result):
     """End the phase; keep the norm if it can be read without waiting for a device or another rank."""
     clock.unwind(token)

@@ -33,6 +33,7 @@ def install(torch):
     """Bind what every call asks."""
     global _compiling, is_grad_enabled
     _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
+    _watch_pickling(torch)
 
 
 class CallSlot:
@@ -175,6 +176,27 @@ def hook(module, trained=True):
 
     S.undo.append(put_back)
     return True
+
+
+def _watch_pickling(torch):
+    """A class that pickles all of ``__dict__`` would pickle the slot's key: the slot leaves before it does.
+
+    ``nn.Module.__getstate__`` leaves the key out by itself. The next backward without a forward puts the slot back.
+    """
+    kind: Any = torch.nn.Module
+    plain = kind.__dict__.get("__getstate__")
+
+    def __reduce_ex__(self, protocol):
+        if type(self.__dict__.get(_SLOT)) is CallSlot and type(self).__getstate__ is not plain:
+            slot = self.__dict__.pop(_SLOT)
+            if slot.inner is not None:
+                self.__dict__[_SLOT] = slot.inner
+        return object.__reduce_ex__(self, protocol)
+
+    if plain is not None and "__reduce_ex__" not in kind.__dict__:
+        guard.hide(__reduce_ex__)
+        kind.__reduce_ex__ = __reduce_ex__
+        S.undo.append(lambda: delattr(kind, "__reduce_ex__"))
 
 
 def bypass(on):

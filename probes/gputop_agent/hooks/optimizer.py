@@ -6,7 +6,7 @@ from collections import OrderedDict
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, frames, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, frames, guard, lane, modes, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, marks
@@ -196,6 +196,7 @@ def step_seen():
         device.mark("optimizer_end")
 
 
+@modes.unseen
 def _note_unusual_lr(lr):
     if isinstance(lr, int) or (type(lr) is S.torch.Tensor and lr.is_cpu and lr.numel() == 1):
         F.lr = float(lr)
