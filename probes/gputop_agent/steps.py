@@ -80,6 +80,7 @@ def close(now_ns, upto=None):
         if now_ns - F.end_ns > F.wall_max_ns:
             F.wall_max_ns = now_ns - F.end_ns
         F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
+        clock.floor[:] = F.upto
         F.n_steps += 1
         C.pending, C.backwards = False, 0  # counted: what interrupts the rest does not have it counted again
         F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
@@ -126,6 +127,7 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
     with S.lock:
         F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
         F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
+        clock.floor[:] = F.upto
         F.n_steps += n
         F.grad_norm = F.grad_norm_max = NAN
         if every * (len(losses) - 1) != n - 1:
@@ -176,6 +178,7 @@ def close_at_cut():
 def cut_here():
     """Remember this moment as a possible end of the step."""
     C.cut = (clock.book(), totals[:], C.flags, C.loss_sum, C.loss_count, C.backwards)
+    clock.floor[:] = C.cut[1]
 
 
 def manual_step():
@@ -277,6 +280,8 @@ def _emit():
     allocated, reserved, peak, rss = F.memory
     upto, base = F.upto, F.base
     delta = [new - old for new, old in zip(upto, base)]
+    if min(delta[:N_PHASES]) < 0:
+        delta[:N_PHASES] = _levelled(delta[:N_PHASES])
     record = wire.STEP.pack(
         transport.unix_ns(F.end_ns),
         F.end_ns - F.began_ns,
@@ -310,6 +315,18 @@ def _emit():
     F.n_steps = F.flags = F.wall_max_ns = 0
     F.loss_max = F.grad_norm_max = NAN
     transport.send_step(record, F.end_ns)
+
+
+def _levelled(phases):
+    """The same sum without a negative part: what one has too little is taken from the largest."""
+    owed = sum(part for part in phases if part < 0)
+    levelled = [max(0, part) for part in phases]
+    while owed < 0 and max(levelled) > 0:
+        largest = levelled.index(max(levelled))
+        taken = min(levelled[largest], -owed)
+        levelled[largest] -= taken
+        owed += taken
+    return levelled
 
 
 def _cpu_ns(by_training_thread):

@@ -10,7 +10,7 @@ import os
 import sys
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, lane, memory, paging, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, lane, looks, memory, paging, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -65,11 +65,13 @@ def _run(wake, pid):
     loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
+    asleep_since = monotonic()
     while not wake.acquire(True, pause):
+        late_s = monotonic() - asleep_since - pause
         if sys.is_finalizing() or os.getpid() != pid:
             return
         try:
-            connected = loop.tick()
+            connected = loop.tick(late_s)
         except Exception:  # the training does not notice
             guard.failed("agent thread")
             failures += 1
@@ -77,6 +79,7 @@ def _run(wake, pid):
                 return
             connected = True
         pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
+        asleep_since = monotonic()
 
 
 class Loop:
@@ -93,8 +96,8 @@ class Loop:
         self._second = 0.0
         self._started = monotonic()
 
-    def tick(self):
-        """One round. Returns whether a recorder listens."""
+    def tick(self, late_s=0.0):
+        """One round, ``late_s`` after it was due. Returns whether a recorder listens."""
         now_ns = monotonic_ns()
         lane.hurry(now_ns)
         transport.flush_if_stale(now_ns)
@@ -103,7 +106,8 @@ class Loop:
             return False
         if not S.hello_sent:
             hello.send_again()
-        self.sampler.sample()
+        wanted = self.sampler.wants_look()
+        self.sampler.sample(not wanted or looks.fair(late_s, self.random()))
         self.rivals.sample()
         self.fetches.look()
         self.debugging.sample()
@@ -127,8 +131,12 @@ class Loop:
 
     def jittered(self, seconds):
         """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's generator is touched."""
+        return seconds * (0.8 + 0.4 * self.random())
+
+    def random(self):
+        """A number between 0 and 1."""
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        return seconds * (0.8 + 0.4 * self._random / 0x7FFFFFFF)
+        return self._random / 0x7FFFFFFF
 
     def _run_commands(self):
         for _ in range(_MAX_COMMANDS_PER_TICK):

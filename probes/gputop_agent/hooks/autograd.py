@@ -7,6 +7,7 @@ from typing import Any
 
 from gputop_agent import (
     activation,
+    batch,
     checkup,
     clock,
     device,
@@ -20,7 +21,7 @@ from gputop_agent import (
     thin,
     wire,
 )
-from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
+from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
 from gputop_agent.sentinel import sentinel
@@ -111,6 +112,8 @@ def _timed_backward(original, counter):
                         sentinel.unseen += 1
                         C.backwards += 1
                         totals[MICRO_BATCHES] += 1
+                        if C.inputs is not None:
+                            _count_inputs()
                         if len(args) > 3 and args[3]:
                             S.create_graph_seen = True
                         if F.probing:
@@ -146,7 +149,7 @@ def _timed_backward(original, counter):
                         S.last_ns = now
                         S.phase = OTHER
                         del stack[:]
-                        C.in_backward = C.counted = False
+                        C.in_backward = False
                         if cpu_ns:
                             totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
                         if S.cuda:
@@ -213,10 +216,25 @@ def before_backward(args, kwargs):
     sentinel.unseen += 1
     C.backwards += 1
     totals[MICRO_BATCHES] += 1
+    if C.inputs is not None:
+        _count_inputs()
     C.in_backward = True
     cpu_ns = thread_time_ns() if F.probing else 0
     clock.enter(BACKWARD)
     return depth, cpu_ns
+
+
+def _count_inputs():
+    """Without a DataLoader a micro-batch is what the last forward before a backward was given.
+
+    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have a
+    forward and a backward of the same batch, so then nothing is said.
+    """
+    (args, kwargs), C.inputs = C.inputs, None
+    if len(events.known_optimizers) < 2:
+        samples, tokens = batch.count_inputs(args, kwargs)
+        totals[SAMPLES] += samples
+        totals[TOKENS] += tokens
 
 
 def after_backward(token, args, result):
@@ -224,7 +242,6 @@ def after_backward(token, args, result):
     depth, cpu_ns = token
     clock.unwind(depth)
     C.in_backward = False
-    C.counted = False
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if S.cuda:

@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import batch, checkup, clock, device, events, guard, interrupts, lane, wire
+from gputop_agent import checkup, clock, device, events, guard, interrupts, lane, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, cpu_marks, marks
@@ -82,12 +82,12 @@ class CallSlot:
                             totals[TOKENS] += C.tokens
                             C.data_ns = C.samples = C.tokens = 0
                             C.evaluated = C.unsure = False
-                        if C.pending or C.backwards:
+                        if C.pending or C.backwards or len(events.known_optimizers) > 1:
                             events.compute_begins()
                         if C.look == 1:
                             checkup.before_forward()
-                        if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
-                            _count(args, kwargs)
+                        if S.step - C.last_fetch_step > LOADER_STEPS:
+                            C.inputs = args, kwargs
                         if S.cuda:
                             device.mark("forward_begin")
                         if F.probing:
@@ -233,8 +233,8 @@ def before(slot, module, args, kwargs):
             events.compute_begins()
             if C.look == 1:
                 checkup.before_forward()
-            if training and not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
-                _count(args, kwargs)
+            if training and slot.trained and S.step - C.last_fetch_step > LOADER_STEPS:
+                C.inputs = args, kwargs
         if S.phase == H2D:
             clock.switch(OTHER)
     if S.cuda:
@@ -287,13 +287,6 @@ def _book_evaluation():
 def _seen():
     """Differs where a step ended, or training went on, between two moments."""
     return S.step, id(C.cut), C.forwards, C.backwards, totals[OPTIMIZER_STEPS]
-
-
-def _count(args, kwargs):
-    C.counted = True
-    samples, tokens = batch.count(args[0] if args else kwargs)
-    totals[SAMPLES] += samples
-    totals[TOKENS] += tokens
 
 
 def _look_for_autocast():
