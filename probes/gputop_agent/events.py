@@ -35,10 +35,12 @@ def compute_begins():
     """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
     if S.manual:
         return
-    place = _place() if len(known_optimizers) > 1 else ()
+    place = _place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
     if C.pending:
-        if all_stepped() or place in C.places:
+        if all_stepped():
             steps.close(clock.book())
+        elif place in C.places:
+            steps.close_at_cut() if C.cut is not None else steps.close(clock.book())
         elif C.cut is None:
             steps.cut_here()
     elif C.backwards and sentinel.watching() and sentinel.was_updated():

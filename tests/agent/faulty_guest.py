@@ -43,6 +43,7 @@ THIN = {
     "process.after_fork",
     "interrupts.pass_on",  # is called by each ``except`` block
     "guard.vanish",
+    "hooks.forward._watch_pickling.__reduce_ex__",
 }
 
 

@@ -187,11 +187,15 @@ def _watch_pickling(torch):
     plain = kind.__dict__.get("__getstate__")
 
     def __reduce_ex__(self, protocol):
-        if type(self.__dict__.get(_SLOT)) is CallSlot and type(self).__getstate__ is not plain:
-            slot = self.__dict__.pop(_SLOT)
-            if slot.inner is not None:
-                self.__dict__[_SLOT] = slot.inner
-        return object.__reduce_ex__(self, protocol)
+        try:
+            slot = self.__dict__.get(_SLOT)
+            if type(slot) is CallSlot and type(self).__getstate__ is not plain:
+                del self.__dict__[_SLOT]
+                if slot.inner is not None:
+                    self.__dict__[_SLOT] = slot.inner
+        except Exception:
+            guard.failed("__reduce_ex__")
+        return super(kind, self).__reduce_ex__(protocol)
 
     if plain is not None and "__reduce_ex__" not in kind.__dict__:
         guard.hide(__reduce_ex__)
