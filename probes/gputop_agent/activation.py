@@ -10,7 +10,7 @@ from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, lane, steps, wire
+from . import clock, cycle, interrupts, lane, modes, steps, wire
 from .cycle import C
 from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
@@ -41,6 +41,7 @@ def fetch_ended(began_ns, samples, tokens, loader):
     Trail.fetch = (began_ns, monotonic_ns(), samples, tokens)
 
 
+@modes.unseen
 def grad_ended(began_ns):
     """``autograd.grad`` ended before training began."""
     Trail.grad = (began_ns, monotonic_ns())
@@ -49,6 +50,7 @@ def grad_ended(began_ns):
         Trail.by_hand = Trail.fetch, Trail.grad, weakref.ref(parameter), parameter._version
 
 
+@modes.unseen
 def trains_by_hand(parameter):
     """``autograd.grad`` begins before training, about ``parameter`` (or None): has an update of it been seen now?"""
     Trail.asked = parameter
@@ -153,6 +155,7 @@ def _native_tid():
 
         return get_native_id()
     except Exception:
+        interrupts.pass_on()
         return 0
 
 

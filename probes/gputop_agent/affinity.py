@@ -2,7 +2,7 @@
 
 import os
 
-from . import transport
+from . import descriptors, interrupts, transport
 from .state import S
 
 _FLUSH_AFTER = 10  # looks
@@ -34,9 +34,9 @@ class Watch:
         if not _near or not S.native_tid:
             return
         try:
-            with open("/proc/self/task/%d/stat" % S.native_tid) as file:
-                last = int(file.read().rpartition(")")[2].split()[36])
+            last = int(descriptors.read("/proc/self/task/%d/stat" % S.native_tid).rpartition(b")")[2].split()[36])
         except (OSError, ValueError, IndexError):
+            interrupts.pass_on()
             return
         self._looks += 1
         self._near += last in _near
@@ -72,9 +72,9 @@ def _device_cpus(properties):
         return None
     place = "%04x:%02x:%02x.0" % (getattr(properties, "pci_domain_id", 0), bus, getattr(properties, "pci_device_id", 0))
     try:
-        with open("/sys/bus/pci/devices/%s/local_cpulist" % place) as file:
-            return file.read().strip() or None
+        return descriptors.read("/sys/bus/pci/devices/%s/local_cpulist" % place).decode().strip() or None
     except OSError:
+        interrupts.pass_on()
         return None
 
 

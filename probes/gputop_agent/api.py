@@ -3,7 +3,7 @@
 import threading
 from time import monotonic_ns
 
-from . import clock, device, lane, steps, transport, wire
+from . import clock, device, interrupts, lane, steps, transport, wire
 from .state import S
 
 _OTHER = wire.PHASES.index("other")
@@ -108,4 +108,5 @@ def _number(name, value):
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
+        interrupts.pass_on()
         return None

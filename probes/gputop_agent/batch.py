@@ -6,7 +6,7 @@ import sys
 import zlib
 from collections import UserDict
 
-from . import frames, shapes
+from . import frames, interrupts, modes, shapes
 from .state import S
 
 _MAX_DEPTH = 4
@@ -29,6 +29,7 @@ _noting_tokens = False  # the shapes noted are those of token ids
 _padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
+@modes.unseen
 def count(batch):
     """Size of one micro-batch.
 
@@ -47,7 +48,7 @@ def count(batch):
     plan = _plans.get(type(batch))
     if plan is not None:
         try:
-            sample_path, token_path = plan
+            sample_path, token_path, axis = plan
             if sample_path is None:
                 return 0, 0
             value = batch
@@ -56,22 +57,24 @@ def count(batch):
             if index % shapes.PERIOD < shapes.WINDOW:
                 shapes.note(index, value.shape)
             if token_path is None:
-                return value.shape[0], 0
+                return value.shape[axis], 0
             tokens = batch
             for get, key in token_path:
                 tokens = get(tokens, key)
-            return value.shape[0], tokens.numel()
+            return value.shape[axis], tokens.numel()
         except Exception:  # another structure under the same type
-            pass
+            interrupts.pass_on()
     try:
-        sample_path, token_path = _make_plan(batch)
-        samples = _walk(batch, sample_path).shape[0] if sample_path is not None else 0
+        sample_path, token_path, axis = _make_plan(batch)
+        samples = _walk(batch, sample_path).shape[axis] if sample_path is not None else 0
         return samples, _walk(batch, token_path).numel() if token_path is not None else 0
     except Exception:  # a tensor subclass without a plain shape
-        _plans[type(batch)] = (None, None)
+        interrupts.pass_on()
+        _plans[type(batch)] = (None, None, 0)
         return 0, 0
 
 
+@modes.unseen
 def plan_ahead(batch):
     """How batches like this one, which was counted, may be noted until the next that has to be looked at closely.
 
@@ -81,8 +84,8 @@ def plan_ahead(batch):
     """
     global _noting_tokens
     left = -_count % _CRC_PERIOD
-    path, token_path = _plans.get(type(batch), (None, None))
-    if path is None:
+    path, token_path, axis = _plans.get(type(batch), (None, None, 0))
+    if path is None or axis:
         return None, (), left
     if token_path is not None and _walk(batch, token_path).shape[0] != _walk(batch, path).shape[0]:
         return None, (), left
@@ -145,7 +148,9 @@ def _walk(value, path):
 
 def _make_plan(batch):
     sample_path = token_path = named_path = None
+    shapes_seen = []
     for path, tensor in _tensors(batch, (), 0):
+        shapes_seen.append(tuple(tensor.shape))
         if sample_path is None:
             sample_path = path
         if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES:
@@ -153,9 +158,30 @@ def _make_plan(batch):
                 named_path = path
             if token_path is None:
                 token_path = path
-    plan = (sample_path, named_path or token_path)
+    plan = (sample_path, named_path or token_path, batch_axis(shapes_seen) or 0)
     _plans[type(batch)] = plan
     return plan
+
+
+def batch_axis(found):
+    """The dimension of the first tensor that counts samples, by what the others agree with; None: they do not tell."""
+    first, others = found[0] if found else (), found[1:]
+    if all(shape[0] == first[0] for shape in others):
+        return 0
+    if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in others):
+        return 1  # time comes first: labels or a hidden state have the batch's size elsewhere
+    return 0 if any(shape[0] == first[0] for shape in others) else None
+
+
+@modes.unseen
+def count_inputs(args, kwargs):
+    """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree on them."""
+    if len(args) > 1:
+        found = [tuple(tensor.shape) for _, tensor in _tensors(list(args), (), 0)]
+        axis = batch_axis(found)
+        if axis != 0:
+            return (0 if axis is None else found[0][axis]), 0
+    return count(args[0] if args else kwargs)
 
 
 def _tensors(value, path, depth):
@@ -218,7 +244,7 @@ def _look_closely(batch):
                     description = dict(description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on
-        pass
+        interrupts.pass_on()
 
 
 def fingerprint(tensor):

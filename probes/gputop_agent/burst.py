@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from . import rivals, transport, wire
+from . import interrupts, rivals, transport, wire
 from .cycle import C
 from .state import S
 
@@ -80,6 +80,7 @@ class Burst:
             if self._thread is None:
                 _booked(self._next, step)
         except Exception as error:
+            interrupts.pass_on()
             self._abandon()
             _report_failure(error)
         C.flags |= wire.F_AGENT
@@ -136,7 +137,7 @@ class Burst:
             try:
                 profile.stop()
             except Exception:  # it was stopped, or never ran
-                pass
+                interrupts.pass_on()
 
     def _end(self):
         global _active
@@ -150,6 +151,7 @@ class Burst:
             rows = table(self._profile.key_averages())
             transport.send_event("profile", steps=self._done, first_step=self._first, table=rows, trace_path=path)
         except Exception as error:
+            interrupts.pass_on()
             _report_failure(error)
         finally:
             self._end()
@@ -176,6 +178,7 @@ def _booked(function, *args):
         try:
             function(*args)
         except Exception as error:
+            interrupts.pass_on()
             failure.append(error)
 
     steps.book_agent_time(guarded)

@@ -11,7 +11,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from . import growth, lane, late, replicas, steps, transport
+from . import growth, interrupts, lane, late, replicas, steps, transport
 from .cycle import C
 from .state import S
 
@@ -226,6 +226,7 @@ def _number(lr):
     try:
         return float(lr)
     except (TypeError, ValueError):
+        interrupts.pass_on()
         return -1.0
 
 

@@ -13,6 +13,7 @@ N_PHASES = OTHER + 1
 GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(N_PHASES, N_PHASES + 7)
 
 totals = [0] * (N_PHASES + 7)
+floor = [0] * len(totals)  # totals at the last end of a step, or where the present one may have ended
 stack = []  # phases to go back to
 MOST = 1 << 13
 """Collections that are kept for the next booking: each process has them, also one that never trains and books none."""
@@ -65,7 +66,8 @@ def unwind(depth):
 
 
 def move(nanoseconds, source, target):
-    """Give time that was booked to ``source`` in this step to ``target``."""
+    """Give time that was booked to ``source`` in this step to ``target``: no more than this step has of it."""
+    nanoseconds = max(0, min(nanoseconds, totals[source] - floor[source]))
     totals[source] -= nanoseconds
     totals[target] += nanoseconds
 
@@ -84,7 +86,7 @@ def collected(until_ns):
 
 def reset():
     """Start from zero (in a forked child, or when training begins)."""
-    totals[:] = [0] * len(totals)
+    totals[:] = floor[:] = [0] * len(totals)
     del stack[:]
     collections_began.clear()
     collections_ended.clear()

@@ -1,6 +1,6 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import dryrun, exceptions, finder, guard, hello, process, thin, transport
+from . import dryrun, exceptions, finder, guard, hello, modes, process, thin, transport
 from .hooks import (
     amp,
     autograd,
@@ -19,6 +19,7 @@ from .hooks import (
 from .state import S
 
 HOOKS = (
+    modes,
     forward,
     optimizer,
     autograd,

@@ -57,7 +57,8 @@ class Cycle:
         self.backwards = 0
         self.grads = 0  # calls of autograd.grad
         self.forwards = 0
-        self.counted = False  # this micro-batch's samples were counted from the forward's arguments
+        self.inputs: Any = None  # of the last forward with gradients, until a backward shows that it trains
+        self.places = set()  # of the loop, where forwards and backwards of this step began
         self.loss_sum = 0.0
         self.loss_count = 0
         self.loss_is_known = False  # GradScaler.scale saw the unscaled loss of the coming backward

@@ -1,6 +1,9 @@
 """The DataLoader that feeds the training, as the hello tells it."""
 
+from . import interrupts, modes
 
+
+@modes.unseen
 def describe_loader(loader, site=None):
     """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a loader."""
     if loader is None:
@@ -60,4 +63,5 @@ def _length(sized):
     try:
         return len(sized)
     except Exception:
+        interrupts.pass_on()
         return None

@@ -5,6 +5,8 @@ Walks ``__dict__["_modules"]`` and ``__dict__["_parameters"]`` only, so that no 
 
 from time import monotonic_ns
 
+from . import interrupts
+
 _TOP_KINDS = 20
 BUDGET_NS = 15_000_000  # in the training thread the walk stops here and says so: 5,000 modules or more
 PATIENT_NS = 2_000_000_000  # in the agent's thread, which then finishes it
@@ -230,6 +232,7 @@ class _Totals:
         try:
             count, dtype = parameter.numel(), str(parameter.dtype).replace("torch.", "")
         except (RuntimeError, ValueError, TypeError):  # not initialised yet
+            interrupts.pass_on()
             return
         kind = type(parameter).__name__
         self._sharded = self._sharded or kind in ("FlatParameter", "DTensor")

@@ -2,6 +2,8 @@
 
 import math
 
+from . import interrupts
+
 _FLAGS = ("fused", "foreach", "capturable", "amsgrad", "nesterov", "maximize", "weight_decay", "momentum", "eps")
 
 
@@ -59,6 +61,7 @@ def number(value):
     try:
         found = float(value)
     except (TypeError, ValueError, RuntimeError):
+        interrupts.pass_on()
         return None
     return found if math.isfinite(found) else None
 
@@ -67,6 +70,7 @@ def _numel(parameter):
     try:
         return parameter.numel()
     except (RuntimeError, ValueError, TypeError):
+        interrupts.pass_on()
         return 0
 
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from . import comm, describe_model
+from . import comm, describe_model, interrupts
 from .state import S
 
 
@@ -54,6 +54,7 @@ def _attempt(describe, subject):
     try:
         return describe(subject)
     except Exception:
+        interrupts.pass_on()
         return True
 
 

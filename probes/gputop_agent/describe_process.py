@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 
-from . import affinity
+from . import affinity, interrupts
 
 _ENVIRONMENT = frozenset(
     """
@@ -134,4 +134,5 @@ def _flag(read):
     try:
         return read()
     except Exception:
+        interrupts.pass_on()
         return None

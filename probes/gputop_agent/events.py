@@ -1,13 +1,19 @@
 """What the beginning of a fetch, a forward or a backward means for the step being timed. All outside any of them."""
 
-from . import clock, steps, wire
+import sys
+from collections import deque
+
+from . import clock, frames, steps, wire
 from .cycle import C
 from .sentinel import sentinel
 from .state import S
 
 WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
 
+MAX_FRAMES, MAX_PLACES = 12, 64  # that name a place; of a step
+
 known_optimizers = {}  # id -> step in which it last stepped, or was found
+gone_optimizers = deque()  # weak references to those that were freed since the last look
 
 
 def fetch_begins():
@@ -29,13 +35,18 @@ def compute_begins():
     """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
     if S.manual:
         return
+    place = _place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
     if C.pending:
         if all_stepped():
             steps.close(clock.book())
+        elif place in C.places:
+            steps.close_at_cut() if C.cut is not None else steps.close(clock.book())
         elif C.cut is None:
             steps.cut_here()
     elif C.backwards and sentinel.watching() and sentinel.was_updated():
         _update_inferred()
+    if place and len(C.places) < MAX_PLACES:
+        C.places.add(place)
 
 
 def optimizer_begins(key):
@@ -67,12 +78,36 @@ def process_ends():
             _close_inferred()
 
 
+def forget_optimizers():
+    """Forget those that were freed: others may get their ids."""
+    while gone_optimizers:
+        reference = gone_optimizers.popleft()
+        if S.optimizers.get(reference.key) is reference:
+            del S.optimizers[reference.key]
+            known_optimizers.pop(reference.key, None)
+            C.stepped.discard(reference.key)
+
+
 def all_stepped():
     """Whether every optimizer that is in use has stepped since the last boundary."""
+    forget_optimizers()
     if len(known_optimizers) < 2 or C.flags & wire.F_OPT_IN_BACKWARD:
         return True
     stepped, oldest = C.stepped, S.step - WAIT_STEPS
     return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
+
+
+def _place():
+    """Where the loop is: the lines that led here, but torch's. Where it has been before in a step, it has come around.
+
+    Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.
+    """
+    found, frame = [], sys._getframe(2)
+    while frame is not None and len(found) < MAX_FRAMES:
+        if frames.origin(frame.f_code.co_filename) in (frames.USER, frames.LIBRARY):
+            found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _update_inferred():
@@ -116,4 +151,5 @@ def _close_inferred():
 def reset():
     """In a forked child."""
     known_optimizers.clear()
+    gone_optimizers.clear()
     sentinel.__init__()

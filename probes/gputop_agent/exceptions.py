@@ -7,14 +7,14 @@ import threading
 
 from . import dryrun, guard, lane, out_of_memory, transport
 from .activation import before_training
-from .guard import HIDDEN_FILE
+from .state import S
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
 _OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")
 _TENSOR_FILE = os.path.join("torch", "_tensor.py")
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
-#: by the name of what was wrapped; module calls have none, and what is left are collectives
+#: by the name of what was wrapped; what is left are collectives
 _PHASE_OF = {
     "forward": "forward",
     "backward": "backward",
@@ -55,7 +55,10 @@ def _chain(owner, details):
         try:
             report(*details(args))
         except Exception:
-            guard.failed("excepthook")
+            try:
+                guard.failed("excepthook")
+            except Exception:  # a signal's handler raised: nobody is left to catch it
+                pass
         return original(*args)
 
     guard.patch(owner, "excepthook", guard.dress(excepthook, original))
@@ -76,15 +79,15 @@ def report(error, traceback, thread=None):
     """
     if error is None:
         return
+    forget_our_frames(error, set())
     lacks_memory = out_of_memory.is_one(error)
-    frames, phase = _frames(traceback), _phase(traceback)
+    frames, phase = _frames(traceback), _phase(error, traceback)
     wanted = lacks_memory or dryrun.wants(error)
     if before_training() and not wanted:
         return  # of a process that may be anybody's: a launcher, a tokenizer, a worker
     if wanted:
         out_of_memory.introduce()
     more = out_of_memory.describe(traceback) if lacks_memory else {}
-    forget_our_frames(error, set())
     if isinstance(error, _IGNORED):
         return
     transport.send_event(
@@ -124,7 +127,7 @@ def forget_our_frames(error, seen):
     entry = error.__traceback__
     while entry is not None:
         following = entry.tb_next
-        while following is not None and following.tb_frame.f_code.co_filename == HIDDEN_FILE:
+        while following is not None and guard.is_ours(following.tb_frame.f_code):
             following = following.tb_next
         entry.tb_next = following
         entry = following
@@ -136,7 +139,7 @@ def _frames(traceback):
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename != HIDDEN_FILE:
+        if not guard.is_ours(code):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found
@@ -149,14 +152,15 @@ def _quoted(message):
     return [(filename, int(line), function) for filename, line, function in _QUOTED.findall(message)]
 
 
-def _phase(traceback):
+def _phase(error, traceback):
     """The innermost phase that the exception passed through: by then the clock has left it."""
+    passed, name = S.phase_at_error
+    if passed == id(error):
+        return _PHASE_OF.get(name, "comm")
     phase = "other"
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename == HIDDEN_FILE:
-            phase = _phase_of_wrapper(traceback.tb_frame.f_locals)
-        elif code.co_name == "wrapper" and code.co_filename.endswith(_OPTIMIZER_FILE):
+        if code.co_name == "wrapper" and code.co_filename.endswith(_OPTIMIZER_FILE):
             phase = "optimizer"
         elif code.co_name == "backward" and code.co_filename.endswith(_TENSOR_FILE):
             phase = "backward"
@@ -164,13 +168,6 @@ def _phase(traceback):
             phase = "forward"
         traceback = traceback.tb_next
     return phase
-
-
-def _phase_of_wrapper(names):
-    """By what ``guard.around`` calls its function, or by the function that a wrapper written out holds."""
-    if "where" in names:
-        return _PHASE_OF.get(names["where"], "comm")
-    return _PHASE_OF.get(getattr(names.get("original"), "__name__", ""), "forward")
 
 
 def _site(frames):

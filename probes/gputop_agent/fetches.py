@@ -5,11 +5,9 @@ thing that the hooks note is the beginning of an epoch, which is rare.
 """
 
 import sys
-import weakref
-from functools import partial
 from time import monotonic
 
-from . import batch, frames, guard, lane, transport
+from . import batch, descriptors, frames, interrupts, lane, living, transport
 from .state import DATA, S
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
@@ -22,8 +20,8 @@ _PARTS = frozenset(
     ("_task_info", "_rcvd_idx", "_tasks_outstanding", "_prefetch_factor", "_num_workers", "_data_queue", "_workers")
 )
 
-_watched = None  # (key, attributes of the iterator that the training fetches from); the iterator itself is not kept
-_reference = None
+#: reference to the iterator that the training fetches from -> (key, its attributes, which are let go when it goes)
+_watched = {}
 _training = (0, None)  # id of the iterator that the training fetches from, and the key of its loader
 _epochs = []  # (key, step, end_ns, start_ns, first_ns), at most so many between two events
 _sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
@@ -33,21 +31,18 @@ _ended_ns = 0  # how long the fetch took that found no more batches: it shuts th
 
 def watch(iterator, loader):
     """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None for evaluation."""
-    global _watched, _reference, _training
-    _watched = None
+    global _training
+    _watched.clear()
     parts = vars(iterator)
     key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
     _training = (id(iterator), key)
     if key is not None and _PARTS.issubset(parts):
-        _reference = weakref.ref(iterator, partial(guard.safely, _forget))
-        _watched = (key, parts)
+        _watched[living.Reference(iterator, _watched.pop)] = key, parts
 
 
-def _forget(reference):
-    """The iterator is gone: let go of its queues and batches at once."""
-    global _watched
-    if reference is _reference:
-        _watched = None
+def _watched_now():
+    """``(key, attributes)`` of the iterator, None without one; from either thread."""
+    return next(iter(list(_watched.values())), None)
 
 
 def iterator_made(iterator, spent_ns):
@@ -82,8 +77,8 @@ def first_fetch(iterator, spent_ns):
 
 def reset():
     """In a forked child."""
-    global _watched, _reference, _training, _made, _ended_ns
-    _watched = _reference = None
+    global _training, _made, _ended_ns
+    _watched.clear()
     _training, _made, _ended_ns = (0, None), (0, 0), 0
     del _epochs[:]
     _sums.clear()
@@ -111,7 +106,7 @@ class Watch:
 
     def look(self):
         """Count the state of the moment."""
-        watched = _watched
+        watched = _watched_now()
         if watched is None:
             return
         key, parts = watched
@@ -192,9 +187,9 @@ def _count(counts, key):
 def _state(pid):
     """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for anything else."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read(512).rpartition(b")")[2].split()[0].decode()
+        return descriptors.read("/proc/%d/stat" % pid, 512).rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError, TypeError):
+        interrupts.pass_on()
         return "?"
 
 
@@ -206,6 +201,7 @@ def _ready(parts):
     try:
         return queue.qsize()  # reads a semaphore
     except NotImplementedError:
+        interrupts.pass_on()
         return None
 
 

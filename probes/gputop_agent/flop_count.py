@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from . import guard, transport, wire
+from . import guard, interrupts, transport, wire
 from .clock import SAMPLES, TOKENS, totals
 from .cycle import C
 from .state import COMPILE, EVAL, S
@@ -42,6 +42,7 @@ def on_step_closed(step, *_):
         elif step >= FIRST_STEP:
             _begin()
     except Exception as error:  # a torch that we do not know: say so, and ask no more
+        interrupts.pass_on()
         _give_up("%s: %s" % (type(error).__name__, error))
 
 
@@ -106,6 +107,7 @@ def _counter(modes):
                     self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
                     self.operators += 1
             except Exception:
+                interrupts.pass_on()
                 self.failed = True
                 guard.failed("flop_count")
             return result

@@ -4,7 +4,7 @@ import linecache
 import os
 import sys
 
-from . import guard
+from . import guard, interrupts
 
 USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
 
@@ -145,5 +145,6 @@ def _shorten(filename):
     try:
         relative = os.path.relpath(filename)
     except (OSError, ValueError):
+        interrupts.pass_on()
         relative = os.pardir
     return os.path.basename(filename) if relative.startswith(os.pardir) else relative

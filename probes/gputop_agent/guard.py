@@ -9,7 +9,7 @@ import sys
 from _thread import get_ident
 from functools import WRAPPER_ASSIGNMENTS
 
-from . import wire
+from . import interrupts, wire
 from .state import SWITCHED_OFF, L, S
 
 MAX_ERRORS = 3
@@ -22,7 +22,8 @@ hidden_codes = []  # code objects that ``hide`` made, for dynamo's skip list
 
 
 def failed(where):
-    """Call in an ``except`` block: count the error and at the third give up. Never raises."""
+    """Call in an ``except`` block: count the error and at the third give up. Raises only what is the user's."""
+    interrupts.pass_on()
     try:
         S.errors += 1
         last = S.errors >= MAX_ERRORS
@@ -34,6 +35,7 @@ def failed(where):
 
         transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
     except Exception:
+        interrupts.pass_on()
         S.thread_ident = SWITCHED_OFF
 
 
@@ -45,7 +47,7 @@ def switch_off():
         try:
             thin.bypass(False)
         except Exception:
-            pass
+            interrupts.pass_on()
     S.thread_ident = L.ident = SWITCHED_OFF
     L.until_ns = L.settle_ns = L.thin_id = 0
     L.thin = L.sampling = False
@@ -54,7 +56,7 @@ def switch_off():
         try:
             S.undo.pop()()
         except Exception:
-            pass
+            interrupts.pass_on()
 
 
 def note(where, error):
@@ -99,28 +101,54 @@ def around(original, before, after, adopt=None):
     where = getattr(original, "__name__", "?")
 
     def wrapper(*args, **kwargs):
-        if is_compiling():
-            return original(*args, **kwargs)
-        token = None
         try:
-            if get_ident() == S.thread_ident or (adopt is not None and adopt()):
-                if marks:
-                    leave_lane()
-                token = before(args, kwargs)
-        except Exception:
-            failed(where)
-        result = None
-        try:
-            result = original(*args, **kwargs)
-            return result
-        finally:
-            if token is not None:
-                try:
-                    after(token, args, result)
-                except Exception:
-                    failed(where)
+            if is_compiling():
+                return original(*args, **kwargs)
+            token = None
+            try:
+                if get_ident() == S.thread_ident or (adopt is not None and adopt()):
+                    if marks:
+                        leave_lane()
+                    token = before(args, kwargs)
+            except Exception:
+                failed(where)
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                if token is not None:
+                    try:
+                        after(token, args, result)
+                    except Exception:
+                        failed(where)
+        except BaseException as error:
+            vanish(error, where)
+            raise
 
     return dress(wrapper, original)
+
+
+def vanish(error, where):
+    """An exception leaves a wrapper of the function named ``where``: take our frames out of its traceback.
+
+    Then its traceback is the one without us, also for who catches it. Until Python 3.10 the interpreter keeps a
+    traceback of its own meanwhile, so there the frames stay until the exception is printed.
+    """
+    if S.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
+        S.phase_at_error = id(error), where
+    try:
+        entry = error.__traceback__
+        while entry is not None and is_ours(entry.tb_frame.f_code):
+            entry = entry.tb_next
+        error.__traceback__ = entry
+    except Exception:
+        failed("vanish")
+
+
+def is_ours(code):
+    """Whether code is the guest's."""
+    return code.co_filename == HIDDEN_FILE or code.co_filename.startswith(interrupts.AGENT_DIR)
 
 
 def dress(wrapper, original):
@@ -130,7 +158,7 @@ def dress(wrapper, original):
         try:
             setattr(wrapper, name, getattr(original, name))
         except AttributeError:
-            pass
+            interrupts.pass_on()
     wrapper.__dict__.update(getattr(original, "__dict__", {}))
     wrapper.__wrapped__ = original
     return wrapper

@@ -15,6 +15,7 @@ from . import (
     dryrun,
     flop_count,
     horizon,
+    interrupts,
     shapes,
     thread,
     transport,
@@ -204,4 +205,5 @@ def _attempt(describe_part):
     try:
         return describe_part()
     except Exception:  # a library's inside that we misjudged: the rest of the hello is worth having
+        interrupts.pass_on()
         return {}

@@ -10,7 +10,7 @@ turn.
 from operator import sub
 from time import monotonic_ns
 
-from . import batch, events, steps, thin
+from . import batch, events, modes, steps, thin
 from .clock import COMPUTE_CPU_NS, MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from .cycle import C
 from .sentinel import sentinel
@@ -36,7 +36,8 @@ def may_begin():
     if S.step > C.look_due:
         steps.look_closer(S.step - 1)
     L.from_step = S.step + PAUSE_STEPS
-    busy = S.cuda or S.ddp or S.step_listeners or S.manual or S.want_batch
+    events.forget_optimizers()
+    busy = S.cuda or modes.watching() or S.ddp or S.step_listeners or S.manual or S.want_batch
     plain = not (busy or C.flags or C.look or stack)
     oldest = S.step - events.WAIT_STEPS
     used = [key for key, seen in events.known_optimizers.items() if seen > oldest]
@@ -142,6 +143,7 @@ def settle(end_ns=0):
     _note_lr()
     L.settling = True
     final = max((i for i, (_, span, _) in enumerate(ended) if len(span) > 1), default=0)
+    steps_after = S.step + sum((len(span) - 1) // (thin.STRIDE if is_thin else 8) for is_thin, span, _ in ended)
     try:
         for i, (is_thin, span, reading) in enumerate(ended):
             last = i + 1 == len(ended)
@@ -170,8 +172,26 @@ def settle(end_ns=0):
                 thin.replay(rest, noted, updates > whole, partly)
             else:
                 _replay(rest, noted.sizes, noted.losses)
+    except BaseException:  # a signal's handler raised
+        _count_the_rest(steps_after - S.step)
+        raise
     finally:
         L.settling = False
+
+
+def mend():
+    """A hook was broken off: book what was noted, as far as the notes agree."""
+    del cpu_marks[:]
+    L.probing = False
+    leave()
+
+
+def _count_the_rest(n):
+    """Booking was broken off: steps that were noted and not booked are counted, whatever they were."""
+    if n > 0:
+        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, S.step + n - 1
+        F.n_steps += n
+        S.step += n
 
 
 class Noted:
@@ -274,7 +294,7 @@ def _replay(times, batches, values):
         C.in_backward = True
         return _open(BACKWARD)
     _book(BACKWARD, times[5])
-    if values[0] is not None:
+    if values and values[0] is not None:
         C.loss_sum, C.loss_count = values[0], 1
     if n == 6:
         return None

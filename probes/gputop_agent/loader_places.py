@@ -1,20 +1,23 @@
 """Where a DataLoader is built: the line of user code that its settings stand in."""
 
 import sys
-import weakref
 
-from . import frames, guard
+from . import frames, guard, living
 
-_built = weakref.WeakKeyDictionary()  # DataLoader -> site, None where a package built it
+_built = living.Living()  # DataLoader -> site, None where a package built it
 
 
 def noting(original):
     """``DataLoader.__init__`` that notes its caller."""
 
     def wrapper(self, *args, **kwargs):
-        result = original(self, *args, **kwargs)
         try:
-            _built[self] = _site(self, sys._getframe(1))
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            guard.vanish(error, "DataLoader.__init__")
+            raise
+        try:
+            _built.put(self, _site(self, sys._getframe(1)))
         except Exception:
             guard.failed("DataLoader.__init__")
         return result
@@ -24,10 +27,7 @@ def noting(original):
 
 def of(loader):
     """The site where a loader was built; None where a package did it, or nobody saw it."""
-    try:
-        return _built.get(loader)
-    except TypeError:  # cannot be weakly referenced
-        return None
+    return _built.get(loader)
 
 
 def _site(loader, frame):
@@ -48,7 +48,7 @@ def _site(loader, frame):
 
 def _of_same_data(loader):
     data = getattr(loader, "dataset", None)
-    for other, site in list(_built.items()):
+    for other, site in _built.items():
         if site and data is not None and getattr(other, "dataset", None) is data:
             return site
     return None

@@ -10,7 +10,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from . import transport
+from . import descriptors, interrupts, transport
 from .hooks import empty_cache
 from .state import S
 
@@ -24,8 +24,6 @@ _used = -1
 _stats: Any = None  # what the allocator said last
 _first_send_s = _next_send_s = 0.0
 
-_rss_file = -1
-_rss_pid = -1
 _rss_ns = 0
 _rss = -1
 _page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -139,16 +137,11 @@ def _read_rss():
 
 def _statm():
     """``(resident, shared)`` in bytes."""
-    global _rss_file, _rss_pid
     if not sys.platform.startswith("linux"):
         return -1, 0
     try:
-        if _rss_pid != os.getpid():  # /proc/self of an inherited descriptor is still the parent's
-            if _rss_file >= 0:
-                os.close(_rss_file)
-            _rss_file = os.open("/proc/self/statm", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            _rss_pid = os.getpid()
-        fields = os.pread(_rss_file, 128, 0).split()
+        fields = descriptors.read("/proc/self/statm", 128).split()
         return int(fields[1]) * _page_bytes, int(fields[2]) * _page_bytes
     except (OSError, ValueError, IndexError):
+        interrupts.pass_on()
         return -1, 0

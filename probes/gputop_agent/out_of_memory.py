@@ -5,7 +5,7 @@ Called once, when such an error ends the process: its frames and all that they h
 
 from time import monotonic_ns
 
-from . import activation, describe_model, guard, memory, roots, steps
+from . import activation, describe_model, guard, interrupts, memory, roots, steps
 from .state import S
 
 _CALLS = ("_call_impl", "_wrapped_call_impl", "_slow_forward")
@@ -36,7 +36,7 @@ def describe(traceback):
         try:
             found.update(part())
         except Exception:  # the process ends anyway: the rest of the event is worth having
-            pass
+            interrupts.pass_on()
     return found
 
 

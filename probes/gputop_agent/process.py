@@ -20,6 +20,7 @@ from . import (
     flop_count,
     guard,
     hello,
+    interrupts,
     lane,
     memory,
     roots,
@@ -54,6 +55,7 @@ def after_fork():
         for part in (affinity, api, batch, burst, checkup, comm, device, fetches, flop_count, hello, memory, thread):
             guard.safely(part.reset)
     except Exception:
+        interrupts.pass_on()
         guard.switch_off()
 
 
@@ -66,8 +68,8 @@ def at_exit():
             _end()
         elif S.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
             transport.close()
-    except Exception:
-        guard.failed("at_exit")
+    except BaseException:  # also what a signal's handler raised: Python would only print it
+        S.errors += 1
 
 
 def _end():

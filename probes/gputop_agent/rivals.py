@@ -10,7 +10,7 @@ import threading
 import time
 from time import monotonic
 
-from . import stacks, transport
+from . import descriptors, interrupts, stacks, transport
 from .state import S
 
 OWN_NAME = "gputop-agent"
@@ -89,23 +89,18 @@ def _described(thread, share, places):
 def _age_s(native_id):
     """Seconds since a thread began, by /proc (to 10 ms); None where the system does not tell."""
     try:
-        with open("/proc/self/task/%d/stat" % native_id) as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = descriptors.read("/proc/self/task/%d/stat" % native_id).rpartition(b")")[2].split()
         began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of the line, counted from the state
         return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 2)
     except (OSError, ValueError, IndexError, AttributeError):
+        interrupts.pass_on()
         return None
 
 
 def _cpu_ns(native_id):
     """Nanoseconds that a thread has run; -1 where the system does not tell."""
     try:
-        file = os.open("/proc/self/task/%d/schedstat" % native_id, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    try:
-        return int(os.read(file, 64).split()[0])
+        return int(descriptors.read("/proc/self/task/%d/schedstat" % native_id, 64).split()[0])
     except (OSError, ValueError, IndexError):
+        interrupts.pass_on()
         return -1
-    finally:
-        os.close(file)

@@ -5,8 +5,7 @@ import sys
 import weakref
 from itertools import compress
 
-from . import events, guard
-from .cycle import C
+from . import events, living, modes
 from .hooks import forward
 from .sentinel import sentinel
 from .state import S
@@ -49,8 +48,9 @@ def discover():
 
 def know(optimizer):
     """Remember an optimizer, so that a step waits for it."""
+    events.forget_optimizers()
     if id(optimizer) not in S.optimizers:
-        S.optimizers[id(optimizer)] = weakref.ref(optimizer, _forget(id(optimizer)))
+        S.optimizers[id(optimizer)] = living.Reference(optimizer, events.gone_optimizers.append)
         events.known_optimizers[id(optimizer)] = S.step
 
 
@@ -77,6 +77,7 @@ def look_again():
     _frontier = [weakref.ref(child) for child in children]
 
 
+@modes.unseen
 def watch_leaf(loss):
     """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the loss."""
     todo = [getattr(loss, "grad_fn", None)]
@@ -154,18 +155,6 @@ def _note_roots(found, wanted):
     S.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
     if sentinel.reference is None:
         sentinel.watch(parameter for module in trained for parameter in module.parameters())
-
-
-def _forget(key):
-    def forget(_):
-        try:
-            S.optimizers.pop(key, None)
-            events.known_optimizers.pop(key, None)
-            C.stepped.discard(key)
-        except Exception:
-            guard.failed("forget")
-
-    return forget
 
 
 def _alive(references):

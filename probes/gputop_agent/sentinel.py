@@ -6,6 +6,8 @@ An update in place moves its version; a fused one does not, but then its gradien
 import weakref
 from typing import Any
 
+from . import modes
+
 MIN_UNSEEN = 4
 
 
@@ -25,6 +27,7 @@ class Sentinel:
         self.by_grads = False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
         self.bare = False  # a tensor of no module: an update may put another one in its place
 
+    @modes.unseen
     def watch(self, parameters, bare=False):
         """Choose the first parameter that has a gradient."""
         for parameter in parameters:
@@ -59,6 +62,7 @@ class Sentinel:
             self.was_updated()  # from here on
         return False
 
+    @modes.unseen
     def was_updated(self):
         """Whether the parameter changed, or lost its gradient, since the last time that it was asked or had."""
         parameter = self.reference()

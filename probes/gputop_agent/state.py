@@ -36,9 +36,10 @@ class State:
         # -- the training thread
         self.thread_ident = NOT_ACTIVE
         self.native_tid = 0
+        self.agent_ident = 0  # of the agent's own thread
         self.step = 0  # index of the step being timed
         self.phase = OTHER  # index into wire.PHASES
-        self.phase_at_error: Any = None  # where the exception that is passing through came from
+        self.phase_at_error: Any = (0, "")  # id of the exception that passed a wrapper last, name of what was wrapped
         self.last_ns = 0  # when the phase began or was last booked
         self.manual = False  # gputop.step() gives the boundaries
         # -- what the run turned out to be

@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from . import batch, clock, comm, device, guard, hello, memory, transport, wire
+from . import batch, clock, comm, device, guard, hello, memory, modes, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .cycle import NAN, C
 from .state import OTHER, S
@@ -80,7 +80,9 @@ def close(now_ns, upto=None):
         if now_ns - F.end_ns > F.wall_max_ns:
             F.wall_max_ns = now_ns - F.end_ns
         F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
+        clock.floor[:] = F.upto
         F.n_steps += 1
+        C.pending, C.backwards = False, 0  # counted: what interrupts the rest does not have it counted again
         F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
         F.loss, F.grad_norm = loss, C.grad_norm
         if C.loss_count and not loss <= F.loss_max:  # also where there is none yet
@@ -125,6 +127,7 @@ def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
     with S.lock:
         F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
         F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
+        clock.floor[:] = F.upto
         F.n_steps += n
         F.grad_norm = F.grad_norm_max = NAN
         if every * (len(losses) - 1) != n - 1:
@@ -175,6 +178,7 @@ def close_at_cut():
 def cut_here():
     """Remember this moment as a possible end of the step."""
     C.cut = (clock.book(), totals[:], C.flags, C.loss_sum, C.loss_count, C.backwards)
+    clock.floor[:] = C.cut[1]
 
 
 def manual_step():
@@ -213,7 +217,7 @@ def flush_all():
 def book_agent_time(function, *args):
     """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
     before = clock.enter(OTHER)
-    guard.safely(function, *args)
+    guard.safely(modes.unseen(function), *args)
     spent_ns = clock.leave() - before
     totals[AGENT_NS] += spent_ns
     if spent_ns >= NOTABLE_NS:
@@ -224,7 +228,7 @@ def say_hello():
     """Reach the recorder and say what this process is. On the training thread."""
     transport.connect()
     before = clock.book()
-    guard.safely(hello.on_first_step)
+    guard.safely(modes.unseen(hello.on_first_step))
     F.hello_ns = clock.book() - before
 
 
@@ -233,6 +237,28 @@ def look_closer(step):
     from . import checkup
 
     guard.safely(checkup.on_step_closed, step)
+
+
+def mend(thoroughly=False):
+    """A hook was broken off: nothing is open any more, and the time up to now is booked.
+
+    Steps that were noted are booked, unless even that is broken off (``thoroughly``): then they are only counted.
+    """
+    from . import lane
+
+    C.in_forward = C.in_backward = False
+    C.in_optimizer, C.gap_phase, C.cut = 0, -1, None
+    if F.n_steps:
+        S.step = max(S.step, F.last_step + 1)
+    if thoroughly:
+        lane.reset()
+    else:
+        lane.mend()
+    del clock.stack[:]
+    S.phase = OTHER
+    now = monotonic_ns()
+    totals[OTHER] += now - F.began_ns - sum(totals[:N_PHASES]) + sum(F.base[:N_PHASES])
+    S.last_ns = now
 
 
 def _tell(step, t_end_ns, flags):
@@ -254,6 +280,8 @@ def _emit():
     allocated, reserved, peak, rss = F.memory
     upto, base = F.upto, F.base
     delta = [new - old for new, old in zip(upto, base)]
+    if min(delta[:N_PHASES]) < 0:
+        delta[:N_PHASES] = _levelled(delta[:N_PHASES])
     record = wire.STEP.pack(
         transport.unix_ns(F.end_ns),
         F.end_ns - F.began_ns,
@@ -287,6 +315,18 @@ def _emit():
     F.n_steps = F.flags = F.wall_max_ns = 0
     F.loss_max = F.grad_norm_max = NAN
     transport.send_step(record, F.end_ns)
+
+
+def _levelled(phases):
+    """The same sum without a negative part: what one has too little is taken from the largest."""
+    owed = sum(part for part in phases if part < 0)
+    levelled = [max(0, part) for part in phases]
+    while owed < 0 and max(levelled) > 0:
+        largest = levelled.index(max(levelled))
+        taken = min(levelled[largest], -owed)
+        levelled[largest] -= taken
+        owed += taken
+    return levelled
 
 
 def _cpu_ns(by_training_thread):

@@ -12,7 +12,7 @@ import linecache
 import types
 from itertools import islice
 
-from . import lane
+from . import interrupts, lane
 from .cycle import C
 from .state import L, S
 
@@ -73,6 +73,7 @@ def _node(code, instruction):
             body = ast.parse(source).body[0]
             return body.value if isinstance(body, ast.Expr) else body
         except (SyntaxError, IndexError):
+            interrupts.pass_on()
             continue
     return None
 

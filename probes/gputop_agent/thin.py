@@ -20,7 +20,7 @@ from operator import sub
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from . import events, frames, lane, steps
+from . import events, frames, lane, modes, steps
 from .clock import MICRO_BATCHES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .cycle import C
 from .sentinel import sentinel
@@ -315,6 +315,7 @@ def in_loss():
     return len(lane.marks) % STRIDE == 0 and backwards() - L.backwards < len(lane.marks) // STRIDE
 
 
+@modes.unseen
 def _version():
     parameter = sentinel.reference() if sentinel.reference is not None else None
     return parameter._version if parameter is not None else 0

@@ -8,10 +8,24 @@ import _thread
 import atexit
 import os
 import sys
-import threading
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, lane, memory, moving, paging, rivals, stacks, transport
+from . import (
+    affinity,
+    api,
+    debugging,
+    fetches,
+    guard,
+    hello,
+    lane,
+    looks,
+    memory,
+    moving,
+    paging,
+    rivals,
+    stacks,
+    transport,
+)
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -39,7 +53,7 @@ def start():
         _registered = True
         atexit.register(guard.safely, stop)
     arguments = (_run, _wake, _running_pid)  # guarded: an exception in a bare thread would be printed
-    threading.Thread(target=guard.safely, args=arguments, name=rivals.OWN_NAME, daemon=True).start()
+    _thread.start_new_thread(guard.safely, arguments)  # one of threading's would be among the user's own
 
 
 def stop():
@@ -62,14 +76,17 @@ def reset():
 
 def _run(wake, pid):
     global _loop
+    S.agent_ident = _thread.get_ident()
     loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
+    asleep_since = monotonic()
     while not wake.acquire(True, pause):
+        late_s = monotonic() - asleep_since - pause
         if sys.is_finalizing() or os.getpid() != pid:
             return
         try:
-            connected = loop.tick()
+            connected = loop.tick(late_s)
         except Exception:  # the training does not notice
             guard.failed("agent thread")
             failures += 1
@@ -77,6 +94,7 @@ def _run(wake, pid):
                 return
             connected = True
         pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
+        asleep_since = monotonic()
 
 
 class Loop:
@@ -94,8 +112,8 @@ class Loop:
         self._second = 0.0
         self._started = monotonic()
 
-    def tick(self):
-        """One round. Returns whether a recorder listens."""
+    def tick(self, late_s=0.0):
+        """One round, ``late_s`` after it was due. Returns whether a recorder listens."""
         now_ns = monotonic_ns()
         lane.hurry(now_ns)
         transport.flush_if_stale(now_ns)
@@ -104,7 +122,8 @@ class Loop:
             return False
         if not S.hello_sent:
             hello.send_again()
-        self.sampler.sample()
+        wanted = self.sampler.wants_look()
+        self.sampler.sample(not wanted or looks.fair(late_s, self.random()))
         self.rivals.sample()
         self.fetches.look()
         self.debugging.sample()
@@ -129,8 +148,12 @@ class Loop:
 
     def jittered(self, seconds):
         """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's generator is touched."""
+        return seconds * (0.8 + 0.4 * self.random())
+
+    def random(self):
+        """A number between 0 and 1."""
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        return seconds * (0.8 + 0.4 * self._random / 0x7FFFFFFF)
+        return self._random / 0x7FFFFFFF
 
     def _run_commands(self):
         for _ in range(_MAX_COMMANDS_PER_TICK):

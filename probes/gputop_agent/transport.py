@@ -6,6 +6,9 @@ later attempts are made by the agent's own thread, at most one a second.
 
 SEQPACKET keeps message boundaries and a send is all or nothing. Where it does not exist (macOS) a STREAM socket carries
 the same messages, each after its length as four little-endian bytes.
+
+The user's code may have closed our number and opened something of its own there. Each use therefore asks first
+whether our socket still lies there; if not, the number is let go unclosed, and the next attempt gets another one.
 """
 
 import json
@@ -17,7 +20,7 @@ import time
 from collections import deque
 from typing import Any
 
-from . import guard, wire
+from . import descriptors, guard, interrupts, wire
 from .state import S
 
 CONNECT_TIMEOUT_S = 0.2
@@ -47,6 +50,7 @@ def _offset_ns():
     try:
         return int(os.environ[wire.ENV_CLOCK_OFFSET])
     except (KeyError, ValueError):
+        interrupts.pass_on()
         return time.time_ns() - time.monotonic_ns()
 
 
@@ -63,6 +67,7 @@ class _Link:
 
     def __init__(self):
         self.socket: Any = None
+        self.identity: Any = None  # of the socket, see ``descriptors``
         self.stream = False
         self.tail = b""  # rest of a message that a STREAM socket took only in part
         self.incoming = b""  # the same for reading
@@ -79,10 +84,25 @@ _link = _Link()
 def reset():
     """In a forked child: let go of the parent's socket without a word to the other end."""
     global _link
-    inherited = _link.socket
-    _link = _Link()
-    if inherited is not None:
-        inherited.close()
+    inherited, _link = _link, _Link()
+    _let_go(inherited)
+
+
+def _let_go(link):
+    """Close the socket, or only forget its number where something else lies there now."""
+    ours, link.socket = link.socket, None
+    if ours is not None:
+        descriptors.close(ours.detach(), link.identity)
+
+
+def _is_ours(link):
+    """Whether there is a socket, and it still lies at its number."""
+    if link.socket is None:
+        return False
+    if descriptors.identity(link.socket.fileno()) == link.identity:
+        return True
+    _disconnect()
+    return False
 
 
 # ------------------------------------------------------------------ connecting
@@ -98,18 +118,24 @@ def connect():
     stream = sys.platform == "darwin" or os.environ.get(wire.ENV_TRANSPORT) == "stream"
     kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
     try:
-        connection = socket.socket(socket.AF_UNIX, kind)
+        number = descriptors.raised(socket.socket(socket.AF_UNIX, kind).detach())
     except OSError:
+        interrupts.pass_on()
         return False
+    _let_go(link)
+    link.identity = descriptors.identity(number)
+    link.socket = connection = socket.socket(socket.AF_UNIX, kind, 0, number)
+    link.stream, link.tail, link.incoming = stream, b"", b""
     try:
         _enlarge_buffer(connection)
         connection.settimeout(CONNECT_TIMEOUT_S)
         _connect_path(connection, path)
         connection.setblocking(False)
     except OSError:
-        connection.close()
+        interrupts.pass_on()
+        _let_go(link)
+        interrupts.pass_on()
         return False
-    link.socket, link.stream, link.tail, link.incoming = connection, stream, b"", b""
     S.connected = True
     return True
 
@@ -119,25 +145,23 @@ def _enlarge_buffer(connection):
         try:
             return connection.setsockopt(socket.SOL_SOCKET, option, SEND_BUFFER_BYTES)
         except OSError:
-            continue
+            interrupts.pass_on()
 
 
 def _connect_path(connection, path):
     if len(os.fsencode(path)) < SUN_PATH_BYTES:
         return connection.connect(path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    folder = descriptors.raised(os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC))
+    was = descriptors.identity(folder)
     try:
         connection.connect("/proc/self/fd/%d/%s" % (folder, os.path.basename(path)))
     finally:
-        os.close(folder)
+        descriptors.close(folder, was)
 
 
 def _disconnect():
-    link = _link
-    if link.socket is not None:
-        link.socket.close()
-    link.socket = None
     S.connected = S.hello_sent = False
+    _let_go(_link)
 
 
 # ------------------------------------------------------------------ sending
@@ -171,11 +195,12 @@ def send_event(type_, **fields):
         with S.lock:
             if type_ == "hello":  # says who we are, so it goes before all that has been waiting
                 if S.connected:
-                    _send(message)
+                    _send(message, [])
                 return
             _enqueue(message, 0)
             _drain()
     except Exception:
+        interrupts.pass_on()
         if type_ != "agent_error":
             guard.failed("send_event")
 
@@ -232,30 +257,41 @@ def _enqueue(message, n_records):
 def _drain():
     link = _link
     while link.queue and S.connected and S.hello_sent:
-        message, n_records = link.queue[0]
-        if not _send(message):
-            return
-        link.queue.popleft()
-        link.queued_records -= n_records
+        sent = []
+        try:
+            if not _send(link.queue[0][0], sent):
+                return
+        finally:  # a signal's handler may raise between the sending and the next line
+            if sent:
+                link.queued_records -= link.queue.popleft()[1]
 
 
-def _send(message):
-    """Hand one message to the kernel. Returns whether it took it (or, on a STREAM socket, its beginning)."""
+def _send(message, sent):
+    """Hand one message to the kernel. Returns whether it took it (or, on a STREAM socket, its beginning).
+
+    ``sent`` holds how many bytes it took from the moment that it has: no code of Python's runs in between.
+    """
     link = _link
+    if not _is_ours(link):
+        return False
+    send = link.socket.send
     try:
         if not link.stream:
-            link.socket.send(message, _FLAGS)
+            sent.extend(map(send, (message,), (_FLAGS,)))
             return True
         if link.tail:
-            link.tail = link.tail[link.socket.send(link.tail, _FLAGS) :]
+            link.tail = link.tail[send(link.tail, _FLAGS) :]
             if link.tail:
                 return False
         framed = _LENGTH.pack(len(message)) + message
-        link.tail = framed[link.socket.send(framed, _FLAGS) :]
+        sent.extend(map(send, (framed,), (_FLAGS,)))
+        link.tail = framed[sent[0] :]
         return True
     except BlockingIOError:
+        interrupts.pass_on()
         return False
     except OSError:
+        interrupts.pass_on()
         _disconnect()
         return False
 
@@ -266,20 +302,20 @@ def _send(message):
 def poll_command():
     """One command of the recorder as a dict, or None. Never blocks; for the agent's own thread only."""
     link = _link
-    if link.socket is None:
-        return None
-    try:
-        data = link.socket.recv(wire.MAX_MESSAGE_BYTES, getattr(socket, "MSG_DONTWAIT", 0))
-    except BlockingIOError:
-        data = None
-    except OSError:
-        with S.lock:
+    with S.lock:
+        if not _is_ours(link):
+            return None
+        try:
+            data = link.socket.recv(wire.MAX_MESSAGE_BYTES, getattr(socket, "MSG_DONTWAIT", 0))
+        except BlockingIOError:
+            interrupts.pass_on()
+            data = None
+        except OSError:
+            interrupts.pass_on()
+            data = b""
+        if data == b"":
             _disconnect()
-        return None
-    if data == b"":
-        with S.lock:
-            _disconnect()
-        return None
+            return None
     if link.stream:
         data = _next_frame(data or b"")
     if not data or data[:1] != wire.MSG_COMMAND:
@@ -287,6 +323,7 @@ def poll_command():
     try:
         command = json.loads(data[1:].decode())
     except ValueError:
+        interrupts.pass_on()
         return None
     return command if isinstance(command, dict) else None
 
@@ -308,6 +345,9 @@ def close(wait_s=0.0):
     deadline = time.monotonic() + wait_s
     with S.lock:
         flush()
+        if _link.queue and not S.connected and connect():  # the script has closed our number, or the recorder is new
+            on_reconnect()
+            _drain()
         while _link.queue and S.connected and time.monotonic() < deadline:
             time.sleep(0.005)
             _drain()

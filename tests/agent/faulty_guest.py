@@ -41,7 +41,9 @@ THIN = {
     "exceptions._chain.excepthook",
     "process.at_exit",
     "process.after_fork",
-    "roots._forget.forget",
+    "interrupts.pass_on",  # is called by each ``except`` block
+    "guard.vanish",
+    "hooks.forward._watch_pickling.__reduce_ex__",
 }
 
 
@@ -83,7 +85,7 @@ def raising(code):
     lines += ["        raise RuntimeError('fault')", "    return inner"]
     space = {}
     exec("\n".join(lines), space)
-    return space["outer"]().__code__
+    return space["outer"]().__code__.replace(co_filename=code.co_filename)
 
 
 def break_it(function, path):

@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent import clock, guard, wire
+from gputop_agent import clock, guard, late, modes, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 from gputop_agent.steps import F
@@ -46,6 +46,7 @@ def after_unscale(token, args, result):
     clock.unwind(token[0])
 
 
+@modes.unseen
 def after_step(token, args, result):
     """End the phase; without an optimizer step in between, the scaler has skipped it."""
     depth, steps_before = token
@@ -55,7 +56,7 @@ def after_step(token, args, result):
         if len(args) > 1:
             C.stepped.add(id(args[1]))
     scale = getattr(args[0], "_scale", None)
-    if scale is not None and scale.is_cpu:
+    if scale is not None and scale.is_cpu and late.may_look():
         F.loss_scale = scale.item()
     optimizer.step_seen()
 

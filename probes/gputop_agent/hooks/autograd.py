@@ -5,8 +5,23 @@ from functools import lru_cache
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, guard, lane, roots, steps, thin, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, stack, totals
+from gputop_agent import (
+    activation,
+    batch,
+    checkup,
+    clock,
+    device,
+    events,
+    guard,
+    interrupts,
+    lane,
+    modes,
+    roots,
+    steps,
+    thin,
+    wire,
+)
+from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
 from gputop_agent.sentinel import sentinel
@@ -56,97 +71,103 @@ def _timed_backward(original, counter):
     """
 
     def wrapper(*args, **kwargs):
-        token, cpu_ns, fast, noted, call = None, 0, False, False, original
         try:
-            turn = len(L.marks) & 7
-            if L.thin:
-                if get_ident() != S.thread_ident:
-                    pass
-                elif _in_thin_step(args):
-                    call = counter
-                else:
-                    lane.leave()
-                    token = before_backward(args, kwargs)
-            elif turn == 4 and get_ident() == L.ident:
-                noted = True
-                L.note(L.now())
-                if L.probing:
-                    cpu_marks.append(thread_time_ns())
-            elif not _compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
-                if turn == 5:  # inside another backward
-                    L.nested = True
-                elif marks:
-                    lane.leave()
-                    token = before_backward(args, kwargs)
-                elif stack or C.gap_phase != OTHER or S.phase != OTHER or C.unsure:
-                    token = before_backward(args, kwargs)
-                else:
-                    now = monotonic_ns()
-                    totals[OTHER] += now - S.last_ns
-                    S.last_ns = now
-                    gap_ns = totals[OTHER] - C.gap_began
-                    if gap_ns * LOSS_SHARE <= C.forward_ns:  # what ``_book_loss`` does
-                        totals[OTHER] -= gap_ns
-                        totals[FORWARD] += gap_ns
-                    C.gap_phase, C.forward_ns = -1, 0
-                    if C.pending or C.backwards:
-                        events.compute_begins()
-                    if C.look:
-                        checkup.before_backward()
-                    sentinel.unseen += 1
-                    C.backwards += 1
-                    totals[MICRO_BATCHES] += 1
-                    if len(args) > 3 and args[3]:
-                        S.create_graph_seen = True
-                    if F.probing:
-                        cpu_ns = thread_time_ns()
-                    C.in_backward = fast = True
-                    stack.append(OTHER)
-                    S.phase = BACKWARD
-        except Exception:
-            guard.failed("backward")
-        try:
-            return call(*args, **kwargs)
-        finally:
-            if noted:
-                try:
-                    if len(L.marks) & 7 == 5:
-                        if L.probing:
-                            cpu_marks.append(thread_time_ns())
-                        L.note(L.now())
-                        losses.append(_value(args))
-                        if losses[-1] is None:
-                            lane.leave()
-                            if args:
-                                note_loss(args[0])
+            token, cpu_ns, fast, noted, call = None, 0, False, False, original
+            try:
+                turn = len(L.marks) & 7
+                if L.thin:
+                    if get_ident() != S.thread_ident:
+                        pass
+                    elif _in_thin_step(args):
+                        call = counter
                     else:
                         lane.leave()
-                        after_backward((0, L.cpu_ns), args, None)
-                except Exception:
-                    guard.failed("backward")
-            elif fast:
-                try:
-                    now = monotonic_ns()
-                    totals[S.phase] += now - S.last_ns
-                    S.last_ns = now
-                    S.phase = OTHER
-                    del stack[:]
-                    C.in_backward = C.counted = False
-                    if cpu_ns:
-                        totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-                    if S.cuda:
-                        device.mark("backward_end")
-                    if C.flags & wire.F_OPT_IN_BACKWARD or not C.forwards or not roots.passes or C.loss_is_known:
-                        _look_after(args)
-                    elif args:
-                        note_loss(args[0])
-                except Exception:
-                    guard.failed("backward")
-            elif token is not None:
-                try:
-                    after_backward(token, args, None)
-                except Exception:
-                    guard.failed("backward")
+                        token = before_backward(args, kwargs)
+                elif turn == 4 and get_ident() == L.ident:
+                    noted = True
+                    L.note(L.now())
+                    if L.probing:
+                        cpu_marks.append(thread_time_ns())
+                elif not _compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
+                    if turn == 5:  # inside another backward
+                        L.nested = True
+                    elif marks:
+                        lane.leave()
+                        token = before_backward(args, kwargs)
+                    elif stack or C.gap_phase != OTHER or S.phase != OTHER or C.unsure:
+                        token = before_backward(args, kwargs)
+                    else:
+                        now = monotonic_ns()
+                        totals[OTHER] += now - S.last_ns
+                        S.last_ns = now
+                        gap_ns = totals[OTHER] - C.gap_began
+                        if gap_ns * LOSS_SHARE <= C.forward_ns:  # what ``_book_loss`` does
+                            totals[OTHER] -= gap_ns
+                            totals[FORWARD] += gap_ns
+                        C.gap_phase, C.forward_ns = -1, 0
+                        if C.pending or C.backwards:
+                            events.compute_begins()
+                        if C.look:
+                            checkup.before_backward()
+                        sentinel.unseen += 1
+                        C.backwards += 1
+                        totals[MICRO_BATCHES] += 1
+                        if C.inputs is not None:
+                            _count_inputs()
+                        if len(args) > 3 and args[3]:
+                            S.create_graph_seen = True
+                        if F.probing:
+                            cpu_ns = thread_time_ns()
+                        C.in_backward = fast = True
+                        stack.append(OTHER)
+                        S.phase = BACKWARD
+            except Exception:
+                guard.failed("backward")
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if noted:
+                    try:
+                        if len(L.marks) & 7 == 5:
+                            if L.probing:
+                                cpu_marks.append(thread_time_ns())
+                            L.note(L.now())
+                            losses.append(_value(args))
+                            if losses[-1] is None:
+                                lane.leave()
+                                if args:
+                                    note_loss(args[0])
+                        else:
+                            lane.leave()
+                            after_backward((0, L.cpu_ns), args, None)
+                    except Exception:
+                        guard.failed("backward")
+                elif fast:
+                    try:
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                        S.phase = OTHER
+                        del stack[:]
+                        C.in_backward = False
+                        if cpu_ns:
+                            totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
+                        if S.cuda:
+                            device.mark("backward_end")
+                        if C.flags & wire.F_OPT_IN_BACKWARD or not C.forwards or not roots.passes or C.loss_is_known:
+                            _look_after(args)
+                        elif args:
+                            note_loss(args[0])
+                    except Exception:
+                        guard.failed("backward")
+                elif token is not None:
+                    try:
+                        after_backward(token, args, None)
+                    except Exception:
+                        guard.failed("backward")
+        except BaseException as error:
+            guard.vanish(error, "backward")
+            raise
 
     return guard.dress(wrapper, original)
 
@@ -165,6 +186,7 @@ def _in_thin_step(args):
     return True
 
 
+@modes.unseen
 def _value(args):
     """A loss of one value in the CPU's memory; None for another one."""
     loss: Any = args[0] if args else None
@@ -172,7 +194,7 @@ def _value(args):
         if type(loss) is tensor_type and loss.is_cpu and not dispatch_modes():
             return loss.item()
     except Exception:  # more than one value
-        pass
+        interrupts.pass_on()
     return None
 
 
@@ -194,10 +216,25 @@ def before_backward(args, kwargs):
     sentinel.unseen += 1
     C.backwards += 1
     totals[MICRO_BATCHES] += 1
+    if C.inputs is not None:
+        _count_inputs()
     C.in_backward = True
     cpu_ns = thread_time_ns() if F.probing else 0
     clock.enter(BACKWARD)
     return depth, cpu_ns
+
+
+def _count_inputs():
+    """Without a DataLoader a micro-batch is what the last forward before a backward was given.
+
+    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have a
+    forward and a backward of the same batch, so then nothing is said.
+    """
+    (args, kwargs), C.inputs = C.inputs, None
+    if len(events.known_optimizers) < 2:
+        samples, tokens = batch.count_inputs(args, kwargs)
+        totals[SAMPLES] += samples
+        totals[TOKENS] += tokens
 
 
 def after_backward(token, args, result):
@@ -205,7 +242,6 @@ def after_backward(token, args, result):
     depth, cpu_ns = token
     clock.unwind(depth)
     C.in_backward = False
-    C.counted = False
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if S.cuda:
@@ -267,6 +303,7 @@ def _parameter(args, kwargs):
     return next((one for one in asked if isinstance(one, S.torch.nn.Parameter)), None)
 
 
+@modes.unseen
 def note_loss(loss):
     """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
     if type(loss) is not tensor_type:

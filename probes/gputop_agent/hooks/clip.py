@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent import clock, device, guard
+from gputop_agent import clock, device, guard, late, modes
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 
@@ -42,9 +42,12 @@ def after_value(token, args, result):
     clock.unwind(token)
 
 
+@modes.unseen
 def after_norm(token, args, result):
     """End the phase; keep the norm if it can be read without waiting for a device or another rank."""
     clock.unwind(token)
+    if not late.may_look():
+        return
     if type(result) is not S.torch.Tensor or result.numel() != 1:
         return
     if result.is_cpu:

@@ -1,7 +1,6 @@
 """Fetches: ``next()`` on a DataLoader's iterator, and the making of that iterator (which starts the workers)."""
 
 import sys
-import weakref
 from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
@@ -15,7 +14,9 @@ from gputop_agent import (
     events,
     fetches,
     guard,
+    interrupts,
     lane,
+    living,
     loader_places,
     steps,
     thin,
@@ -31,7 +32,7 @@ from . import autograd, forward, optimizer
 
 _LOSS_MARKS = STRIDE * LOSS_EVERY
 _NOT_FIRST = _LOSS_MARKS - 1  # mask: no bit of it is set where a thin step begins whose loss is read
-_descriptions = weakref.WeakKeyDictionary()  # iterator -> description of its DataLoader
+_descriptions = living.Living()  # iterator -> description of its DataLoader
 
 
 def install(torch):
@@ -54,119 +55,123 @@ def _timed_next(original):
     note, now_ns = L.note, L.now
 
     def wrapper(self):
-        if id(self) == L.thin_id and len(marks) & _NOT_FIRST:
-            note(now_ns())
+        try:
+            if id(self) == L.thin_id and len(marks) & _NOT_FIRST:
+                note(now_ns())
+                result = None
+                try:
+                    result = original(self)
+                    return result
+                finally:
+                    if result is not None:
+                        note(now_ns())
+                    else:
+                        guard.safely(_epoch_ended, self)
+            token, booked, noted, now = None, -1, False, 0
+            try:
+                turn = len(L.marks)
+                place = turn % STRIDE if L.thin else turn & 7
+                if turn and id(self) == L.iterator_id and not place:
+                    now = L.now()
+                    noted = now < L.until_ns or lane.cut(now)
+                if noted:
+                    L.note(now)
+                elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
+                    if not turn:
+                        pass
+                    elif place or id(self) != L.iterator_id:
+                        lane.leave()
+                    else:
+                        lane.settle(now)
+                    if stack or C.unsure or S.manual or not forward.is_grad_enabled():
+                        token = before_fetch((self,), None)
+                    else:
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                        if C.pending:
+                            steps.close(now)
+                            now = monotonic_ns()
+                            totals[S.phase] += now - S.last_ns
+                            S.last_ns = now
+                        elif C.backwards and sentinel.watching():
+                            events.fetch_begins()
+                        if not C.backwards and C.iterator_id == id(self) and lane.may_begin():
+                            noted = True
+                            lane.begin(now, id(self))
+                        else:
+                            stack.append(S.phase)
+                            booked = totals[DATA]
+                            S.phase = DATA
+                elif not S.thread_ident:
+                    token = before_fetch((self,), None)
+            except Exception:
+                guard.failed("__next__")
             result = None
             try:
                 result = original(self)
                 return result
             finally:
-                if result is not None:
-                    note(now_ns())
-                else:
-                    guard.safely(_epoch_ended, self)
-        token, booked, noted, now = None, -1, False, 0
-        try:
-            turn = len(L.marks)
-            place = turn % STRIDE if L.thin else turn & 7
-            if turn and id(self) == L.iterator_id and not place:
-                now = L.now()
-                noted = now < L.until_ns or lane.cut(now)
-            if noted:
-                L.note(now)
-            elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
-                if not turn:
-                    pass
-                elif place or id(self) != L.iterator_id:
-                    lane.leave()
-                else:
-                    lane.settle(now)
-                if stack or C.unsure or S.manual or not forward.is_grad_enabled():
-                    token = before_fetch((self,), None)
-                else:
-                    now = monotonic_ns()
-                    totals[S.phase] += now - S.last_ns
-                    S.last_ns = now
-                    if C.pending:
-                        steps.close(now)
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                    elif C.backwards and sentinel.watching():
-                        events.fetch_begins()
-                    if not C.backwards and C.iterator_id == id(self) and lane.may_begin():
-                        noted = True
-                        lane.begin(now, id(self))
-                    else:
-                        stack.append(S.phase)
-                        booked = totals[DATA]
-                        S.phase = DATA
-            elif not S.thread_ident:
-                token = before_fetch((self,), None)
-        except Exception:
-            guard.failed("__next__")
-        result = None
-        try:
-            result = original(self)
-            return result
-        finally:
-            if noted:
-                try:
-                    turn, shape = len(L.marks), None
-                    if L.thin and turn % _LOSS_MARKS == 1:
-                        autograd.read_loss()
-                    turn = turn % STRIDE if L.thin else turn & 7
-                    if L.thin and not L.vary:
-                        shape = turn == 1 and result is not None
-                    elif type(result) is L.batch_type and len(sizes) < L.most:
-                        try:
-                            value: Any = result
-                            for get, key in L.path:
-                                value = get(value, key)
-                            shape = value.shape
-                        except Exception:  # another structure under the same type
-                            pass
-                    if shape is True:
-                        L.note(L.now())
-                    elif shape and turn == 1:
-                        sizes.append(shape)
-                        L.note(L.now())
-                    elif turn == 1 and lane.note_batch(result):
-                        L.note(L.now())
-                    elif result is None:
-                        _epoch_ended(self)
-                    else:
-                        lane.leave()
-                        after_fetch((0, L.booked, True), (self,), result)
-                except Exception:
-                    guard.failed("__next__")
-            elif booked >= 0:
-                try:
-                    if result is None or len(stack) != 1:
-                        after_fetch((0, booked, True), (self,), result)
-                    else:
-                        samples, tokens = batch.count(result)
-                        C.samples += samples
-                        C.tokens += tokens
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = stack.pop()
-                        C.data_ns += totals[DATA] - booked
-                        C.unsure = True
-                        C.last_fetch_step = S.step
-                        if S.cuda:
-                            device.mark("data_end")
-                            S.phase = H2D
-                        if C.iterator_id != id(self) or S.want_batch:
-                            _look_at(self, result, totals[DATA] - booked)
-                except Exception:
-                    guard.failed("__next__")
-            elif token is not None:
-                try:
-                    after_fetch(token, (self,), result)
-                except Exception:
-                    guard.failed("__next__")
+                if noted:
+                    try:
+                        turn, shape = len(L.marks), None
+                        if L.thin and turn % _LOSS_MARKS == 1:
+                            autograd.read_loss()
+                        turn = turn % STRIDE if L.thin else turn & 7
+                        if L.thin and not L.vary:
+                            shape = turn == 1 and result is not None
+                        elif type(result) is L.batch_type and len(sizes) < L.most:
+                            try:
+                                value: Any = result
+                                for get, key in L.path:
+                                    value = get(value, key)
+                                shape = value.shape
+                            except Exception:  # another structure under the same type
+                                interrupts.pass_on()
+                        if shape is True:
+                            L.note(L.now())
+                        elif shape and turn == 1:
+                            sizes.append(shape)
+                            L.note(L.now())
+                        elif turn == 1 and lane.note_batch(result):
+                            L.note(L.now())
+                        elif result is None:
+                            _epoch_ended(self)
+                        else:
+                            lane.leave()
+                            after_fetch((0, L.booked, True), (self,), result)
+                    except Exception:
+                        guard.failed("__next__")
+                elif booked >= 0:
+                    try:
+                        if result is None or len(stack) != 1:
+                            after_fetch((0, booked, True), (self,), result)
+                        else:
+                            samples, tokens = batch.count(result)
+                            C.samples += samples
+                            C.tokens += tokens
+                            now = monotonic_ns()
+                            totals[S.phase] += now - S.last_ns
+                            S.last_ns = now
+                            S.phase = stack.pop()
+                            C.data_ns += totals[DATA] - booked
+                            C.unsure = True
+                            C.last_fetch_step = S.step
+                            if S.cuda:
+                                device.mark("data_end")
+                                S.phase = H2D
+                            if C.iterator_id != id(self) or S.want_batch:
+                                _look_at(self, result, totals[DATA] - booked)
+                    except Exception:
+                        guard.failed("__next__")
+                elif token is not None:
+                    try:
+                        after_fetch(token, (self,), result)
+                    except Exception:
+                        guard.failed("__next__")
+        except BaseException as error:
+            guard.vanish(error, "__next__")
+            raise
 
     return guard.dress(wrapper, original)
 
@@ -217,7 +222,7 @@ def after_iterator(token, args, result):
     """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the iterator only."""
     depth, booked, graded = token
     if result is not None and result not in _descriptions:
-        _descriptions[result] = describe_loader.describe_loader(args[0], loader_places.of(args[0]))
+        _descriptions.put(result, describe_loader.describe_loader(args[0], loader_places.of(args[0])))
     if depth >= 0:
         C.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, booked, graded))

@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import batch, checkup, clock, device, events, guard, lane, wire
+from gputop_agent import checkup, clock, device, events, guard, interrupts, lane, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, cpu_marks, marks
@@ -33,6 +33,7 @@ def install(torch):
     """Bind what every call asks."""
     global _compiling, is_grad_enabled
     _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
+    _watch_pickling(torch)
 
 
 class CallSlot:
@@ -47,102 +48,106 @@ class CallSlot:
 
     def __call__(self, *args, **kwargs):
         """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
-        module: Any = self.module()
-        call = self.inner or module._call_impl
-        token, booked, cpu_ns, noted, loss = None, -1, 0, False, False
         try:
-            turn = len(L.marks) & 7
-            if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
-                noted = True
-                L.note(L.now())
-                if L.probing:
-                    cpu_marks.append(thread_time_ns())
-            elif get_ident() != S.thread_ident:
-                pass
-            elif not C.in_forward and not _compiling["_is_compiling_flag"]:
-                if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
+            module: Any = self.module()
+            call = self.inner or module._call_impl
+            token, booked, cpu_ns, noted, loss = None, -1, 0, False, False
+            try:
+                turn = len(L.marks) & 7
+                if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
+                    noted = True
+                    L.note(L.now())
+                    if L.probing:
+                        cpu_marks.append(thread_time_ns())
+                elif get_ident() != S.thread_ident:
                     pass
-                elif turn == 4 and not self.trained and is_grad_enabled():
-                    loss = True
-                elif marks:
-                    lane.leave()
-                    token = before(self, module, args, kwargs)
-                elif (
-                    stack
-                    or _looks < AUTOCAST_LOOKS
-                    or C.soft_eval_ns
-                    or not (module.training and self.trained and is_grad_enabled())
-                ):
-                    token = before(self, module, args, kwargs)
-                else:
-                    if C.unsure:  # what ``belongs_to_training`` does
-                        totals[SAMPLES] += C.samples
-                        totals[TOKENS] += C.tokens
-                        C.data_ns = C.samples = C.tokens = 0
-                        C.evaluated = C.unsure = False
-                    if C.pending or C.backwards:
-                        events.compute_begins()
-                    if C.look == 1:
-                        checkup.before_forward()
-                    if not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
-                        _count(args, kwargs)
-                    if S.cuda:
-                        device.mark("forward_begin")
-                    if F.probing:
-                        cpu_ns = thread_time_ns()
-                    C.in_forward = True
-                    stack.append(OTHER)
-                    now = monotonic_ns()
-                    totals[S.phase] += now - S.last_ns
-                    S.last_ns = now
-                    S.phase = FORWARD
-                    booked = totals[FORWARD]
-        except Exception:
-            guard.failed("forward")
-        try:
-            return call(*args, **kwargs)
-        finally:
-            if noted:
-                try:
-                    if len(L.marks) & 7 == 3:
-                        if L.probing:
-                            cpu_marks.append(thread_time_ns())
-                        L.note(L.now())
-                    else:
+                elif not C.in_forward and not _compiling["_is_compiling_flag"]:
+                    if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
+                        pass
+                    elif turn == 4 and not self.trained and is_grad_enabled():
+                        loss = True
+                    elif marks:
                         lane.leave()
-                        after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
-                except Exception:
-                    guard.failed("forward")
-            elif loss:  # it belongs to the forward, which has not ended before
-                try:
-                    if len(L.marks) & 7 == 4:
-                        L.marks[-1] = L.now()
-                        if L.probing:
-                            cpu_marks[-1] = thread_time_ns()
-                except Exception:
-                    guard.failed("forward")
-            elif booked >= 0:
-                try:
-                    now = monotonic_ns()
-                    totals[S.phase] += now - S.last_ns
-                    S.last_ns = now
-                    S.phase = OTHER
-                    del stack[:]
-                    C.in_forward = False
-                    if cpu_ns:
-                        totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-                    if S.cuda:
-                        device.mark("forward_end")
-                    C.forwards += 1
-                    C.forward_ns += totals[FORWARD] - booked
-                    C.gap_phase, C.gap_began = OTHER, totals[OTHER]
-                except Exception:
-                    guard.failed("forward")
-            elif token is not None:
-                try:
-                    after(self, token)
-                except Exception:
-                    guard.failed("forward")
+                        token = before(self, module, args, kwargs)
+                    elif (
+                        stack
+                        or _looks < AUTOCAST_LOOKS
+                        or C.soft_eval_ns
+                        or not (module.training and self.trained and is_grad_enabled())
+                    ):
+                        token = before(self, module, args, kwargs)
+                    else:
+                        if C.unsure:  # what ``belongs_to_training`` does
+                            totals[SAMPLES] += C.samples
+                            totals[TOKENS] += C.tokens
+                            C.data_ns = C.samples = C.tokens = 0
+                            C.evaluated = C.unsure = False
+                        if C.pending or C.backwards or len(events.known_optimizers) > 1:
+                            events.compute_begins()
+                        if C.look == 1:
+                            checkup.before_forward()
+                        if S.step - C.last_fetch_step > LOADER_STEPS:
+                            C.inputs = args, kwargs
+                        if S.cuda:
+                            device.mark("forward_begin")
+                        if F.probing:
+                            cpu_ns = thread_time_ns()
+                        C.in_forward = True
+                        stack.append(OTHER)
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                        S.phase = FORWARD
+                        booked = totals[FORWARD]
+            except Exception:
+                guard.failed("forward")
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if noted:
+                    try:
+                        if len(L.marks) & 7 == 3:
+                            if L.probing:
+                                cpu_marks.append(thread_time_ns())
+                            L.note(L.now())
+                        else:
+                            lane.leave()
+                            after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
+                    except Exception:
+                        guard.failed("forward")
+                elif loss:  # it belongs to the forward, which has not ended before
+                    try:
+                        if len(L.marks) & 7 == 4:
+                            L.marks[-1] = L.now()
+                            if L.probing:
+                                cpu_marks[-1] = thread_time_ns()
+                    except Exception:
+                        guard.failed("forward")
+                elif booked >= 0:
+                    try:
+                        now = monotonic_ns()
+                        totals[S.phase] += now - S.last_ns
+                        S.last_ns = now
+                        S.phase = OTHER
+                        del stack[:]
+                        C.in_forward = False
+                        if cpu_ns:
+                            totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
+                        if S.cuda:
+                            device.mark("forward_end")
+                        C.forwards += 1
+                        C.forward_ns += totals[FORWARD] - booked
+                        C.gap_phase, C.gap_began = OTHER, totals[OTHER]
+                    except Exception:
+                        guard.failed("forward")
+                elif token is not None:
+                    try:
+                        after(self, token)
+                    except Exception:
+                        guard.failed("forward")
+        except BaseException as error:
+            guard.vanish(error, "forward")
+            raise
 
     def __reduce__(self):
         """Copies and pickles of a module whose class keeps the slot (DDP) find None in it."""
@@ -171,6 +176,31 @@ def hook(module, trained=True):
 
     S.undo.append(put_back)
     return True
+
+
+def _watch_pickling(torch):
+    """A class that pickles all of ``__dict__`` would pickle the slot's key: the slot leaves before it does.
+
+    ``nn.Module.__getstate__`` leaves the key out by itself. The next backward without a forward puts the slot back.
+    """
+    kind: Any = torch.nn.Module
+    plain = kind.__dict__.get("__getstate__")
+
+    def __reduce_ex__(self, protocol):
+        try:
+            slot = self.__dict__.get(_SLOT)
+            if type(slot) is CallSlot and type(self).__getstate__ is not plain:
+                del self.__dict__[_SLOT]
+                if slot.inner is not None:
+                    self.__dict__[_SLOT] = slot.inner
+        except Exception:
+            guard.failed("__reduce_ex__")
+        return super(kind, self).__reduce_ex__(protocol)
+
+    if plain is not None and "__reduce_ex__" not in kind.__dict__:
+        guard.hide(__reduce_ex__)
+        kind.__reduce_ex__ = __reduce_ex__
+        S.undo.append(lambda: delattr(kind, "__reduce_ex__"))
 
 
 def bypass(on):
@@ -207,8 +237,8 @@ def before(slot, module, args, kwargs):
             events.compute_begins()
             if C.look == 1:
                 checkup.before_forward()
-            if training and not C.counted and S.step - C.last_fetch_step > LOADER_STEPS:
-                _count(args, kwargs)
+            if training and slot.trained and S.step - C.last_fetch_step > LOADER_STEPS:
+                C.inputs = args, kwargs
         if S.phase == H2D:
             clock.switch(OTHER)
     if S.cuda:
@@ -263,13 +293,6 @@ def _seen():
     return S.step, id(C.cut), C.forwards, C.backwards, totals[OPTIMIZER_STEPS]
 
 
-def _count(args, kwargs):
-    C.counted = True
-    samples, tokens = batch.count(args[0] if args else kwargs)
-    totals[SAMPLES] += samples
-    totals[TOKENS] += tokens
-
-
 def _look_for_autocast():
     global _looks
     _looks += 1
@@ -283,6 +306,7 @@ def _autocast_is_on(device_type):
     try:
         return S.torch.is_autocast_enabled(device_type)
     except TypeError:  # torch before 2.4; later ones warn of what follows, and warnings may be errors
+        interrupts.pass_on()
         return S.torch.is_autocast_enabled() if device_type == "cuda" else S.torch.is_autocast_cpu_enabled()
 
 

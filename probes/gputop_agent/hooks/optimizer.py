@@ -6,7 +6,7 @@ from collections import OrderedDict
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, frames, guard, lane, roots, steps, wire
+from gputop_agent import activation, checkup, clock, device, events, frames, guard, lane, modes, roots, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, marks
@@ -76,49 +76,57 @@ def bypass(on):
 def before_step(optimizer, args, kwargs):
     """Begin the phase. The common case, a known optimizer with nothing around it, is written out."""
     try:
-        if is_compiling():  # first: dynamo traces into hooks, and an array would end its graph
-            return None
-        if len(L.marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
-            L.note(L.now())
-            return None
-        if marks:
-            if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
-                lane.leave()
+        try:
+            if is_compiling():  # first: dynamo traces into hooks, and an array would end its graph
+                return None
+            if len(L.marks) & 7 == 6 and id(optimizer) == L.optimizer_id:
+                L.note(L.now())
+                return None
+            if marks:
+                if get_ident() == S.thread_ident or activation.adopt(by_backward=False):
+                    lane.leave()
+                    _begin(optimizer)
+            elif (
+                not stack
+                and S.phase == OTHER
+                and not C.pending
+                and not C.look
+                and id(optimizer) in S.optimizers
+                and roots.passes
+                and get_ident() == S.thread_ident
+            ):
+                now = monotonic_ns()
+                totals[OTHER] += now - S.last_ns
+                S.last_ns = now
+                stack.append(OTHER)
+                S.phase = OPTIMIZER
+                C.in_optimizer, C.optimizer_depth = 1, 0
+            elif get_ident() == S.thread_ident or activation.adopt(by_backward=False):
                 _begin(optimizer)
-        elif (
-            not stack
-            and S.phase == OTHER
-            and not C.pending
-            and not C.look
-            and id(optimizer) in S.optimizers
-            and roots.passes
-            and get_ident() == S.thread_ident
-        ):
-            now = monotonic_ns()
-            totals[OTHER] += now - S.last_ns
-            S.last_ns = now
-            stack.append(OTHER)
-            S.phase = OPTIMIZER
-            C.in_optimizer, C.optimizer_depth = 1, 0
-        elif get_ident() == S.thread_ident or activation.adopt(by_backward=False):
-            _begin(optimizer)
-    except Exception:
-        guard.failed("optimizer pre hook")
-    return None
+        except Exception:
+            guard.failed("optimizer pre hook")
+        return None
+    except BaseException as error:
+        guard.vanish(error, "step")
+        raise
 
 
 def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
     try:
-        if is_compiling():
-            return None
-        if len(L.marks) & 7 == 7:  # another one's, or one inside this, would have ended the lane when it began
-            L.note(L.now())
-        elif get_ident() == S.thread_ident:
-            _end(optimizer)
-    except Exception:
-        guard.failed("optimizer post hook")
-    return None
+        try:
+            if is_compiling():
+                return None
+            if len(L.marks) & 7 == 7:  # another one's, or one inside this, would have ended the lane when it began
+                L.note(L.now())
+            elif get_ident() == S.thread_ident:
+                _end(optimizer)
+        except Exception:
+            guard.failed("optimizer post hook")
+        return None
+    except BaseException as error:
+        guard.vanish(error, "step")
+        raise
 
 
 def _begin(optimizer):
@@ -188,6 +196,7 @@ def step_seen():
         device.mark("optimizer_end")
 
 
+@modes.unseen
 def _note_unusual_lr(lr):
     if isinstance(lr, int) or (type(lr) is S.torch.Tensor and lr.is_cpu and lr.numel() == 1):
         F.lr = float(lr)

@@ -46,7 +46,11 @@ class GputopFinder(object):
                 del loader.exec_module
             except AttributeError:
                 pass
-            original(module)
+            try:
+                original(module)
+            except BaseException as error:  # its traceback is the one without us
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
             callback = self.targets.pop(name, None)
             if callback is not None:
                 try:
@@ -54,10 +58,21 @@ class GputopFinder(object):
                 except Exception:
                     pass
 
+        _hide(exec_module)
         try:
             loader.exec_module = exec_module
         except Exception:
             pass
+
+
+def _hide(function):
+    """Take the function for one of importlib's, whose frames Python leaves out of the traceback of a failed import."""
+    if hasattr(function.__code__, "replace"):
+        function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+
+
+for _name in ("find_spec", "_ask_others", "_watch"):
+    _hide(GputopFinder.__dict__[_name])
 
 
 def _load_agent(torch):
