@@ -84,16 +84,16 @@ def test_an_iterator_that_is_gone_is_let_go_of(sent):
     loader = DataLoader(Rows(), 1, num_workers=1)
     batches: Any = iter(loader)
     fetches.watch(batches, describe_loader.describe_loader(loader))
-    assert fetches._watched is not None
+    assert fetches._watched
     del batches
-    assert fetches._watched is None
+    assert not fetches._watched
 
 
 def test_a_loader_without_workers_is_not_watched(sent):
     loader = DataLoader(Rows(), 1)
     fetches.watch(iter(loader), describe_loader.describe_loader(loader))
     fetches.Watch().look()
-    assert fetches._watched is None
+    assert not fetches._watched
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
