@@ -91,7 +91,7 @@ def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
     if None not in sets and sets[0] != sets[1]:
         text = f"B reads other data ({sets[1]}, for {sets[0]} of A)"
         yield Caveat("data", sets[0], sets[1], text, comparable=False)
-    elif None not in sizes and sizes[0] != sizes[1]:
+    elif sizes[0] != sizes[1] and isinstance(sizes[0], int) and isinstance(sizes[1], int):
         text = f"B's data set has {counted(sizes[1], 'sample')}, A's {sizes[0]:,}"
         yield Caveat("data", sizes[0], sizes[1], text, comparable=True)
 
