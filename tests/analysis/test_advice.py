@@ -159,7 +159,7 @@ def exposed(tmp_path, *, cores, parameters, threads=1, ranks=3, wait=8.0):
 def test_a_small_model_on_few_cores_waits_for_cores_and_not_for_bytes(tmp_path):
     one = exposed(tmp_path, cores=2, parameters=4_250)
     assert "17 kB" in one.evidence
-    assert one.fix.startswith("start at most 2 ranks here: 3 ranks with 1 busy threads each share 2 cores")
+    assert one.fix.startswith("start at most 2 ranks here: 3 ranks with 1 busy thread each share 2 cores")
     assert not re.search("bf16|bucket|compress", one.fix)
 
 

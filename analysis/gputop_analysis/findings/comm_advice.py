@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_analysis.findings.advice import OWN_LOOP, Lever, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.text import counted
 
 SLOWEST_BYTES_PER_S = {
     ("gloo", False): 0.2e9,
@@ -65,7 +66,8 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
 def _fewer(run: Facts, threads: int) -> Option:
     """More is ready to run than there are cores, so each sum waits for ranks that wait for a core."""
     cores, ranks = run.cores, run.ranks_here
-    why = f"{ranks} ranks with {run.threads or 1} busy threads each share {cores} cores, and a sum waits for the last"
+    each = counted(run.threads or 1, "busy thread")
+    why = f"{ranks} ranks with {each} each share {cores} cores, and a sum waits for the last"
     if ranks > cores:
         return Option(f"start at most {cores} ranks here: {why}", lever=Lever("ranks", -1))
     words = f"set OMP_NUM_THREADS={max(1, cores // ranks)}: {why} ({threads} threads)"

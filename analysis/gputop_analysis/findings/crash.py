@@ -190,12 +190,8 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
 
 def _raised(view: RunView) -> LastWords | None:
     """The exception that ended the command: as a rank told it, else as the output quotes it."""
-    told = sorted(view.record.events("exception"), key=lambda event: event.get("t_ns", 0))
-    if told:
-        what = _what(str(told[0].get("message") or ""))
-        kind = str(told[0].get("class") or "exception")
-        return LastWords(f"{kind}: {what}" if what else kind, told[0].get("site"))
-    return last_words(view)
+    told = fatal(view.record)
+    return LastWords(_said(told[0]), told[0].get("site")) if told else last_words(view)
 
 
 def _at_least(view: RunView) -> str:
