@@ -34,7 +34,8 @@ def _went_on(record: RunRecord, one: Event) -> bool:
     rank, step, at = one.get("rank"), one.get("step"), int(one.get("t_ns", 0))
     if rank not in record.ranks() or step is None or int(record.steps(rank)["step"][-1]) < int(step) + _WENT_ON_STEPS:
         return False
-    restarts = (e.get("t_ns", 0) for e in record.events("rank_start") if e.get("rank") == rank)
+    starts = (e for e in record.events("rank_start") if e.get("rank") == rank and e.get("attempt"))
+    restarts = (e.get("t_ns", 0) for e in starts)
     until = min((t for t in restarts if t > at), default=None)
     ends = record.steps(rank)["t_end_ns"]
     later = ends[ends > at]

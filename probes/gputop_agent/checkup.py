@@ -118,9 +118,11 @@ def _look_at_held():
 
 
 def _look_at_stale():
-    """Gradients that are not zero before the first backward are added up over steps."""
+    """Gradients that are not zero before the first backward are added up over steps. With one optimizer only."""
     if 0 < C.look < 3 and not C.backwards:
         C.look = 3
+        if sum(reference() is not None for reference in S.optimizers.values()) > 1:
+            return  # this backward may be for another one, whose turn to be cleared comes first
         held = [one.grad.detach() for one in _trainable() if one.grad is not None and late.is_plain(one.grad)]
         held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
         if not held:

@@ -17,6 +17,7 @@ _ENVIRONMENT = frozenset(
     ACCELERATE_USE_FSDP ACCELERATE_USE_DEEPSPEED SLURM_JOB_ID SLURM_NTASKS SLURM_PROCID SLURM_NNODES
     """.split()
 )
+_LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "peft", "gymnasium", "gym")
 _PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_", "UCX_", "FI_")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE")
 _MAX_VALUE = 300
@@ -40,7 +41,7 @@ def describe_interpreter(torch):
         "cuda_version": torch.version.cuda,
         "hip_version": getattr(torch.version, "hip", None),
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
-        "libraries": {name: version(name) for name in ("transformers", "accelerate", "lightning", "deepspeed", "peft")},
+        "libraries": {name: version(name) for name in _LIBRARIES},
     }
 
 

@@ -71,5 +71,6 @@ CLEAN = (
     Clean("a long evaluation", SHAPES, {"FAULT": "clean_long_evaluation", "GPUTOP_HANG_S": 4}),
     Clean("anomaly mode while torch compiles", SHAPES, {"FAULT": "clean_compile_anomaly"}, suite=False),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
+    Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
     Clean("texts of one length on two ranks", RANKS, suite=False),
 )

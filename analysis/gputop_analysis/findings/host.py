@@ -22,7 +22,7 @@ from gputop_analysis.findings.shares import (
     worst,
 )
 from gputop_analysis.findings.sites import Site, line_with, named, top_site
-from gputop_analysis.model import Finding, Input
+from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
@@ -99,7 +99,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not other.surely_above(0.10) or _builds_loader(view, other.rank, site):
         return None
     return spec.make(
-        "info" if site is None or not _users_own(other, site) else "high" if other.share.low > 0.25 else "medium",
+        _severity(other, site),
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms" + named(site, ": {}"),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
         f"{other.percent}, {other.clock} clock" + (f"; {site.words}" if site else "; no line was seen often"),
@@ -119,6 +119,15 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             Input("part inside torch", 100 * in_torch, "%", "stacks events of the other phase"),
         ),
     )
+
+
+def _severity(other: Share, site: Site | None) -> Severity:
+    """Info for a trainer's own code, and for a little that no line holds most of: many small things that are needed."""
+    if site is None or not _users_own(other, site):
+        return "info"
+    if other.share.low > 0.25:
+        return "high"
+    return "medium" if named(site) else "info"
 
 
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:

@@ -178,9 +178,11 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
 
 @once_per_view
 def networks_beside(view: RunView) -> bool:
-    """Whether most steps also run a network without gradients: a policy, a target network, a teacher."""
+    """Whether most steps run a network without gradients too (a policy, a target, a teacher), or learn rewards."""
     if not view.ranks:
         return False
+    if any((view.hello().get("libraries") or {}).get(name) for name in ("gymnasium", "gym")):
+        return True
     series = view.per_rank[view.ranks[0]]
     rows = series.rows[series.after_set_up]
     return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5

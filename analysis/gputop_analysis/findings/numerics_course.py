@@ -50,7 +50,7 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     far = rises and trend.last_loss > 2 * abs(trend.first_loss)
     lr_told = f", lr {lr:.3g}" if np.isfinite(lr) else ""
     return spec.make(
-        "high" if far else "medium" if rises else "info",
+        "info" if not rises or networks_beside(view) else "high" if far else "medium",
         f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to {trend.last_loss:.4g} over {span}",
         f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change {trend.change:+.3g}, Mann-Kendall "
         f"p = {trend.p:.2g}, scatter of the blocks {trend.noise:.2g}",

@@ -280,7 +280,27 @@ def train_compiled():
     return rubbish
 
 
+# --- two networks whose optimizers each clear their own gradients just before their own backward ---------------------
+
+
+def train_in_turn():
+    maker = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 32), Pause())
+    judge = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+    makes = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    judges = torch.optim.Adam(judge.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        real, made = torch.randn(32, 32) + 1, maker(torch.randn(32, 16))
+        loss = F.softplus(-judge(real)).mean() + F.softplus(judge(made.detach())).mean()
+        judges.zero_grad()
+        loss.backward()
+        judges.step()
+        makes.zero_grad()
+        F.softplus(-judge(maker(torch.randn(32, 16)))).mean().backward()
+        makes.step()
+
+
 PROGRAMS = {
+    "clean_in_turn": train_in_turn,
     "loader_each_step": train_autoencoder,
     "workers_each_step": train_autoencoder,
     "loader_each_few_steps": train_autoencoder,
