@@ -97,12 +97,10 @@ class Output:
         """
         self._spawns += 1
         self._cells[keeper.KEEPER_PID] = self._cells[keeper.PASSES_ON] = 0
-        if self._spawns > _SPAWNS:
-            self._children.append(_fork(self._words({})))
-            return
         used = self._descriptors()
         numbers = {descriptor: max(used) + 1 + place for place, descriptor in enumerate(used)}
-        self._children.append(_spawn(self._words(numbers), numbers))
+        pid = _spawn(self._words(numbers), numbers) if self._spawns <= _SPAWNS else None
+        self._children.append(_fork(self._words({})) if pid is None else pid)
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
@@ -353,8 +351,12 @@ def _memory(size: int) -> int:
     return descriptor
 
 
-def _spawn(words: list[str], numbers: dict[int, int]) -> int:
-    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its command line."""
+def _spawn(words: list[str], numbers: dict[int, int]) -> int | None:
+    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its command line.
+
+    Returns:
+        Its process id; None where none can be started.
+    """
     home = {"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"}
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
@@ -365,6 +367,8 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int:
         return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED, setsid=True)
     except NotImplementedError:  # an old C library; the keeper does it itself, a little later
         return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED)
+    except OSError:
+        return None
 
 
 def _fork(words: list[str]) -> int:
