@@ -23,6 +23,8 @@ def pack(table: str, **values: Any) -> bytes:
     fields = layout.TABLES[table]
     unknown = set(values) - {name for name, _ in fields}
     assert not unknown, unknown
+    if table in ("device", "comm"):
+        values.setdefault("t_end_ns", T0 + 10**7 * values.get("step", 0))
     whole = [values.get(name, float("nan") if code in "fd" else 0) for name, code in fields]
     return struct.pack("<" + "".join(code for _, code in fields), *whole)
 

@@ -53,7 +53,8 @@ def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:
 def _stopped(stop: Event) -> Ending:
     who = _WHO.get(str(stop.get("by")))
     if who is not None:
-        return Ending("stopped", f"stopped by {who}")
+        why = f" ({stop['why']})" if stop.get("why") else ""
+        return Ending("stopped", f"stopped by {who}{why}")
     return Ending("terminated", f"stopped by {_signal_name(stop.get('signal'))}")
 
 

@@ -122,7 +122,7 @@ def _queued_share(record: RunRecord, rank: int) -> float:
 
 def _attempts(record: RunRecord, rank: int, rows: Array) -> list[Array]:
     """The records of each attempt that made a step."""
-    starts = {int(e.get("record_index", 0)) for e in record.events("rank_start") if e.get("rank") == rank}
+    starts = record.rank_starts(rank)
     edges = sorted({0, len(rows)} | {start for start in starts if 0 < start < len(rows)})
     return [rows[begin:end] for begin, end in pairwise(edges)]
 

@@ -1,4 +1,4 @@
-"""A lasting change of level in an autocorrelated, heavy-tailed series."""
+"""A lasting change of level in an autocorrelated, heavy-tailed series, or a steady climb without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.stats import autocorrelation_time
+from gputop_analysis.stats import autocorrelation_time, mann_kendall, theil_sen
 
 Array = npt.NDArray[Any]
 
@@ -85,3 +85,44 @@ def _place(series: Array) -> int:
     first, last = max(1, int(TRIM * n)), max(2, int((1 - TRIM) * n))
     score = np.abs(sums) / np.sqrt(left * (n - left))
     return first + int(np.argmax(score[first - 1 : last]))
+
+
+RAMP_BLOCKS = 24
+"""Medians of so many stretches of the series show where it climbs."""
+RAMP_P, RAMP_TAU = 1e-4, 0.6
+"""Mann-Kendall on these medians: four in five pairs of them climb."""
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """From ``begin`` to ``end`` the series climbs without a step that would explain it."""
+
+    begin: float
+    end: float
+    """Of the line fitted to the medians of blocks (Theil-Sen)."""
+    error: float
+    """Robust standard deviation of the medians around that line."""
+    tau: float
+    p: float
+
+
+def ramp(values: Array) -> Ramp | None:
+    """A climb that a line fits better than a step does; None where there is none, or too few values."""
+    values = np.asarray(values, np.float64)
+    if len(values) < 2 * RAMP_BLOCKS:
+        return None
+    blocks = np.array([np.median(part) for part in np.array_split(values, RAMP_BLOCKS)])
+    trend, at = mann_kendall(blocks), np.arange(RAMP_BLOCKS, dtype=np.float64)
+    if trend.tau < RAMP_TAU or trend.p > RAMP_P:
+        return None
+    slope = theil_sen(at, blocks)
+    begin = float(np.median(blocks - slope * at))
+    rest = blocks - begin - slope * at
+    if np.abs(rest).sum() >= min(_beside_a_step(blocks, i) for i in range(2, RAMP_BLOCKS - 1)):
+        return None
+    end = begin + slope * (RAMP_BLOCKS - 1)
+    return Ramp(begin, end, float(1.4826 * np.median(np.abs(rest))), trend.tau, trend.p)
+
+
+def _beside_a_step(blocks: Array, index: int) -> float:
+    return float(sum(np.abs(part - np.median(part)).sum() for part in (blocks[:index], blocks[index:])))

@@ -53,6 +53,8 @@ class RunSummary(NamedTuple):
     unseen: tuple[str, ...] = ()
     """Processes that seem to train and that the agent is not in: which, and why."""
     ending: Ending = Ending("running", "running")
+    wait_in_backward_ms: float = float("nan")
+    """Part of backward that is waiting for other ranks, mean of the ranks; NaN where no timer tells."""
     silent_s: float = 0.0
     """Since the newest step of any rank, while the run goes on and that is longer than steps take; else 0."""
     doing: str = ""

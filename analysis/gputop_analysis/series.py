@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_probes.record.tables import THIN_BLOCK_RECORDS, THIN_BLOCKS, blocks, release_pages
 
 Array = npt.NDArray[Any]
 
@@ -21,9 +21,6 @@ ENOUGH_STEPS = 20
 """Steps that a mean of the run wants."""
 
 _NOT_THE_TRAININGS = wire.F_FIRST | wire.F_AGENT
-
-THIN_BLOCKS, THIN_BLOCK_RECORDS = 64, 512
-"""A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay blocks."""
 
 
 @dataclass
@@ -72,6 +69,11 @@ class RankSeries:
     def after_set_up(self) -> Array:
         """Mask of all records but those that contain a process's first step."""
         return ((self.rows["flags"] & wire.F_FIRST) == 0) & (self.steps - self.n_steps >= 0)
+
+    @cached_property
+    def compiling(self) -> Array:
+        """Mask of records in which something was compiled."""
+        return (self.rows["flags"] & wire.F_COMPILE) != 0
 
     @cached_property
     def past_warm_up(self) -> Array:
@@ -155,21 +157,8 @@ def thinned(rows: Array) -> Array:
     """All records, or evenly spread blocks of a file too long to read at once; first and last block are kept."""
     if len(rows) <= 2 * THIN_BLOCKS * THIN_BLOCK_RECORDS:
         return np.asarray(rows)
-    starts = np.linspace(0, len(rows) - THIN_BLOCK_RECORDS, THIN_BLOCKS).astype(int)
     kept = np.empty(THIN_BLOCKS * THIN_BLOCK_RECORDS, rows.dtype)
-    for place, start in enumerate(starts):
-        kept[place * THIN_BLOCK_RECORDS :][:THIN_BLOCK_RECORDS] = rows[start : start + THIN_BLOCK_RECORDS]
-    _unmap(rows)
+    for place, block in enumerate(blocks(len(rows))):
+        kept[place * THIN_BLOCK_RECORDS :][:THIN_BLOCK_RECORDS] = rows[block]
+    release_pages(rows)
     return kept
-
-
-def _unmap(rows: Array) -> None:
-    """Let go of the pages of a mapped file: the kernel maps far more around each read than was asked for.
-
-    They are still in its cache, and come back when they are read again.
-    """
-    base: Any = rows
-    while base is not None and not isinstance(base, mmap.mmap):
-        base = getattr(base, "base", None)
-    if base is not None and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)

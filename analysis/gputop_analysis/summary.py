@@ -18,7 +18,7 @@ from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.view import RunView, once_per_view
-from gputop_analysis.waits import mean_wait_ms
+from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 from gputop_probes.record.reader import RunRecord
 
 Array = npt.NDArray[Any]
@@ -65,6 +65,7 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         context=context(record),
         unseen=tuple(_unseen(event) for event in record.events("no_agent")),
         ending=ending(record, state, exit_code),
+        wait_in_backward_ms=_wait_in_backward_ms(view),
         silent_s=silent_s,
         doing=doing_since(record, now_ns - int(1e9 * silent_s)) if silent_s else "",
     )
@@ -111,8 +112,7 @@ def _of_all(view: RunView) -> Callable[..., Any]:
 def steps_done(record: RunRecord, rank: int) -> int:
     """Steps of a rank over all of the run, without reading all of it: the last step index of each attempt."""
     rows = record.steps(rank)
-    starts = (int(e.get("record_index", 0)) for e in record.events("rank_start") if e.get("rank") == rank)
-    ends = sorted({i for i in starts if 0 < i < len(rows)} | {len(rows)})
+    ends = sorted({i for i in record.rank_starts(rank) if 0 < i < len(rows)} | {len(rows)})
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
 
 
@@ -160,6 +160,13 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
         p50, p95 = _two_quantiles(values, weights) if total_ms else (0.0, 0.0)
         stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
     return tuple(stats)
+
+
+def _wait_in_backward_ms(view: RunView) -> float:
+    waits = [(hidden_wait_ms(view, rank), s.averaged_steps) for rank, s in view.per_rank.items()]
+    known = [(wait, steps) for wait, steps in waits if wait == wait]
+    total = sum(steps for _, steps in waits)
+    return sum(wait * steps for wait, steps in known) / max(total, 1) if known else float("nan")
 
 
 def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:

@@ -7,6 +7,7 @@ autocorrelation times are, and the trend test runs on their medians.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -100,3 +101,53 @@ def _judged(blocks: Array, first_step: int, last_step: int) -> LossTrend:
     first, last = float(np.median(blocks[:quarter])), float(np.median(blocks[-quarter:]))
     noise = mad_sigma(blocks - slope * at)
     return LossTrend(kind, first_step, last_step, first, last, change, trend.p, len(blocks), noise)
+
+
+AWAY = 3.0
+"""Times what the training began with, from which a loss that climbs has run away."""
+AWAY_BLOCKS = (8, 24)
+AT_THE_TOP = 0.8
+"""Part of the highest block's level that the last one still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runaway:
+    """A loss that climbs far beyond what the training began with, and has not come down again."""
+
+    first_step: int
+    last_step: int
+    start: float
+    low: float
+    """Median of the lowest block, from which it climbs."""
+    last: float
+    p: float
+    blocks: int
+    threshold: float = AWAY
+
+
+def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Runaway | None:
+    """Look for a climb at the end of a series, however short: eight points are the least.
+
+    Args:
+        first_steps, steps: first and last step of each point, ascending.
+        losses: one per point; NaN is left out.
+        start: level of the first losses of the training. Only what is worse than no training at all has run away.
+
+    Returns:
+        None without such a climb, where it comes down again, or where losses are not positive.
+    """
+    known = np.isfinite(losses)
+    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    if len(values) < AWAY_BLOCKS[0] or not start > 0 or (values <= 0).any():
+        return None
+    edges = np.linspace(0, len(values), min(AWAY_BLOCKS[1], len(values)) + 1).astype(int)
+    blocks = np.array([np.median(values[i:j]) for i, j in pairwise(edges)])
+    lowest = int(np.argmin(blocks))
+    climb = blocks[lowest:]
+    if len(climb) < AWAY_BLOCKS[0]:
+        return None
+    low, last = float(climb[0]), float(climb[-1])
+    trend = mann_kendall(climb)
+    if last < AWAY * max(start, low) or last < AT_THE_TOP * climb.max() or trend.p > SURE_P or trend.tau <= 0:
+        return None
+    return Runaway(int(firsts[edges[lowest]]), int(lasts[-1]), start, low, last, trend.p, len(climb))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.model import Finding
+from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
 from gputop_analysis.summary import GIB, run_state, steps_done
 from gputop_analysis.view import RunView
@@ -80,13 +82,21 @@ class Trial:
     not_cut: int = 0
     """Layers that were asked for where no model of transformers has more; 0: none were, or it was cut."""
     exit_code: int | None = None
+    critical: Finding | None = None
+    """The worst that the record itself says of it, where that is critical and not how the command ended."""
+    doubt: str = ""
+    """A loss that was no number and became one again."""
     setup: Setup | None = field(default=None, repr=False)
     """What it trains, at its whole depth; None where the model tells no architecture."""
 
 
 def trial_of(record: RunRecord) -> Trial:
     """Judge a short run that has ended."""
+    from gputop_analysis.report import Report
+
     view = RunView(record)
+    findings = [one for one in Report(record).findings if one.id != "HC09"]
+    passing = [one.title for one in findings if one.id == "NU01" and one.severity != "critical"]
     first = view.hello() or next(record.events("hello"), {})
     cut = first.get("dryrun") or {}
     layers = (int(cut["layers"]), int(cut["of"])) if cut.get("layers") and cut.get("of") else None
@@ -97,10 +107,12 @@ def trial_of(record: RunRecord) -> Trial:
         device=str(first.get("device_name") or first.get("device") or ""),
         failure=_failure(record),
         timing=timing(view),
-        held=tuple(_held(series) for series in view.per_rank.values() if len(series.rows)),
+        held=held(view),
         layers=layers,
         not_cut=int(cut.get("layers") or 0) if layers is None else 0,
         exit_code=run_state(record, 0)[1],
+        critical=next((one for one in findings if one.severity == "critical"), None),
+        doubt="".join(passing),
         setup=_whole(view, layers),
     )
 
@@ -137,6 +149,11 @@ def _per_step(rows: Any, phase: str) -> np.ndarray:
     return rows[f"{phase}_ns"] / (1e6 * np.maximum(rows["n_steps"], 1))
 
 
+def held(view: RunView) -> tuple[Held, ...]:
+    """The peaks of each rank that made a step."""
+    return tuple(_held(series) for series in view.per_rank.values() if len(series.rows))
+
+
 def _held(series: RankSeries) -> Held:
     def peak(column: str) -> float | None:
         most = int(series.rows[column].max())
@@ -146,8 +163,7 @@ def _held(series: RankSeries) -> Held:
 
 
 def _failure(record: RunRecord) -> Failure | None:
-    raised = sorted(record.events("exception"), key=lambda event: event["t_ns"])
-    raised = [event for event in raised if event.get("class") not in ("KeyboardInterrupt", "SystemExit")]
+    raised = fatal(record)
     if not raised:
         return None
     first = raised[0]

@@ -2,10 +2,11 @@
 
 import ctypes
 import math
+import sys
 import zlib
 from collections import UserDict
 
-from . import frames, shapes
+from . import frames, loader_places, shapes
 from .state import S
 
 _MAX_DEPTH = 4
@@ -23,6 +24,7 @@ _count = 0
 _crc = 0
 description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
 site = None  # the line of user code that fetched it
+inside = ()  # packages between that line and the fetch
 _noting_tokens = False  # the shapes noted are those of token ids
 _padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
@@ -117,10 +119,11 @@ def take_padding():
 
 def reset():
     """Forget the counting of the parent process (called in a fork's child)."""
-    global _count, _crc, _padding, description, site
+    global _count, _crc, _padding, description, site, inside
     _count = _crc = 0
     _padding = [0, 0, 0]
     description = site = None
+    inside = ()
     shapes.reset()
 
 
@@ -198,12 +201,13 @@ def _is_tensor(value):
 
 
 def _look_closely(batch):
-    global _crc, description, site
+    global _crc, description, site, inside
     try:
         if description is None:
             found = describe(batch)
             description = found if found["shapes"] else None
             site = frames.caller_site()
+            inside = loader_places.packages(sys._getframe(1))
         for _, key, value in _children(batch):
             if key == _MASK_NAME and _is_tensor(value):
                 _count_padding(value)

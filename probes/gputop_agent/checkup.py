@@ -3,7 +3,8 @@
 After step 20, 40, 60 and 100, and then every 500 steps but at most every 5 s, the next step is looked at four times:
 before its forward (which gradients are still held), before its first backward (are they zero?), before its update
 (which parameters have none) and after it (did the update change anything?). One ``checkup`` event says it all; later
-ones are sent only where something has changed. Nothing waits for a GPU: what lies there is read at the next look.
+ones are sent only where something has changed, and once more where two looks have agreed with that one. Nothing waits
+for a GPU: what lies there is read at the next look.
 """
 
 import sys
@@ -20,6 +21,8 @@ EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 MAX_NAMES = 8
+SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
+VANISHED = 2.0**-24  # of the largest learning rate: a million such steps are less than one of the largest
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -39,6 +42,7 @@ class Checkup:
         self.warned_looked = False
         self.gist: Any = None  # what was found last, in short
         self.alike = 0  # looks in a row that found the same
+        self.lr_peak = 0.0  # the largest learning rate that a look has seen
 
 
 K = Checkup()
@@ -129,10 +133,9 @@ def _look_at_missing(optimizer):
     """Parameters without a gradient take no part in the update. Keep some values to compare with."""
     parameters = _trainable()
     without = [one for one in parameters if one.grad is None]
-    if len(without) < len(parameters):  # else the gradients come later, as in LBFGS
-        K.found["trainable"] = sum(one.numel() for one in parameters)
-        K.found["without_gradient"] = sum(one.numel() for one in without)
-        K.found["without_gradient_names"] = _names(without[:MAX_NAMES]) if without else []
+    if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
+        _note_missing(parameters, without)
+        _look_at_gradients(parameters)
     K.found["lr_max"] = max((_number(group.get("lr")) for group in optimizer.param_groups), default=None)
     low = [one for one in parameters if one.dtype is S.torch.bfloat16 and one.grad is not None and late.is_plain(one)]
     if low and late.may_look():
@@ -140,8 +143,27 @@ def _look_at_missing(optimizer):
         K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
 
 
+def _note_missing(parameters, without):
+    K.found["trainable"] = sum(one.numel() for one in parameters)
+    K.found["without_gradient"] = sum(one.numel() for one in without)
+    K.found["without_gradient_names"] = _names(without[:MAX_NAMES]) if without else []
+
+
+def _look_at_gradients(parameters):
+    """How many of the values that are looked at are not zero: of tensors from the first to the last."""
+    held = [one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)]
+    if held and late.may_look():
+        chosen = sorted({round(i * (len(held) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)})
+        parts = [held[i].reshape(-1)[:MAX_VALUES] for i in chosen if held[i].device == held[0].device]
+        K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
+        K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
+
+
 def _look_at_change():
     """How many of the values that have a gradient did the update change?"""
+    parameters = _trainable()
+    if "trainable" not in K.found and parameters and all(one.grad is None for one in parameters):
+        _note_missing(parameters, parameters)
     if K.weights is not None and late.may_look():
         parameter, before = K.weights
         gradient = parameter.grad
@@ -179,10 +201,12 @@ def _send_unsent():
 def _send(found):
     pushed, lr = found.get("bf16_pushed"), found.get("lr_max")
     stuck = round(found["bf16_stuck"] / pushed, 1) if pushed else None
-    held = found.get("held_bytes", 0) > 0
-    gist = held, found.get("stale"), found.get("without_gradient"), stuck, lr is not None and lr > 0
+    held, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
+    K.lr_peak = max(K.lr_peak, lr or 0.0)
+    learns = lr is not None and lr > VANISHED * K.lr_peak
+    gist = held, found.get("stale"), found.get("without_gradient"), stuck, learns, dead
     K.alike = K.alike + 1 if gist == K.gist else 1
-    if gist != K.gist or found["step"] <= FIRST_STEPS[-1]:
+    if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:
         K.gist = gist
         transport.send_event("checkup", alike=K.alike, **found)
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from . import burst
+from .hooks import dynamo
 from .state import S
 
 _MIN_LOOKS = 20
@@ -23,7 +24,12 @@ class Watch:
         self.profiler = 0
 
     def sample(self):
-        """Look once. Half a microsecond; reads two flags of the process and nothing of the training thread."""
+        """Look once. Half a microsecond; reads two flags of the process and nothing of the training thread.
+
+        Not while torch compiles: it traces in anomaly mode by itself.
+        """
+        if dynamo.is_compiling():
+            return
         torch = S.torch
         self.looks += 1
         if torch.is_anomaly_enabled():

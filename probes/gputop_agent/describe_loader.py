@@ -2,7 +2,7 @@
 
 
 def describe_loader(loader, site=None):
-    """The ``dataloader`` entry; ``site`` is the line of user code that iterates it. None without a loader."""
+    """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a loader."""
     if loader is None:
         return None
     batch_sampler = getattr(loader, "batch_sampler", None)

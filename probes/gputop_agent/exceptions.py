@@ -62,15 +62,18 @@ def _chain(owner, details):
 
 
 def _details_of_main(args):
-    return args[1], args[2]
+    return args[1], args[2], None
 
 
 def _details_of_thread(args):
-    return args[0].exc_value, args[0].exc_traceback
+    return args[0].exc_value, args[0].exc_traceback, str(getattr(args[0].thread, "name", None) or "a thread")
 
 
-def report(error, traceback):
-    """Send the event, and take our frames out of the traceback and of those of its causes."""
+def report(error, traceback, thread=None):
+    """Send the event, and take our frames out of the traceback and of those of its causes.
+
+    ``thread`` is the name of the thread that the exception ended; None where it ended the process.
+    """
     if error is None:
         return
     lacks_memory = out_of_memory.is_one(error)
@@ -91,6 +94,7 @@ def report(error, traceback):
         site=_site(frames + _quoted(str(error))),
         phase=phase,
         step=lane.step(),
+        thread=thread,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
         **more,
     )

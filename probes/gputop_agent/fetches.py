@@ -24,19 +24,23 @@ _PARTS = frozenset(
 
 _watched = None  # (key, attributes of the iterator that the training fetches from); the iterator itself is not kept
 _reference = None
-_epochs = []  # (key, step, end_ns, start_ns, first_ns)
+_training = (0, None)  # id of the iterator that the training fetches from, and the key of its loader
+_epochs = []  # (key, step, end_ns, start_ns, first_ns), at most so many between two events
+_sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
 _made = (0, 0)  # id of an iterator that was made and not yet fetched from, and how long the making took
 _ended_ns = 0  # how long the fetch took that found no more batches: it shuts the workers down
 
 
 def watch(iterator, loader):
     """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None for evaluation."""
-    global _watched, _reference
+    global _watched, _reference, _training
     _watched = None
     parts = vars(iterator)
-    if loader is not None and _PARTS.issubset(parts):
+    key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
+    _training = (id(iterator), key)
+    if key is not None and _PARTS.issubset(parts):
         _reference = weakref.ref(iterator, partial(guard.safely, _forget))
-        _watched = (tuple(loader.get(name) for name in _KEY), parts)
+        _watched = (key, parts)
 
 
 def _forget(reference):
@@ -55,7 +59,7 @@ def iterator_made(iterator, spent_ns):
 def iterator_exhausted(iterator, spent_ns):
     """A fetch found no more batches."""
     global _ended_ns
-    if _watched is not None and _watched[1] is vars(iterator):
+    if _training[0] == id(iterator):
         _ended_ns = spent_ns
 
 
@@ -63,18 +67,26 @@ def first_fetch(iterator, spent_ns):
     """The training changed over to ``iterator``: note the beginning of an epoch if it has just been made."""
     global _made, _ended_ns
     made, start_ns = _made
-    if made == id(iterator) and _watched is not None:
-        _epochs.append((_watched[0], S.step, _ended_ns, start_ns, spent_ns))
+    key = _training[1]
+    if made == id(iterator) and key is not None:
+        if len(_epochs) < _MAX_EPOCHS * _MAX_LOADERS:
+            _epochs.append((key, S.step, _ended_ns, start_ns, spent_ns))
+        if key in _sums or len(_sums) < _MAX_LOADERS:
+            total = _sums.setdefault(key, [0, 0, 0])
+            total[0] += 1
+            total[1] += _ended_ns + start_ns
+            total[2] += spent_ns
         _ended_ns = 0
     _made = (0, 0)
 
 
 def reset():
     """In a forked child."""
-    global _watched, _reference, _made, _ended_ns
+    global _watched, _reference, _training, _made, _ended_ns
     _watched = _reference = None
-    _made, _ended_ns = (0, 0), 0
+    _training, _made, _ended_ns = (0, None), (0, 0), 0
     del _epochs[:]
+    _sums.clear()
 
 
 class Counts:
@@ -140,8 +152,10 @@ class Watch:
         counted, self._counts = self._counts, {}
         epochs = _epochs[:]
         del _epochs[: len(epochs)]
-        for key in set(counted).union(epoch[0] for epoch in epochs):
+        sums = {key: _sums.pop(key) for key in list(_sums)}
+        for key in set(counted).union(sums):
             counts, mine = counted.get(key) or Counts(), [epoch[1:] for epoch in epochs if epoch[0] == key]
+            begun, start_ns, first_ns = sums.get(key, (0, 0, 0))
             transport.send_event(
                 "loader",
                 **dict(zip(_KEY, key)),
@@ -152,7 +166,9 @@ class Watch:
                 unpacking=counts.unpacking,
                 states=counts.states,
                 waited_for=[{"worker": worker, "looks": n} for worker, n in sorted(counts.waited_for.items())],
-                epochs=len(mine),
+                epochs=begun,
+                starts_ms=round(start_ns / 1e6, 3),
+                firsts_ms=round(first_ns / 1e6, 3),
                 epoch_starts=[_epoch(*epoch) for epoch in mine[:_MAX_EPOCHS]],
             )
         padding = batch.take_padding()

@@ -46,6 +46,11 @@ def source(site):
     return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS] if origin(file) == USER else ""
 
 
+def package(frame):
+    """Top-level package that a frame of a library belongs to: ``lightning``."""
+    return short_name(frame.f_code.co_filename).replace("\\", "/").partition("/")[0]
+
+
 def label(frame):
     """``"train.py:118 get_batch"``."""
     return "%s %s" % (site(frame), frame.f_code.co_name)

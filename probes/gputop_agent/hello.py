@@ -149,7 +149,7 @@ def _late_fields():
     if C.graph_evals:
         fields["graph_eval"] = _graph_eval()
     if loader is not None:
-        fields["dataloader"] = dict(loader, site=batch.site)
+        fields["dataloader"] = dict(loader, loop=batch.site, inside=list(batch.inside))
     if batch.description is not None:
         fields["batch"] = batch.description
     if S.total_steps is not None:

@@ -10,11 +10,15 @@ from .state import OTHER, S
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
 _SELDOM_EVERY = 4
-_TOP = 8
+_TOP = 12
+_FOLDED = 12
+_MAX_PATH = 10
 _MIN_INTERVAL_S = 2.0
 _MAX_INTERVAL_S = 30.0
 _MAX_SITES = 512
 _MAX_INSIDE = 32
+#: parts of the standard library that only pass a call on
+_TRANSPARENT = ("contextlib.py", "functools.py", "_weakrefset.py", "weakref.py", "typing.py", "abc.py", "enum.py")
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
@@ -24,7 +28,7 @@ class Sampler:
     def __init__(self):
         self._ticks = 0
         self._ticks_at_flush = 0
-        self._counts = {}  # phase index -> {(site, function, caller): {inside: count}}
+        self._counts = {}  # phase index -> {(site, function, caller, path): {inside: count}}
         self._started = self._flushed = monotonic()
 
     def sample(self):
@@ -35,7 +39,7 @@ class Sampler:
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             frame = frame or sys._current_frames().get(S.thread_ident)
             if frame is not None:
-                self._count(phase, describe(frame, phase == OTHER))
+                self._count(phase, describe(frame, phase == OTHER), path_of(frame))
                 if phase in _SELDOM and not S.checkpointing_seen:
                     S.checkpointing_seen = _in_checkpoint(frame)
 
@@ -51,13 +55,13 @@ class Sampler:
         counted, self._counts = self._counts, {}
         period_ms = self._end_window()
         for phase, places in counted.items():
-            samples = sorted((_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"])
+            samples = _most(places)
             transport.send_event(
                 "stacks",
                 phase=wire.PHASES[phase],
                 period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
                 total=sum(sample["count"] for sample in samples),
-                samples=samples[:_TOP],
+                samples=samples[: _TOP + _FOLDED],
             )
 
     def _end_window(self):
@@ -68,8 +72,8 @@ class Sampler:
         self._flushed, self._ticks_at_flush = now, self._ticks
         return elapsed_ms / max(1, ticks)
 
-    def _count(self, phase, found):
-        place, inside = found[:3], found[3]
+    def _count(self, phase, found, path):
+        place, inside = found[:3] + (path,), found[3]
         places = self._counts.setdefault(phase, {})
         counts = places.get(place)
         if counts is None:
@@ -80,13 +84,26 @@ class Sampler:
             counts[inside] = counts.get(inside, 0) + 1
 
 
+def _most(places):
+    """Entries of the event, the most seen first; of many places the rarer ones are counted at their callers' lines."""
+    samples = sorted((_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"])
+    folded = {}
+    for sample in samples[_TOP:]:
+        above = tuple(sample["path"][:-1])
+        site, _, function = (above[-1] if above else sample["site"]).partition(" ")
+        known = folded.setdefault(above, dict(sample, site=site, function=function, path=list(above), code="", count=0))
+        known["count"] += sample["count"]
+    return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
+
+
 def _sample(place, inside):
     """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
-    site, function, caller = place
+    site, function, caller, path = place
     return {
         "site": site,
         "function": function,
         "caller": caller,
+        "path": list(path),
         "inside": max(inside, key=lambda name: inside[name]),
         "code": frames.source(site),
         "count": sum(inside.values()),
@@ -113,12 +130,40 @@ def describe(frame, look_closer=False):
     library = _first(found[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(found[library])
+    elif index and frames.origin(found[0].f_code.co_filename) == frames.TORCH:
+        inside = _on_behalf_of(found[:index]) or inside
     return frames.site(chosen), chosen.f_code.co_name, caller, inside
+
+
+def path_of(frame):
+    """Lines of user code from the outermost to the innermost frame, ``(package)`` where one lies between two of them.
+
+    Of a deep stack the outermost are left out.
+    """
+    path = []
+    for one in frames.stack(frame):
+        origin = frames.origin(one.f_code.co_filename)
+        if origin == frames.USER:
+            path.append(frames.label(one))
+        elif origin == frames.LIBRARY:
+            name = "(%s)" % frames.package(one)
+            if path and path[-1] != name:
+                path.append(name)
+    return tuple(reversed(path[:_MAX_PATH]))
 
 
 def _in_checkpoint(frame):
     """Whether activation checkpointing is on the stack: running a segment, or running it again."""
     return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in frames.stack(frame))
+
+
+def _on_behalf_of(found):
+    """The standard library's frame that calls torch: a deepcopy is host code, however much of it copies tensors."""
+    for frame in reversed(found):
+        name = frame.f_code.co_filename
+        if frames.origin(name) == frames.STDLIB and os.path.basename(name) not in _TRANSPARENT:
+            return frames.label(frame)
+    return ""
 
 
 def _first(found, origins):

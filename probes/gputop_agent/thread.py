@@ -11,7 +11,7 @@ import sys
 import threading
 from time import monotonic, monotonic_ns
 
-from . import affinity, api, debugging, fetches, guard, hello, lane, memory, paging, rivals, stacks, transport
+from . import affinity, api, debugging, fetches, guard, hello, lane, memory, moving, paging, rivals, stacks, transport
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -89,6 +89,7 @@ class Loop:
         self.affinity = affinity.Watch()
         self.paging = paging.Watch()
         self.debugging = debugging.Watch()
+        self.moving = moving.Watch()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
@@ -115,6 +116,7 @@ class Loop:
             self.fetches.flush_if_due()
             self.affinity.look()
             self.paging.look_if_due(now)
+            self.moving.look_if_due(now)
             api.flush(now)
             hello.send_updates(now)
             memory.send_if_due(now)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from gputop_probes import lock
+from gputop_probes.record import files
 from gputop_probes.record.writer import RecordWriter
 
 
@@ -20,10 +20,9 @@ def read_state(host_dir: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if it cannot be read."""
     try:
-        found = json.loads(path.read_bytes())
+        return files.read_json(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def record_exit(run_dir: Path, exit_code: int, *, host_dir: Path | None = None) -> None:

@@ -49,6 +49,8 @@ class RunHandle:
         """Our end of the command's pseudo-terminal, if it was given one."""
         self._output = output
         self.stopped_by_us = False
+        self.stopped_by = ""
+        """Who asked first."""
         """Whether this process asked the command to end."""
         self._start_ticks: int = greeting["command_start_ticks"]
         self._report = report
@@ -114,12 +116,12 @@ class RunHandle:
         self._stop_with(number)
         return number
 
-    def stop(self, by: str = "user") -> None:
+    def stop(self, by: str = "user", why: str = "") -> None:
         """Ask the command to end, with SIGINT to its group, or SIGTERM where SIGINT is ignored.
 
-        ``by`` is what the record says of who asked.
+        ``by`` and ``why`` are what the record says of it.
         """
-        self._stop_with(stop.Escalation(self._ignored).next_signal(), by)
+        self._stop_with(stop.Escalation(self._ignored).next_signal(), by, why)
 
     def kill(self) -> None:
         """SIGKILL to every process of the run."""
@@ -150,12 +152,13 @@ class RunHandle:
         """Whether a recorder is at work on this run."""
         return lock.held(self.host_dir)
 
-    def _stop_with(self, number: int, by: str = "user") -> None:
+    def _stop_with(self, number: int, by: str = "user", why: str = "") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
         if not self._runs():
             return
         self.stopped_by_us = True
-        self._tell({"cmd": "stopping", "signal": int(number), "by": by})
+        self.stopped_by = self.stopped_by or by
+        self._tell({"cmd": "stopping", "signal": int(number), "by": by, "why": why})
         stop.deliver(number, self.pgid, self.run_id)
 
     def _tell(self, note: dict[str, Any], answer: bool = False) -> None:

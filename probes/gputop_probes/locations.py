@@ -29,6 +29,11 @@ def runs_root() -> Path:
     chosen = os.environ.get("GPUTOP_RUNS_DIR")
     if chosen:
         return Path(os.path.join(working_directory(), chosen))
+    return own_root()
+
+
+def own_root() -> Path:
+    """Where records lie unless told otherwise: ours alone, whoever made it."""
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
         state = os.path.join(_home(), ".local", "state")

@@ -7,6 +7,9 @@ import os
 import time
 from pathlib import Path
 
+from gputop_probes.record.files import open_regular
+from gputop_probes.record.private import open_private
+
 NAME = "recorder.lock"
 
 
@@ -15,7 +18,7 @@ def acquire(host_dir: Path, timeout_s: float = 0.0) -> int | None:
 
     The lock goes with the process. A file system without locks counts as free.
     """
-    descriptor = os.open(host_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_private(host_dir / NAME, os.O_RDWR)
     deadline = time.monotonic() + timeout_s
     while True:
         if _try_lock(descriptor, fcntl.LOCK_EX):
@@ -29,7 +32,7 @@ def acquire(host_dir: Path, timeout_s: float = 0.0) -> int | None:
 def held(host_dir: Path) -> bool:
     """Whether a recorder on this machine is at work in ``host_dir``."""
     try:
-        descriptor = os.open(host_dir / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(host_dir / NAME)
     except OSError:
         return False
     try:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from gputop_probes import output_keeper as keeper
 from gputop_probes import procfs
+from gputop_probes.record.private import open_private
 
 RECORDER, FRONT = 0, 1
 """Who holds the reading ends beside the keeper."""
@@ -310,7 +311,7 @@ def open_log(host_dir: Path, number: int) -> int:
     Raises:
         OSError: it cannot be made.
     """
-    return os.open(host_dir / LOG_NAMES[number], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return open_private(host_dir / LOG_NAMES[number], os.O_RDWR)
 
 
 def open_pipe() -> tuple[int, int]:

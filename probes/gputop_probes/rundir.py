@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import re
 import time
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 
 from gputop_probes import locations, lock
 from gputop_probes.errors import RecordingImpossible, StartError
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout
+from gputop_probes.record.private import close_to_others, make_folder
 from gputop_probes.record.writer import RecordWriter
 
 MINIMUM_FREE_BYTES = 16 << 20
@@ -82,10 +82,12 @@ def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDi
 
 
 def _create_new(root: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
+    if root == locations.own_root():
+        close_to_others(root)
     while True:
         try:
-            (root / run_id).mkdir()
+            make_folder(root / run_id, exist_ok=False)
             break
         except FileExistsError:
             run_id = f"{run_id[:-4]}{os.urandom(2).hex()}"
@@ -96,7 +98,7 @@ def _fill(path: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
     existed = path.exists()
     host = locations.host_name()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         free = os.statvfs(path)
         if free.f_bavail * free.f_frsize < MINIMUM_FREE_BYTES:
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
@@ -141,10 +143,9 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
+        return files.read_json(path)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _create_elsewhere(reason: str, run_id: str, manifest: dict[str, Any]) -> RunDir:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +12,15 @@ from gputop_agent import wire
 from gputop_probes import locations, lock, procfs
 from gputop_probes.ending import read_json
 from gputop_probes.errors import StartError
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout, schema
+from gputop_probes.record.fields import Tally
+from gputop_probes.record.files import exists, host_folders, open_regular, rank_files
+from gputop_probes.record.one_row import row_is_sound
+from gputop_probes.record.plain import plain_line
 
-_STEP_OFFSET = sum(
-    {"q": 8, "d": 8, "f": 4, "I": 4}[code]
-    for _, code in wire.STEP_FIELDS[: [name for name, _ in wire.STEP_FIELDS].index("step")]
-)
+_STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
+_LAST_ROWS = 64
+"""Of a file, among which the newest that can be true is looked for."""
 _SILENT_S = 60.0
 
 
@@ -32,13 +37,15 @@ class RunInfo(NamedTuple):
     started_ns: int
     ended_ns: int | None
     state: str
-    """``running``, ``ended``, or ``lost``: its recorder is gone without an end."""
+    """``running``, ``ended``, ``lost`` (its recorder is gone without an end), or ``damaged``: it cannot be read."""
     exit_code: int | None
     steps: int
     """Of the slowest rank."""
     ranks: int
     given_name: str = ""
     """By ``gputop run --name``; several runs may have the same."""
+    damaged: bool = False
+    """A look at its manifest, states and newest rows met some that cannot be true."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -58,24 +65,66 @@ def list_runs() -> list[RunInfo]:
 
 def read_run(path: Path) -> RunInfo | None:
     """What there is to say of one run; None if there is no record."""
-    head = read_json(path / "run.json")
-    if head.get("format") != layout.FORMAT:
+    try:
+        raw = files.read_json(path / "run.json")
+    except FileNotFoundError:
         return None
-    states = {folder: read_json(folder / "host.json") for folder in sorted((path / "hosts").glob("*"))}
-    ends = [int(state.get("ended_ns") or 0) for state in states.values()]
-    codes = [state["exit_code"] for state in states.values() if state.get("exit_code") is not None]
-    steps = [_steps_done(file) for file in (path / "steps").glob("rank-*.bin")]
+    except (OSError, ValueError):
+        return _damaged(path)
+    if raw.get("format") != layout.FORMAT:
+        return None
+    tally = Tally()
+    head = schema.manifest(raw, tally)
+    if not {"run_id", "command", "created_ns"} <= set(head):
+        return _damaged(path, head)
+    states = {folder: _state_of(folder, tally) for folder in host_folders(path)}
+    ends = [state.get("ended_ns", 0) for state in states.values()]
+    codes = [state["exit_code"] for state in states.values() if "exit_code" in state]
+    steps = [_steps_done(file, tally) for _, file in rank_files(path / "steps")]
     return RunInfo(
-        name=path.name,
+        name=plain_line(path.name),
         path=path,
-        command=[str(word) for word in head.get("command", [])],
-        started_ns=int(head.get("created_ns", 0)),
+        command=head["command"],
+        started_ns=head["created_ns"],
         ended_ns=max(ends) if ends and all(ends) else None,
         state=_overall([host_state(folder, state) for folder, state in states.items()]),
         exit_code=max(codes, default=None),
         steps=min(steps, default=0),
         ranks=len(steps),
-        given_name=str(head.get("name") or ""),
+        given_name=head.get("name", ""),
+        damaged=tally.dropped > 0,
+    )
+
+
+def _state_of(host_dir: Path, tally: Tally) -> dict[str, Any]:
+    try:
+        return schema.host_state(files.read_json(host_dir / "host.json"), tally)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        tally.dropped += 1
+        return {}
+
+
+def _damaged(path: Path, head: dict[str, Any] | None = None) -> RunInfo:
+    """A directory whose ``run.json`` cannot be read; its own time stands for the run's."""
+    head = head or {}
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except OSError:
+        changed_ns = 0
+    started_ns = head.get("created_ns", changed_ns)
+    return RunInfo(
+        name=plain_line(path.name),
+        path=path,
+        command=head.get("command", []),
+        started_ns=started_ns,
+        ended_ns=None,
+        state="damaged",
+        exit_code=None,
+        steps=0,
+        ranks=0,
+        damaged=True,
     )
 
 
@@ -87,7 +136,7 @@ def find_run(name: str) -> Path:
         RunNotFound: there is none, or more than one.
     """
     path = Path(name)
-    if (path / "run.json").exists() or ("/" in name and path.exists()):
+    if "\0" not in name and (exists(path / "run.json") or ("/" in name and exists(path))):
         return path.absolute()
     candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
     if name == "last":
@@ -99,7 +148,7 @@ def find_run(name: str) -> Path:
         return matches[0]
     if matches:
         raise RunNotFound(f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ...")
-    raise RunNotFound(f"no run {name!r}: `gputop runs` lists the ones there are")
+    raise RunNotFound(f"no run {name[:200]!r}: `gputop runs` lists the ones there are")
 
 
 def host_state(host_dir: Path, state: dict[str, Any]) -> str:
@@ -142,7 +191,7 @@ def _candidates() -> list[Path]:
     found: list[Path] = []
     for root in (locations.runs_root(), *locations.fallback_roots()):
         try:
-            found += [path for path in root.iterdir() if (path / "run.json").exists()]
+            found += [path for path in root.iterdir() if exists(path / "run.json")]
         except OSError:
             continue
     return found
@@ -151,7 +200,7 @@ def _candidates() -> list[Path]:
 def _last(candidates: list[Path]) -> Path:
     if not candidates:
         raise RunNotFound(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
-    return max(candidates, key=lambda run: int(read_json(run / "run.json").get("created_ns", 0)))
+    return max(candidates, key=lambda run: schema.manifest(read_json(run / "run.json"), Tally()).get("created_ns", 0))
 
 
 def _newest_called(candidates: list[Path], name: str) -> Path | None:
@@ -175,18 +224,27 @@ def _overall(states: list[str]) -> str:
 
 def _seconds_silent(host_dir: Path) -> float:
     """Since another machine's recorder last wrote something; its sampler writes every second."""
-    times = [file.stat().st_mtime for name in ("host.bin", "host.json") if (file := host_dir / name).exists()]
-    return time.time() - max(times, default=0.0)
+    times = [0.0]
+    for name in ("host.bin", "host.json"):
+        with contextlib.suppress(OSError):
+            times.append((host_dir / name).stat().st_mtime)
+    return time.time() - max(times)
 
 
-def _steps_done(file: Path) -> int:
-    """Steps of a rank, from its last record."""
+def _steps_done(file: Path, tally: Tally) -> int:
+    """Steps of a rank, from its newest record that can be true."""
     try:
-        with file.open("rb") as stream:
-            size = stream.seek(0, 2) // wire.STEP.size
-            if not size:
-                return 0
-            stream.seek((size - 1) * wire.STEP.size + _STEP_OFFSET)
-            return int.from_bytes(stream.read(4), "little") + 1
+        with os.fdopen(open_regular(file), "rb") as stream:
+            count = stream.seek(0, os.SEEK_END) // wire.STEP.size
+            first = max(0, count - _LAST_ROWS)
+            stream.seek(first * wire.STEP.size)
+            rows = stream.read((count - first) * wire.STEP.size)
     except OSError:
+        tally.dropped += 1
         return 0
+    for values in reversed(list(wire.STEP.iter_unpack(rows))):
+        row = dict(zip(_STEP_NAMES, values, strict=True))
+        if row_is_sound(row):
+            return row["step"] + 1
+        tally.dropped += 1
+    return 0

@@ -100,7 +100,7 @@ def test_what_becomes_known_later_follows(run):
     for event in run["listener"].events("hello_update"):
         merged.update(event)
     assert merged["dataloader"]["batch_size"] == 16 and merged["dataloader"]["dataset"] == "TensorDataset"
-    assert merged["dataloader"]["site"].startswith("train.py:")
+    assert merged["dataloader"]["loop"].startswith("train.py:")
     assert merged["amp"] == {"autocast": True, "dtype": "bfloat16", "grad_scaler": False}
     assert "model" not in merged  # only what changed
 

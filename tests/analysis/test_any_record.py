@@ -39,9 +39,12 @@ def wild(path, seed):
         step = -1
         for _ in range(int(random.integers(1, 120))):
             row = {name: random_value(random, code) for name, code in wire.STEP_FIELDS}
+            row["wall_ns"] = sum(row[f"{name}_ns"] for name in wire.PHASES)
+            inside = ("wall_max_ns", "gc_ns", "agent_ns", "cpu_ns", "compute_cpu_ns")
+            row |= {name: min(row[name], row["wall_ns"]) for name in inside}
             step = int(random.choice([step + 1, step + 1, step + 1, step + 5, 0]))
             flags = int(random.choice([0, 0, 0, 1 << int(random.integers(0, 12))]))
-            row |= {"step": step, "n_steps": int(random.choice([0, 1, 1, 7])), "flags": flags}
+            row |= {"step": step, "n_steps": int(random.choice([1, 1, min(7, step + 1)])), "flags": flags}
             row["t_end_ns"] = T0 + step * 10**7
             build.writer.append_rank("steps", rank, pack("steps", **row))
             if random.random() < 0.5:

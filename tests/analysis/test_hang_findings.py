@@ -14,7 +14,21 @@ OOM = (
 )
 
 
-def silent(tmp_path, phase="backward", ranks=1, waiting=(), state="S", cpu=0.0, workers=(), gpu_util=None, loader=0):
+STACK = ("train.py:77 read", "train.py:50 main")
+
+
+def silent(
+    tmp_path,
+    phase="backward",
+    ranks=1,
+    waiting=(),
+    state="S",
+    cpu=0.0,
+    workers=(),
+    gpu_util=None,
+    loader=0,
+    frames=STACK,
+):
     """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it is silent."""
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
@@ -42,7 +56,7 @@ def silent(tmp_path, phase="backward", ranks=1, waiting=(), state="S", cpu=0.0, 
         threads=[thread | {"mount": "/data (nfs4)"}],
     )
     for rank in range(ranks):
-        threads = [{"name": "MainThread", "training": True, "frames": ["train.py:77 read", "train.py:50 main"]}]
+        threads = [{"name": "MainThread", "training": True, "frames": list(frames)}]
         collective = {"seq": 40, "op": "nccl:all_reduce", "state": "started" if rank in waiting else "completed"}
         where = "backward" if rank in waiting else phase
         build.event("stack_dump", t_ns=at + 10, rank=rank, phase=where, step=40, threads=threads, collective=collective)
@@ -93,10 +107,27 @@ def test_a_rank_whose_loader_hangs_holds_up_the_others(tmp_path):
     assert (list(hang), hang["HC02"].rank) == (["HC02"], 0)
 
 
-def test_steps_that_came_again(tmp_path):
-    build = silent(tmp_path, "other", cpu=1.0)
+@pytest.mark.parametrize(("phase", "cpu", "severity"), [("other", 1.0, "info"), ("eval", 0.6, "info"),
+                                                        ("other", 0.0, "high"), ("eval", 0.0, "high")])  # fmt: skip
+def test_steps_that_came_again_after_work_are_no_hang_and_after_a_wait_one_that_is_over(tmp_path, phase, cpu, severity):
+    build = silent(tmp_path, phase, cpu=cpu)
     build.event("hang_over", t_ns=build.clock[0] + 40 * 10**9)
-    assert found(build)["HC08"].severity == "high"
+    (hang,) = found(build).values()
+    assert hang.severity == severity and hang.title.startswith("hung" if severity == "high" else "a long pause")
+
+
+@pytest.mark.parametrize(("exit_code", "severity"), [(0, "info"), (1, "critical")])
+def test_a_last_evaluation_that_ends_well_is_no_hang(tmp_path, exit_code, severity):
+    build = silent(tmp_path, "eval")
+    build.event("hang_over", t_ns=build.clock[0] + 40 * 10**9, ranks=[0], reason="gone")
+    build.end(exit_code)
+    assert next(one for one in found(build).values() if one.id == "HC01").severity == severity
+
+
+def test_a_debugger_is_no_hang(tmp_path):
+    build = silent(tmp_path, "other", frames=("pdb.py:320 interaction", *STACK))
+    (hang,) = found(build).values()
+    assert (hang.severity, "debugger" in hang.evidence) == ("info", True)
 
 
 def failing(tmp_path, kind="RuntimeError", message="", exit_code=1, **last):

@@ -31,7 +31,7 @@ def waiting(tmp_path, data=12.0, loader=LOADER, steps=200, **hello):
 
 def looks(build, rank=0, **counts):
     given = {"looks": 60, "empty": 0, "fetching": 0, "behind": 0, "unpacking": 0, "states": {}, "waited_for": []}
-    build.event("loader", rank=rank, **SAME, **{**given, "epochs": 0, "epoch_starts": [], **counts})
+    build.event("loader", rank=rank, **{**SAME, **given, "epochs": 0, "epoch_starts": [], **counts})
 
 
 def workers(build, cpu=0.1, state="S", read_per_s=0.0, count=2, seconds=4):
@@ -143,12 +143,54 @@ def test_few_tensors_that_wait_for_a_core_are_no_pieces(tmp_path, tensors, ids):
 
 
 def test_workers_that_are_late_in_any_case_are_named_on_a_full_machine(tmp_path):
-    build = waiting(tmp_path)
-    of_rank(build, run_wait_ns_total=(0, 0.2e9))
+    build = waiting(tmp_path, data=6.0)
+    of_rank(build, run_wait_ns_total=(0, 0.3e9))
     assert "IN01" not in found(build)
     looks(build, empty=55, fetching=50)
     workers(build, cpu=0.2)
     assert found(build)["IN01"].severity == "high"
+
+
+@pytest.mark.parametrize(("queued", "said"), [(0.3, True), (0.8, False)])
+def test_a_wait_for_data_that_exceeds_the_wait_for_cores_is_said_beside_it(tmp_path, queued, said):
+    build = waiting(tmp_path, data=48.0)
+    of_rank(build, run_wait_ns_total=(0, queued * 1e9))
+    assert ("IN01" in found(build), "IN04" in found(build)) == (said, True)
+
+
+def begun(build, starts, steps, **given):
+    """A loader event: ``starts`` iterators were made in all, each for ``steps / starts`` steps."""
+    looks(build, epochs=starts, **{"looks": 0, **given})
+
+
+def test_a_loader_with_workers_that_is_built_at_each_step(tmp_path):
+    build = waiting(tmp_path, data=30.0)
+    begun(build, 200, 200, starts_ms=200 * 12.0, firsts_ms=200 * 18.0)
+    anew = found(build)["IN15"]
+    assert "at each step" in anew.title and anew.absorbed == ("IN01",)
+    assert anew.recoverable_ms_per_step == pytest.approx(30.0, rel=0.02) and anew.site == "train.py:41"
+
+
+def test_short_epochs_of_workers_that_persist_cost_what_restarting_them_takes(tmp_path):
+    build = waiting(tmp_path, data=30.0, loader=LOADER | {"persistent_workers": True})
+    begun(build, 50, 200, starts_ms=50 * 2.0, firsts_ms=50 * 30.0)
+    assert "IN15" not in found(build) and "IN01" in found(build)
+
+
+def test_first_fetches_that_wait_like_any_other_are_no_start(tmp_path):
+    build = waiting(tmp_path, data=30.0)
+    begun(build, 50, 200, starts_ms=50 * 1.0, firsts_ms=50 * 31.0)
+    assert "IN15" not in found(build)
+
+
+@pytest.mark.parametrize(("inside", "said"), [("torch/utils/data/sampler.py:180 __iter__", True), ("", False)])
+def test_a_loader_without_workers_that_shuffles_all_for_one_batch(tmp_path, inside, said):
+    build = waiting(tmp_path, data=30.0, loader=LOADER | {"num_workers": 0})
+    begun(build, 200, 200, num_workers=0, starts_ms=200 * 0.1, firsts_ms=200 * 29.0)
+    sample = {"site": "train.py:50", "function": "batch", "caller": "", "inside": inside, "code": "", "count": 40}
+    build.event("stacks", rank=0, phase="data", period_ms=50.0, total=40, samples=[sample])
+    ids = found(build)
+    assert ("IN15" in ids, "IN02" in ids) == (said, not said)
 
 
 def test_workers_that_compute_while_a_batch_is_handed_over_are_not_idle(tmp_path):

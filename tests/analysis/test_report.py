@@ -25,6 +25,7 @@ VERDICT = (
     "interval_ms_per_step recoverable_hours recoverable_usd"
 )
 RANK = (
+    "step_time_mean_ms "
     "rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms wait_mean_ms peak_allocated_gib "
     "peak_reserved_gib peak_rss_gib dropped_records slowest_share comm_share excess_phase excess_ms"
 )

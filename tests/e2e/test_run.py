@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from e2e_support import ROOT, gputop, training
@@ -100,8 +102,23 @@ def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
     script.write_text(training(100_000))
     done = gputop("run", "--calibrate", "--timeout", "20", sys.executable, str(script), tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "steps" in done.stderr
+    assert re.search(r"stopped by gputop run --calibrate \((figures stable after|its --timeout came)", done.stderr)
+    assert re.search(r"gputop: (not )?calibrated\b.*\d ms a step", done.stderr)
     assert "gputop report" in done.stderr
+    report = gputop("report", tmp_path=tmp_path).stdout
+    assert report.startswith("stopped by gputop run --calibrate (")
+
+
+def test_who_interrupts_a_calibration_gets_the_exit_code_of_an_interrupt(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "stat = open(f'/proc/{os.getppid()}/stat').read()  # of the recorder, whose parent is the command line\n"
+        "os.kill(int(stat.rsplit(')', 1)[1].split()[1]), signal.SIGINT)\n"
+        "time.sleep(30)\n"
+    )
+    done = gputop("run", "--calibrate", sys.executable, str(script), tmp_path=tmp_path)
+    assert done.returncode == 130 and "not calibrated" in done.stderr
 
 
 def test_exports(plain) -> None:
@@ -114,3 +131,20 @@ def test_exports(plain) -> None:
     assert picture.returncode == 0, picture.stderr
     assert (folder / "run.svg").read_text().startswith("<svg")
     assert gputop("export", "--format", "csv", "--rank", "7", tmp_path=folder).returncode == 2
+
+
+def test_an_export_goes_where_it_is_told_and_overwrites_nothing(plain, tmp_path) -> None:
+    folder, _ = plain
+    run = str(next((folder / "runs").iterdir()))
+    assert gputop("export", run, tmp_path=tmp_path).stdout.startswith("rank,")
+    (tmp_path / "out").mkdir()
+    for words, name in (["-o", "a.json"], "a.json"), (["-o", "out"], f"out/gputop-{Path(run).name}.csv"):
+        done = gputop("export", run, *words, tmp_path=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "") and name in done.stderr
+        before = (tmp_path / name).read_text()
+        assert before.startswith("{" if name.endswith("json") else "rank,")
+        again = gputop("export", run, *words, "--format", "csv", tmp_path=tmp_path)
+        assert again.returncode == 2 and name in again.stderr and "--force" in again.stderr
+        assert (tmp_path / name).read_text() == before
+    assert gputop("export", run, "-o", "a.json", "--force", tmp_path=tmp_path).returncode == 0
+    assert gputop("export", run, "-o", "a.pdf", tmp_path=tmp_path).returncode == 2

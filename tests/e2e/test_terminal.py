@@ -83,3 +83,18 @@ def test_the_app_stays_with_the_verdict_and_leaves_the_summary(live: tuple[Termi
     on_the_normal_screen = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1]
     assert b"gputop open" in on_the_normal_screen
     assert b"500 steps" in on_the_normal_screen
+
+
+def test_the_traceback_of_a_training_that_failed_stays_in_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training(40, body="\n    if i == 30: raise ValueError('the 30th batch')"))
+    terminal = Terminal(tmp_path, ["run", "--run-dir", "run", sys.executable, "train.py"])
+    terminal.until(b"exit 1")
+    terminal.press(b"q")
+    assert terminal.exit_code() == 1
+    left = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1].decode()
+    assert (
+        left.index("Traceback (most recent call last)")
+        < left.index("ValueError: the 30th batch")
+        < left.index("gputop: ")
+    )
+    assert max(len(line) for line in left.splitlines() if line.startswith("gputop: ")) < 120

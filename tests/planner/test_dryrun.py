@@ -75,6 +75,27 @@ def test_a_wrong_shape_in_the_first_forward_is_named_with_its_line(tmp_path):
     assert "Traceback" in done.stderr
 
 
+LOSS = """
+import torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(100):
+    loss = model(torch.randn(4, 8)).square().mean() * (float("nan") if {bad} else 1.0)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("bad", "works"), [("step >= 4", False), ("False", True)])
+def test_a_loss_of_nan_does_not_work(tmp_path, bad, works):
+    done, found = dryrun(tmp_path, LOSS.format(bad=bad), "--steps", "12")
+    assert (done.returncode, found["ok"], found["steps"]) == (0 if works else 1, works, 12)
+    if not works:
+        assert found["said"].startswith("loss is NaN at step 4 on rank 0 and stays so")
+        assert found["critical"]["id"] == "NU01" and as_text(found).startswith("\nFAILS: loss is NaN")
+
+
 def test_a_model_of_transformers_is_cut_and_estimated_whole(tmp_path):
     done, found = dryrun(tmp_path, CUT, "--cpu", "--layers", "3", "--gpu", "T4")
     assert done.returncode == 0 and "layers 3" in done.stderr

@@ -36,7 +36,7 @@ def test_environment_is_an_allow_list() -> None:
         (["t.py", "--wandb_key=abc"], ["t.py", "--wandb_key=[hidden]"]),
         (["env", "WANDB_API_KEY=abc", "t.py"], ["env", "WANDB_API_KEY=[hidden]", "t.py"]),
         (["t.py", "hf_abcdefgh12345"], ["t.py", "[hidden]"]),
-        (["t.py", "--store", "redis://u:p@h"], ["t.py", "--store", "[hidden]"]),
+        (["t.py", "--store", "redis://u:p@h"], ["t.py", "--store", "redis://[hidden]@h"]),
         (["t.py", "--max-tokens", "512", "--tokenizer", "x"], ["t.py", "--max-tokens", "512", "--tokenizer", "x"]),
         (["t.py", "--auth", "--lr", "1"], ["t.py", "--auth", "--lr", "1"]),
     ],
@@ -76,14 +76,17 @@ def test_scheduler_and_container(tmp_path: Path) -> None:
     assert not [value for value in (*SECRETS.values(), "abc'") if value in text]
 
 
+T0 = 1_700_000_000_000_000_000
+
+
 @pytest.fixture
 def three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "runs"
     monkeypatch.setenv("GPUTOP_RUNS_DIR", str(root))
     monkeypatch.setattr(runs.locations, "fallback_roots", list)
     for number, name in enumerate(("20260101-train-aa", "20260102-train-bb", "20260103-tune-cc")):
-        writer = RecordWriter.create(root / name, "h", {"run_id": name, "command": ["x"], "created_ns": number + 1})
-        writer.write_state({"host": "h", "state": "ended", "exit_code": number, "ended_ns": 5})
+        writer = RecordWriter.create(root / name, "h", {"run_id": name, "command": ["x"], "created_ns": T0 + number})
+        writer.write_state({"host": "h", "state": "ended", "exit_code": number, "ended_ns": T0 + 5})
         writer.close()
     (root / "notes").mkdir()
     (root / "20260104-broken").mkdir()
@@ -92,7 +95,8 @@ def three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_list_of_runs(three_runs: Path) -> None:
-    found = runs.list_runs()
+    broken, *found = runs.list_runs()
+    assert (broken.name, broken.state, broken.damaged) == ("20260104-broken", "damaged", True)
     assert [run.name for run in found] == ["20260103-tune-cc", "20260102-train-bb", "20260101-train-aa"]
     assert (found[0].state, found[0].exit_code, found[0].steps) == ("ended", 2, 0)
     assert found[0].as_dict()["path"] == str(three_runs / "20260103-tune-cc")
@@ -125,7 +129,7 @@ def test_a_given_name_finds_the_newest_of_that_name(three_runs: Path) -> None:
         head = three_runs / name / "run.json"
         head.write_text(json.dumps(json.loads(head.read_text()) | {"name": "baseline"}))
     assert runs.find_run("baseline") == three_runs / "20260102-train-bb"
-    assert runs.list_runs()[1].as_dict()["given_name"] == "baseline"
+    assert runs.list_runs()[2].as_dict()["given_name"] == "baseline"
 
 
 def test_a_run_of_an_earlier_boot_is_lost(three_runs: Path) -> None:

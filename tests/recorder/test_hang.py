@@ -77,6 +77,17 @@ def test_a_hang_is_told_once_asked_about_twice_and_ends(tmp_path, monkeypatch) -
     assert watched.kinds() == ["hang_suspected", "hang_over"]
 
 
+def test_a_rank_that_works_without_steps_is_no_hang_nor_are_those_that_wait_for_it(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    for _ in range(100):
+        watched.wait(2)
+        watched.ranks[1].moves()
+    assert watched.kinds() == []
+    watched.wait(40)
+    assert watched.kinds() == ["hang_suspected"]
+
+
 def test_slow_steps_are_no_hang(tmp_path, monkeypatch) -> None:
     watched = Watched(tmp_path, monkeypatch)
     watched.train(10, wall_ns=5 * 10**9)

@@ -15,6 +15,7 @@ from gputop.feed.plots import Bars, Chart, Columns, Listing
 from gputop.feed.ranks import RanksLoader
 from gputop.pages import budget, evidence, numerics, ranks
 from gputop.render.rows import row_text, row_width
+from gputop_analysis.budget import LINES
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Input
 from gputop_probes.record.reader import RunRecord
@@ -53,7 +54,7 @@ def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapsho
     figures = [float(line[24:35]) for line in lines if "–" not in line[24:35]]
     assert sum(figures) == pytest.approx(float(total.split()[2]), abs=0.06)
     starts = [len(line) - len(line.lstrip()) for line in lines]
-    assert starts == [0] * 10
+    assert starts == [0] * len(LINES)
     ends = [len(line.rstrip()) for line in lines if "–" not in line[24:35]]
     assert ends == sorted(ends)
 

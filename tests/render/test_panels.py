@@ -1,5 +1,6 @@
 """What the panels draw, as text, without an app."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from gputop.feed.build import build
 from gputop.feed.snapshot import Position, first_snapshot
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import breakdown, findings, footer, header, loss, memory, meters, ranks
+from gputop_analysis.overview import Ending, Verdict
 from gputop_probes.record.reader import RunRecord
 
 NOW_NS = START_NS + 60 * 10**9
@@ -91,7 +93,7 @@ def test_ranks_show_the_wait_and_mark_the_rank_of_a_finding(four):
     figures = [line.split() for line in lines[1:]]
     assert [row[0] for row in figures] == ["0", "1", "2", "3"]
     assert "▲" in lines[3] and "▲" not in lines[1]
-    assert float(figures[2][4]) == 0.5 and float(figures[0][3]) == 5.5
+    assert float(figures[2][4]) == 1.1 and float(figures[0][3]) == 6.1  # comm is waiting too
 
 
 def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):
@@ -190,3 +192,62 @@ def test_a_finding_shows_its_rent_where_there_is_room():
     finding = a_finding(recoverable_usd=12.5)
     assert row_text(findings.line(finding, 120)).rstrip().endswith("$12.50")
     assert "$" not in row_text(findings.line(finding, 78)) and "$" not in row_text(findings.line(a_finding(), 120))
+
+
+def running(snapshot, **more):
+    """The same run while it goes on."""
+    return snapshot._replace(
+        summary=snapshot.summary._replace(state="running", ending=Ending("running", "running"), **more)
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
+    hung = running(one, silent_s=246.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0)
+    line = texts(header.draw(hung, width))[2]
+    assert "NO STEP FOR 4:06" in line and "/s" not in line
+    evaluating = running(one, silent_s=40.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0, doing="evaluating")
+    line = texts(header.draw(evaluating, width))[2]
+    assert "evaluating for 0:40" in line and "NO STEP" not in line
+    critical = hung._replace(findings=(a_finding(severity="critical"),))
+    styles = dict(header.draw(critical, width)[2])
+    assert styles["NO STEP FOR 4:06"] == "bold critical"
+
+
+def test_rates_after_the_end_are_called_means(one):
+    assert "steps/s mean" in texts(header.draw(one, 118))[2]
+    assert "mean" not in texts(header.draw(running(one), 118))[2]
+
+
+def test_a_loss_that_is_no_number_stays_in_the_header(four):
+    known = four.summary.ranks
+    broken = (*known[:2], replace(known[2], not_finite="NaN"), known[3])
+    row = header.draw(four._replace(summary=four.summary._replace(ranks=broken)), 118)[2]
+    assert ("NaN    ", "bold critical") in row and "loss NaN" in row_text(row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "health", "headline", "first"),
+    [
+        (
+            "stopped",
+            "stopped by you",
+            "stopped",
+            "stopped by you at step 383; forward 60 %",
+            "■ stopped  by you at step 383",
+        ),
+        (
+            "stopped",
+            "stopped by you",
+            "critical",
+            "stopped by you at step 80; hang: rank 1 stands at x.py:8",
+            "✖ critical  hang: rank 1",
+        ),
+        ("finished", "ended, exit 0", "critical", "ended: 800 steps, exit 0; loss is NaN", "✖ critical  loss is NaN"),
+        ("failed", "ended, exit 1", "failed", "ended: 80 steps, exit 1; rank 0 fails", "✖ failed  rank 0 fails"),
+    ],
+)
+def test_the_first_line_says_how_a_run_ended(one, kind, words, health, headline, first):
+    summary = one.summary._replace(ending=Ending(kind, words))
+    line = texts(header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118))[0]
+    assert line.strip().startswith(first) and f"{words} · " in line

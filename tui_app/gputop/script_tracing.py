@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,16 +74,18 @@ def trace_script(
         ValueError: the interpreter cannot be started, or the trace ended without an answer.
     """
     from gputop.tracing import _entry, _env
+    from gputop_agent.trace.script_scratch import scratch
     from gputop_analysis.vram.eventlog import load
 
-    with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
+    with scratch() as folder:
         out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")
         configs.write_text(json.dumps(known_configs(script)), encoding="utf-8")
         command = [python or sys.executable, str(_entry()), str(script), "--out", str(out), "--configs", str(configs)]
         command += ["--world", str(world)] if world else []
         command += [] if execute else ["--no-execute"]
         tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
-        said, last = _run([*command, "--", *arguments], {**_env(), "TMPDIR": folder}, tell)  # it goes when we do
+        environment = {**without_secrets(_env()), "TMPDIR": folder}  # which goes when we do
+        said, last = _run([*command, "--", *arguments], environment, tell)
         try:
             found = json.loads(said)
         except ValueError:
@@ -99,6 +100,15 @@ def trace_script(
             notes=tuple(found.get("notes") or ()),
             syntax_error=str(found.get("syntax_error") or ""),
         )
+
+
+def without_secrets(environment: dict[str, str]) -> dict[str, str]:
+    """The variables as a stranger's script may see them: what looks like a credential is there, but says nothing."""
+    from gputop_probes.redact import HIDDEN, is_secret_name, is_secret_value
+
+    return {
+        name: HIDDEN if is_secret_name(name) or is_secret_value(value) else value for name, value in environment.items()
+    }
 
 
 def known_configs(script: Path) -> dict[str, dict[str, Any]]:

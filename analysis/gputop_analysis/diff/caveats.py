@@ -36,8 +36,8 @@ def first_not_finite(view: RunView) -> int | None:
     steps = [int(e.get("step") or 0) for e in view.record.events("nonfinite")]
     for rank, series in view.per_rank.items():
         for rows in (series.rows, view.device(rank)):
-            bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE) if len(rows) else ()
-            steps += [int(rows["step"][bad[0]])] if len(bad) else []
+            not_finite = rows["step"][(rows["flags"] & wire.F_NONFINITE) != 0] if len(rows) else ()
+            steps += [int(step) for step in not_finite[:1]]
     return min(steps, default=None)
 
 
@@ -89,10 +89,10 @@ def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
     sizes = [loader.get("dataset_length") for loader in loaders]
     if None not in sets and sets[0] != sets[1]:
         text = f"B reads other data ({sets[1]}, for {sets[0]} of A)"
-        yield Caveat("data", *sets, text, comparable=False)
+        yield Caveat("data", sets[0], sets[1], text, comparable=False)
     elif None not in sizes and sizes[0] != sizes[1]:
         text = f"B's data set has {sizes[1]:,} samples, A's {sizes[0]:,}"
-        yield Caveat("data", *sizes, text, comparable=True)
+        yield Caveat("data", sizes[0], sizes[1], text, comparable=True)
 
 
 def _device(hello: Hello) -> str | None:

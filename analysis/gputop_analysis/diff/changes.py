@@ -44,6 +44,7 @@ _PASSING = {
     "optimizer.state",
     "model.truncated",
     "dataloader.site",
+    "dataloader.loop",
     "env.MASTER_PORT",
     "env.MASTER_ADDR",
     "env.TORCHELASTIC_RUN_ID",

@@ -125,7 +125,6 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     trigger="a GradScaler in use with float16 on hardware that computes in bfloat16 as fast (Ampere and later, or a "
     "CPU)",
     fix="torch.autocast(..., torch.bfloat16) without GradScaler",
-    explains=("NU04",),
 )
 def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
     """bfloat16 has float32's range: no scaling, no skipped steps, no search for the scale."""

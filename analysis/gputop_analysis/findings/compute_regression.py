@@ -7,23 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.compute_climb import SLOWER, SLOWER_MS, climbing, told_climb
+from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.series import WARM_UP_STEPS, picked
 from gputop_analysis.view import Array, RunView
 
-SLOWER, SLOWER_MS = 0.15, 0.5
 SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
 """On a CPU, a program on the sibling of a core makes the same work take up to twice the CPU time, without any queue:
 where most of the growth is CPU time, or that is not known, more is asked for, or that one phase grows by itself."""
 OTHERS = 0.2
 """Part of the step that the other phases must take to tell by what factor a neighbour makes all of it slower."""
-SAME_WORK = 0.05
-RECORDS = 1500
-"""Evenly spread over the whole run, also on a live screen: what the run is compared with is its own beginning."""
 LOOK_AT = 8
 """Ranks that are compared with their own beginning."""
 WAITING = ("backward", "comm")
@@ -58,12 +55,16 @@ class Regression:
     family="compute",
     cause="compute",
     trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of its autocorrelation) "
-    "by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by 120 %, or by 50 % in one phase alone",
+    "by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by 120 %, or by 50 % in one phase alone; or one "
+    "phase that climbs steadily (Mann-Kendall, beside a line better than beside a step) by 15 % of the step",
     fix="find what changed at that step: data, code path, clocks, another program",
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it only waits longer."""
     rank = next(iter(view.ranks), None)
+    climb = next((one for r in view.ranks[:LOOK_AT] if (one := climbing(view, r))), None)
+    if climb is not None:
+        return told_climb(view, spec, climb)
     found = regression(view, rank) if rank is not None else None
     if rank is None or found is None:
         return None
@@ -89,7 +90,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         f"{found.phase_ms:.1f} ms; "
         f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",
         f"look for what changed at step {found.step:,} in {found.phase}"
-        + (f" at {site.site}" if site else "")
+        + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
         rank=everybody(view) if found.phase in WAITING else rank,
         site=site.site if site else None,
@@ -141,15 +142,15 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
 
 def regression(view: RunView, rank: int) -> Regression | None:
     """The lasting slow-down of a rank against its own beginning; None without one."""
-    rows = _spread(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
+    rows = spread_rows(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
     if len(rows) < 20:
         return None
-    evenly = _Evenly(rows)
+    evenly = Evenly(rows)
     walls_ms = evenly.ms("wall_ns")
     change = level_change(np.log(np.maximum(walls_ms, 1e-6)))
     if change is None or change.after <= change.before:
         return None
-    unit, work = _work(evenly, change.index)
+    unit, work = work_of(evenly, change.index)
     if unit != "step":
         change = level_change(np.log(np.maximum(walls_ms / work, 1e-6)))
     if change is None or change.after <= change.before:
@@ -165,58 +166,6 @@ def regression(view: RunView, rank: int) -> Regression | None:
     return Regression(
         step, change, before_ms, after_ms, phase, grown[phase], alone_ms, unit, len(rows), cpu_ms, since_ns
     )
-
-
-def _spread(rows: Array) -> Array:
-    """Steady records of the last attempt, at most ``RECORDS``, evenly spread."""
-    rows = np.asarray(rows[:: max(1, len(rows) // RECORDS)])
-    back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) < 0)
-    rows = rows[back[-1] + 1 :] if len(back) else rows
-    return picked(rows, ((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS))
-
-
-class _Evenly:
-    """Records brought onto stretches of equally many steps: a fast step shares its record with more others."""
-
-    def __init__(self, rows: Array):
-        self._rows = rows
-        counts = np.maximum(rows["n_steps"].astype(np.int64), 1)
-        self._ends = np.concatenate([[0], np.cumsum(counts)])
-        self._size = max(1, int(np.median(counts)))
-        self._edges = np.arange(0, self._ends[-1] + 1, self._size)
-
-    def per_step(self, column: str) -> Array:
-        """Mean of a summed column per step in each stretch."""
-        total = np.concatenate([[0.0], np.cumsum(self._rows[column], dtype=np.float64)])
-        return np.diff(np.interp(self._edges, self._ends, total)) / self._size
-
-    def ms(self, column: str) -> Array:
-        """The same of a duration, in milliseconds."""
-        return self.per_step(column) / 1e6
-
-    def began_ns(self, index: int) -> int:
-        """When the record with the first step of a stretch ended."""
-        return int(self._rows["t_end_ns"][self._record(index)])
-
-    def _record(self, index: int) -> int:
-        return int(np.searchsorted(self._ends, self._edges[index], side="right")) - 1
-
-    def step(self, index: int) -> int:
-        """Index of the first step of a stretch."""
-        record = self._record(index)
-        row = self._rows[record]
-        return int(row["step"]) - (int(self._ends[record + 1]) - int(self._edges[index])) + 1
-
-
-def _work(evenly: _Evenly, index: int) -> tuple[str, Array | float]:
-    """What the work of a step is measured by where it changed too: tokens, samples or micro-batches, relative."""
-    for name in ("tokens", "samples", "micro_batches"):
-        per_step = evenly.per_step(name)
-        if (per_step > 0).all():
-            before, after = per_step[:index].mean(), per_step[index:].mean()
-            if abs(after / before - 1) > SAME_WORK:
-                return name, per_step / before
-    return "step", 1.0
 
 
 def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.input_looks import workers
-from gputop_analysis.findings.shares import Share
+from gputop_analysis.findings.shares import Share, run_queue
 from gputop_analysis.view import Array, RunView
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -95,16 +95,44 @@ def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
     return [(name, total / looks) for name, total in most]
 
 
-def own_cores(view: RunView, rank: int) -> float | None:
-    """Cores that a rank has for itself, its threads and its workers; None where they are not known.
+def own_cores(view: RunView, rank: int, processes: int) -> float | None:
+    """Cores that a rank gets for so many of its processes; None where they are not known.
 
-    Other programs keep what they use, and the ranks of a host share the rest.
+    The ranks of a host and other programs share its cores in equal parts, thread by thread. How many
+    other threads want a core shows in how long the training thread waits for one.
     """
     cores, host = view.cores(rank), view.host_of(rank)
     if not cores:
         return None
-    ranks = sum(view.host_of(one) == host for one in view.ranks)
-    return max(0.0, cores - foreign_cores(view, host)) / max(1, ranks)
+    ranks = max(1, sum(view.host_of(one) == host for one in view.ranks))
+    threads = ranks * processes
+    wanting = threads + _rivals(view, rank, ranks, cores)
+    return min(float(processes), cores * threads / max(wanting, cores) / ranks)
+
+
+def _rivals(view: RunView, rank: int, ranks: int, cores: int) -> float:
+    """Threads of other programs that want a core at any time; what they use, at least."""
+    foreign = foreign_cores(view, view.host_of(rank))
+    queue, running = run_queue(view, rank), _running(view, rank)
+    if foreign < BUSY_CORES or queue is None or running is None:
+        return foreign if foreign >= BUSY_CORES else 0.0
+    part = running / max(running + queue.value, 1e-9)
+    crew = workers(view).get(rank)
+    own = ranks * (1 + (crew.count * crew.cpu if crew else 0.0))
+    return max(foreign, cores / max(part, 0.05) - own) if part < UNDISTURBED else foreign
+
+
+def _running(view: RunView, rank: int) -> float | None:
+    """Part of the time in which the training thread runs; None: not sampled."""
+    rows = view.rank_processes.get(rank)
+    if rows is None or len(rows) < 3 or (rows["thread_cpu_ns_total"] < 0).any():
+        return None
+    ran = float(rows["thread_cpu_ns_total"][-1] - rows["thread_cpu_ns_total"][0])
+    return ran / max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
+
+
+UNDISTURBED = 0.95
+"""Part of the time in which a thread that is ready runs, from which nothing else seems to want its core."""
 
 
 def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
@@ -132,11 +160,9 @@ def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
     """
     rest_ms = max(0.0, wait.wall_ms - wait.mean_ms)
     making_ms = wait.mean_ms / then if now == 0 else wait.wall_ms * now / then
-    cores, work = own_cores(view, wait.rank), work_ms(view, wait.rank, wait.wall_ms)
+    cores, work = own_cores(view, wait.rank, 1 + then), work_ms(view, wait.rank, wait.wall_ms)
     if work is None:
         work = wait.wall_ms if now == 0 else rest_ms + now * wait.wall_ms
-    if cores == 0.0:
-        return 0.0
     best_ms = max(rest_ms, making_ms, work / cores if cores else 0.0)
     handover_ms = HANDOVER_MS if now == 0 else 0.0
     return max(0.0, wait.wall_ms - best_ms - handover_ms)

@@ -9,12 +9,12 @@ from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.crash_memory import out_of_memory_kills
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.raised import fatal, of_threads
+from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_done
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
-
-_USERS_OWN = ("KeyboardInterrupt", "SystemExit")
 
 
 @finding(
@@ -31,16 +31,11 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     """Of many tracebacks, the one that came first."""
     stop = stopping_event(view.record)
     stopped_ns = None if stop is None else int(stop["t_ns"])  # what breaks in a stop is its doing
-    raised = sorted(
-        (e for e in view.record.events("exception") if e.get("class") not in _USERS_OWN), key=lambda e: e["t_ns"]
-    )
-    raised = [e for e in raised if stopped_ns is None or e["t_ns"] < stopped_ns]
+    raised = [one for one in fatal(view.record) if stopped_ns is None or one["t_ns"] < stopped_ns]
     if not raised:
         return None
     first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
-    rank, kind = first.get("rank"), first.get("class", "exception")
-    what = _what(str(first.get("message") or "")).removeprefix(f"{kind}: ")
-    said = f"{kind}: {what[:120]}" if what else str(kind)
+    rank, said = first.get("rank"), _said(first)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     of_many = view.world_size > 1
     return spec.make(
@@ -54,7 +49,7 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         site=first.get("site"),
         host=first.get("host"),
         proof=Proof(
-            "exceptions that ended a process or thread of the run",
+            "exceptions that ended a process of the run",
             len(raised),
             0,
             "",
@@ -65,6 +60,66 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+@finding(
+    id="HC10",
+    name="a thread has died",
+    family="crash",
+    cause="crash",
+    trigger="an exception ended a thread of the training process, not the process; high where the run then stands "
+    "still or ends with an error that no exception of the process explains, else info",
+    fix="catch it in the thread, or restart the thread; what it did for the training is not done any more",
+    immediate=True,
+)
+def thread_died(view: RunView, spec: Spec) -> Finding | None:
+    """A thread of the program's own is gone: a prefetcher, a logger, a watchdog."""
+    raised = of_threads(view.record)
+    if not raised:
+        return None
+    first = raised[0]
+    rank, said, name = first.get("rank"), _said(first), first.get("thread")
+    site = first.get("site")
+    ends_badly = _ends_badly(view) and not fatal(view.record)
+    return spec.make(
+        "high" if ends_badly else "info",
+        f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {said}"[:140],
+        f"{said}, at {site or 'an unknown line'}; the process went on without that thread"
+        + (f"; {len(raised) - 1} more threads ended so" if len(raised) > 1 else ""),
+        f"mend {site or 'what the traceback says'}, or catch the exception in the thread: whatever waits for it waits "
+        "for ever",
+        rank=rank,
+        site=site,
+        host=first.get("host"),
+        confidence=0.9,
+        proof=Proof(
+            "exceptions that ended a thread",
+            len(raised),
+            0,
+            "",
+            "threading.excepthook was called; high where the run hangs or ends with a code other than 0",
+            tuple(
+                Input(f"rank {one.get('rank')}", str(one.get("class")), "", f"exception event, t_ns {one.get('t_ns')}")
+                for one in raised[:8]
+            ),
+        ),
+    )
+
+
+def _ends_badly(view: RunView) -> bool:
+    """With an error that no user asked for, or standing still."""
+    if any(True for _ in view.record.events("interrupt")):
+        return False
+    found = standstill(view)
+    codes = [host.state.exit_code for host in view.record.hosts.values()]
+    return any(codes) or (found is not None and not found.over)
+
+
+def _said(raised: Event) -> str:
+    """``KeyError: 'loss'``."""
+    kind = raised.get("class", "exception")
+    what = _what(str(raised.get("message") or "")).removeprefix(f"{kind}: ")
+    return f"{kind}: {what[:120]}" if what else str(kind)
 
 
 def _what(message: str) -> str:

@@ -38,6 +38,7 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
     else:
         who = f"no step on {_ranks(found.suspected)}"
     return _finding(
+        view,
         spec,
         found,
         who,
@@ -100,6 +101,7 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(found)
     return _finding(
+        view,
         spec,
         found,
         f"rank {found.rank} waits for a batch that does not come: {doing}",
@@ -133,6 +135,7 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     what = f" on {path}" if path else ""
     told = [f"state D in {wchan}" if wchan else "state D", f"mount {mount}" if mount else ""]
     return _finding(
+        view,
         spec,
         found,
         f"rank {found.rank} is stuck in the kernel{what}, phase {found.phase}",
@@ -164,6 +167,7 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     busy = f"GPU {found.gpu_util_pct:.0f} % utilised" if on_gpu else f"{found.cpu_share:.2f} cores in use"
     who = f"rank {found.rank}" if found.rank is not None else "the run"
     return _finding(
+        view,
         spec,
         found,
         f"{who} is busy but makes no step" + (f": stands at {line}" if line else ""),
@@ -181,7 +185,27 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+COMPUTED = 0.3
+"""Of a core: a rank that used more while it was silent has done work, if it came back from it."""
+_DEBUGGERS = ("pdb.py:", "bdb.py:", "IPython/core/debugger", "debugpy/", "pydevd", "_pydevd_bundle/")
+
+
+def _excuse(view: RunView, found: Standstill) -> str:
+    """Why a silence is no hang; empty where it is one as far as can be known."""
+    frames, path = training_frames(found.dump), str(found.thread.get("path") or "")
+    if any(frame.startswith(_DEBUGGERS) for frame in frames):
+        return "a debugger holds the training"
+    if path.startswith(("/dev/pts/", "/dev/tty")) and found.thread.get("state") == "S":
+        return "the training waits for somebody to type"
+    ended_well = all(host.state.exit_code == 0 for host in view.record.hosts.values())
+    if ended_well and not found.over:
+        return "the command ended well after it"
+    worked = found.cpu_share > COMPUTED and not is_waiting(found.dump)
+    return "the rank computed all the time and went on" if found.over and worked else ""
+
+
 def _finding(
+    view: RunView,
     spec: Spec,
     found: Standstill,
     what: str,
@@ -191,13 +215,15 @@ def _finding(
     site: str | None = None,
     confidence: float = 0.9,
 ) -> Finding:
-    line, dump = _line(found), found.dump
+    line, dump, excuse = _line(found), found.dump, _excuse(view, found)
     where = f"rank {found.rank} is in phase {dump.get('phase', '?')} of step {dump.get('step', '?')} at {line}"
     parts = [f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)", where if line else "", more]
     parts.append("steps came again later" if found.over else "")
+    parts.append(excuse)
+    over = "hung" if found.over else "hang"
     return spec.make(
-        "high" if found.over else "critical",
-        f"{'hung' if found.over else 'hang'}: {what}"[:140],
+        "info" if excuse else "high" if found.over else "critical",
+        f"{'a long pause' if excuse else over}: {what}"[:140],
         "; ".join(part for part in parts if part),
         fix,
         rank=found.rank,

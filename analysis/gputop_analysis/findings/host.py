@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gputop_analysis.findings.input_epochs import lines_of, started_anew
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
@@ -18,14 +19,16 @@ from gputop_analysis.findings.shares import (
     share_over,
     some_ranks,
     typical,
-    whole_share,
     worst,
 )
-from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.findings.sites import Site, named, top_site
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
+
+PAUSE, HABIT = 20, 3
+"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
 
 @finding(
@@ -33,12 +36,13 @@ from gputop_analysis.view import Array, RunView
     name="garbage collection",
     family="host",
     cause="host",
-    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval)",
+    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval) in steps that "
+    "compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
 )
 def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     """The collector walks over many live objects, again and again."""
-    shares = [whole_share(view, rank, lambda rows: rows["gc_ns"]) for rank in most_of(view, "gc_ns")]
+    shares = [_collecting(view, rank) for rank in most_of(view, "gc_ns")]
     gc = worst(shares)
     if gc is None or not gc.surely_above(0.01) or gc.mean_ms < 0.05:
         return None
@@ -65,6 +69,13 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+def _collecting(view: RunView, rank: int) -> Share | None:
+    """Time in the collector outside of compilation; None where one or two pauses are all of it."""
+    series = view.per_rank[rank]
+    share = share_over(series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"])
+    return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
+
+
 @finding(
     id="HO06",
     name="host code between steps",
@@ -81,19 +92,18 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     site = top_site(view, "other", rank=other.rank)
     in_torch = site.torch_share if site else 0.0
     other = replace(other, values_ms=other.values_ms * (1 - in_torch))
-    if not other.surely_above(0.10):
+    if not other.surely_above(0.10) or _builds_loader(view, other.rank, site):
         return None
     return spec.make(
         "info" if site is None or not _users_own(other, site) else "high" if other.share.low > 0.25 else "medium",
-        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
-        + (f": {site.site}" if site else ""),
+        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms" + named(site, ": {}"),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
-        f"{other.percent}, {other.clock} clock" + (f"; most often at {site}" if site else "; no line was seen often"),
-        f"look at {site.site if site else 'the code between the optimizer step and the next batch'}: do it every N "
-        "steps, in a background process, or not at all",
+        f"{other.percent}, {other.clock} clock" + (f"; {site.words}" if site else "; no line was seen often"),
+        f"look at {named(site) or 'the code between the optimizer step and the next batch'}: do it "
+        "every N steps, in a background process, or not at all",
         rank=everybody(view),
         site=site.site if site else None,
-        confidence=0.9 if site else 0.7,
+        confidence=0.9 if named(site) else 0.7,
         recoverable_ms_per_step=other.ms.value,
         interval_ms_per_step=(other.ms.low, other.ms.high),
         proof=other.proof(
@@ -107,8 +117,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-PAUSE, HABIT = 20, 3
-"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
+def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
+    """Whether the line makes a loader again and again, which IN15 reports."""
+    lines = lines_of(view.hello(rank).get("dataloader") or {})
+    place = site.site if site is not None else None
+    return place is not None and place.split(" ")[0] in lines and started_anew(view) is not None
 
 
 def _users_own(other: Share, site: Site) -> bool:

@@ -128,7 +128,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         "high" if spent.share.low > 0.50 else "medium",
         f"evaluation takes {spent.share.value * 100:.0f} % of the time",
         f"{counted(count, 'evaluation')}, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: "
-        f"{spent.percent}" + (f"; most often at {site}" if site else ""),
+        f"{spent.percent}" + (f"; {site.words}" if site else ""),
         (
             phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),

@@ -10,7 +10,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA
@@ -66,19 +66,18 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
     site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
-    where = f": {site.site}" if site else f", in {worst.phase}"
+    where = named(site, ": {}") or f", in {worst.phase}"
     return spec.make(
-        _severity(worst, named=site is not None),
+        _severity(worst, named=bool(named(site))),
         f"every {_ordinal(worst.period)} step takes {worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
         f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of {worst.usual_ms:.1f} "
-        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
-        + (f", most often at {site}" if site else ""),
+        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}" + (f", {site.words}" if site else ""),
         f"look for what runs every {worst.period} steps"
-        + (f" at {site.site}" if site else "")
+        + named(site, " at {}")
         + ": run it less often, in a background process, or not at all",
         rank=worst.rank,
         site=site.site if site else None,
-        confidence=0.9 if site else 0.8,
+        confidence=0.9 if named(site) else 0.8,
         recoverable_ms_per_step=worst.excess_ms,
         proof=_proof(worst),
     )

@@ -11,6 +11,7 @@ from gputop_analysis.findings.cores import (
     BUSY_CORES,
     HANDOVER_MS,
     Usage,
+    foreign_cores,
     neighbours,
     own_cores,
     usage,
@@ -44,6 +45,9 @@ change that."""
 STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
 
+MOST_OF_IT = 0.25
+"""Of the step: so much waiting for data is more than workers that starve can make of it."""
+
 
 @once_per_view
 def data_wait(view: RunView) -> Share | None:
@@ -57,7 +61,7 @@ def data_wait(view: RunView) -> Share | None:
 def _fetch_wait(view: RunView, rank: int) -> Share | None:
     series, starts = view.per_rank[rank], epoch_starts(view).get(rank)
     mask = series.steady
-    if starts is not None:
+    if starts is not None and (view.hello(rank).get("dataloader") or {}).get("num_workers"):
         upto, before = (np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps))
         mask = mask & (upto == before)
     return share_over(series, mask, lambda rows: rows["data_ns"])
@@ -84,7 +88,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     run = Facts(view, wait.rank)
     count = run.loader.get("num_workers")
     queue = run_queue(view, wait.rank)
-    if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait):
+    if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
     handed_over_ms = wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
@@ -103,12 +107,20 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _late_in_any_case(view: RunView, wait: Share) -> bool:
-    """Whether no batch is ready at most fetches, for longer than the workers themselves wait for a core."""
+def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
+    """Whether batches would be late with cores for all too: what is left of the wait without the workers' queueing.
+
+    Less of it is asked for where looks at the loader say that no batch is ready at most fetches.
+    """
     seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
-    if seen is None or crew is None or seen.looks < ENOUGH_LOOKS or wait.share.low - crew.queued <= 0.10:
-        return False
-    return surely(seen.empty, seen.looks) > 0.5 and surely(seen.fetching - seen.unpacking, seen.looks) > 0.5
+    left = wait.share.low * (1 - (crew.queued if crew else queue.value))
+    if seen is None or seen.looks < ENOUGH_LOOKS:
+        return left > MOST_OF_IT
+    waiting = seen.fetching - seen.unpacking
+    if waiting < seen.unpacking:
+        return False  # batches are there: the training itself wants a core to unpack them
+    empty = surely(seen.empty, seen.looks) > 0.5 and surely(waiting, seen.looks) > 0.5
+    return left > (0.10 if empty else MOST_OF_IT)
 
 
 @finding(
@@ -153,13 +165,15 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
             f"{HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step by workers",
             Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
-            Input("cores for this rank", _cores_said(view, wait.rank), "", "without what other programs use"),
+            Input(
+                "cores for this rank", _cores_said(view, wait.rank, 1 + wanted), "", "shared with all that wants them"
+            ),
         ),
     )
 
 
-def _cores_said(view: RunView, rank: int) -> float | str:
-    cores = own_cores(view, rank)
+def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
+    cores = own_cores(view, rank, processes)
     return "not known" if cores is None else cores
 
 
@@ -186,12 +200,16 @@ def workers_needed(view: RunView, wait: Share) -> int:
     """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank has."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
-    cores = own_cores(view, wait.rank)
-    return min(wanted, max(1, int(cores))) if cores is not None else min(wanted, 16)
+    return min(wanted, _most_workers(Facts(view, wait.rank)))
+
+
+def _most_workers(run: Facts) -> int:
+    """As many as a rank has cores; 16 where they are not known."""
+    return max(1, run.cores // run.ranks_here) if run.cores else 16
 
 
 def severity_of(wait: Share) -> Severity:
-    return "high" if wait.share.low > 0.25 else "medium" if wait.share.low > 0.10 else "info"
+    return "high" if wait.share.low > MOST_OF_IT else "medium" if wait.share.low > 0.10 else "info"
 
 
 CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
@@ -227,18 +245,16 @@ def _more_than(view: RunView, wait: Share, now: int) -> int:
     """Workers that would keep up with the rest of the step, at most what the cores can run."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = math.ceil(now * wait.wall_ms / rest_ms)
-    cores = own_cores(view, wait.rank)
-    return min(wanted, int(cores)) if cores is not None else wanted
+    return min(wanted, max(now, _most_workers(Facts(view, wait.rank))))
 
 
 def _without_workers(run: Facts, now: int | None) -> str:
     """What can be done where no core is left for a worker."""
-    cores, own = run.cores, own_cores(run.view, run.rank)
     said = f" (num_workers={now})" if now else ""
-    if not cores or own is None:
+    if not run.cores:
         return CHEAPER + said
-    others = cores - own * run.ranks_here
-    taken = f", {others:.1f} of {cores} are taken by other programs" if others >= BUSY_CORES else ""
+    others = foreign_cores(run.view, run.view.host_of(run.rank))
+    taken = f", {others:.1f} of {run.cores} are taken by other programs" if others >= BUSY_CORES else ""
     return f"{CHEAPER}; more workers would find no free core{taken}{said}"
 
 

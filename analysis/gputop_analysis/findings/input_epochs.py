@@ -1,15 +1,18 @@
-"""The pause at the beginning of each epoch, in which the loader's workers end and start anew."""
+"""What it takes to begin with a loader: a pause at each epoch, or a loader that is started anew every few steps."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from gputop_analysis.findings.dialect import loader_change, loader_site
+from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait
-from gputop_analysis.findings.input_looks import epoch_starts
+from gputop_analysis.findings.input_looks import Looks, epoch_starts, looks, surely
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import samples_where
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import counted
@@ -75,3 +78,113 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+FEW_STEPS = 20
+"""A loader that begins again more often than this is started anew all the time."""
+STARTING = 0.10
+ENOUGH_STARTS = 5
+OTHERS = 0.2
+"""Part of the steps that must go on with an iterator, for what a fetch usually takes to be known."""
+_SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
+"""Where the training is while a loader without workers begins: its sampler makes an order of all samples."""
+
+
+@finding(
+    id="IN15",
+    name="loader started anew",
+    family="input",
+    cause="input",
+    trigger="an iterator of the training's loader is made more often than every 20 steps, and beginning with it takes "
+    "more than 10 % of the time",
+    fix="make the DataLoader and its iterator once, and take all batches from it; persistent_workers=True",
+    explains=("IN01", "IN02", "IN05"),
+)
+def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
+    """Workers are forked, or all of the data is shuffled, for the sake of a few batches."""
+    if (seen := started_anew(view)) is None:
+        return None
+    rank = seen.rank
+    series, loader = view.per_rank[rank], view.hello(rank).get("dataloader") or {}
+    steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
+    run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
+    workers = loader.get("num_workers")
+    least_ms, most_ms = _of_workers(seen, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
+    building_ms = _building_ms(view, rank, loader)
+    least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
+    if least_ms <= STARTING * wall_ms:
+        return None
+    every, won = max(1.0, steps / seen.epochs), most_ms / steps
+    what = f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
+    length = loader.get("dataset_length")
+    return spec.make(
+        "high" if least_ms > 0.25 * wall_ms else "medium",
+        f"the loader is started anew {'at each step' if every < 1.5 else f'every {every:.0f} steps'}: "
+        f"{won:.1f} ms a step",
+        f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} steps, and each time "
+        f"{what}" + (f" ({length:,})" if length and not workers else "") + f"; beginning takes {won:.1f} of "
+        f"{wall_ms / steps:.1f} ms a step",
+        f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches from one iterator "
+        "of it" + (", with persistent_workers=True" if workers and not loader.get("persistent_workers") else ""),
+        rank=everybody(view),
+        site=loader_site(run),
+        confidence=0.9,
+        recoverable_ms_per_step=won,
+        interval_ms_per_step=(least_ms / steps, won),
+        proof=Proof(
+            "least time that beginning with an iterator takes / time of all steps",
+            100 * least_ms / wall_ms,
+            100 * STARTING,
+            "%",
+            "with workers: ending and making iterators and their first fetches, less the usual wait of other steps; "
+            "without: data time x part of its stack samples in the sampler, least by its 95 % Wilson interval",
+            (
+                Input("iterators made", seen.epochs, "", f"loader events, rank {rank}"),
+                Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
+                Input("ending and making them", seen.starts_ms, "ms", "loader events, starts_ms"),
+                Input("first fetches", seen.firsts_ms, "ms", "loader events, firsts_ms"),
+                Input("data time", data_ms, "ms", "steps.data_ns"),
+            ),
+        ),
+    )
+
+
+def started_anew(view: RunView) -> Looks | None:
+    """What was seen of the first rank's loader, where it is begun with every few steps."""
+    seen = looks(view).get(view.ranks[0]) if view.ranks else None
+    if seen is None or seen.epochs < ENOUGH_STARTS:
+        return None
+    return seen if view.per_rank[seen.rank].total_steps() < FEW_STEPS * seen.epochs else None
+
+
+def _of_workers(seen: Looks, loader: dict[str, Any], steps: int, data_ms: float) -> tuple[float, float]:
+    """Milliseconds of all starts, at least and at most: a first fetch also waits as any other would."""
+    others = steps - seen.epochs
+    rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
+    usual_ms = rest_ms / others if others > OTHERS * steps else 0.0
+    first_ms = max(0.0, seen.firsts_ms - seen.epochs * usual_ms)
+    if loader.get("persistent_workers"):
+        return seen.starts_ms, seen.starts_ms
+    return seen.starts_ms + 0.5 * first_ms, seen.starts_ms + first_ms
+
+
+def lines_of(loader: dict[str, Any]) -> tuple[str, ...]:
+    """``file:line`` where a loader is built, and where it is iterated over."""
+    return tuple(str(loader[name]) for name in ("site", "loop") if loader.get(name))
+
+
+def _building_ms(view: RunView, rank: int, loader: dict[str, Any]) -> float:
+    """What the loader's line takes outside of fetches: building it, and ending the workers of one that is dropped."""
+    at_line, samples = samples_where(view, "other", rank, lambda one: one.get("site") in lines_of(loader))
+    other_ms = float(view.per_rank[rank].rows["other_ns"].sum()) / 1e6
+    return other_ms * at_line / samples if samples >= ENOUGH_STARTS else 0.0
+
+
+def _of_order(view: RunView, rank: int, data_ms: float) -> tuple[float, float]:
+    """The same of a loader without workers: what its sampler takes of the data time."""
+    in_sampler, samples = samples_where(
+        view, "data", rank, lambda one: str(one.get("inside") or "").startswith(_SHUFFLING)
+    )
+    if samples < ENOUGH_STARTS:
+        return 0.0, 0.0
+    return data_ms * surely(in_sampler, samples), data_ms * in_sampler / samples

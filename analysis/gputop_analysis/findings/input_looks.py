@@ -36,13 +36,21 @@ class Looks:
     """It was rebuilding a batch that had arrived."""
     waited_for: Counter[int] = field(default_factory=Counter)
     """By worker: looks of ``behind``."""
+    epochs: int = 0
+    """Iterators that were made."""
+    starts_ms: float = 0.0
+    """Ending the iterator before them, and making them."""
+    firsts_ms: float = 0.0
+    """Their first fetches."""
     states: Counter[str] = field(default_factory=Counter)
     """By state in /proc of the worker that made the batch that a fetch waited for: looks."""
 
     def add(self, event: dict[str, Any]) -> None:
         """Count one ``loader`` event."""
-        for name in ("looks", "empty", "fetching", "behind", "unpacking"):
+        for name in ("looks", "empty", "fetching", "behind", "unpacking", "epochs"):
             setattr(self, name, getattr(self, name) + int(event.get(name) or 0))
+        self.starts_ms += float(event.get("starts_ms") or 0.0)
+        self.firsts_ms += float(event.get("firsts_ms") or 0.0)
         for one in event.get("waited_for") or ():
             self.waited_for[int(one["worker"])] += int(one["looks"])
         self.states.update(event.get("states") or {})

@@ -12,7 +12,7 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import Workers, workers
 from gputop_analysis.findings.ranks import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import Array, RunView
 
@@ -42,12 +42,12 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         f"the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits {found.wait_ms[0]:.1f} ms for them "
         f"({found.waits.source})"
         + (f"; what differs: {'; '.join(differences)}" if differences else "; its loader is set up like the others'")
-        + (f"; most often at {site}" if site else ""),
+        + (f"; {site.words}" if site else ""),
         f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of its shard, the path "
-        f"it reads from, num_workers={loader.get('num_workers', 'not known')}" + (f", {site.site}" if site else ""),
+        f"it reads from, num_workers={loader.get('num_workers', 'not known')}" + named(site, ", {}"),
         rank=rank,
         host=host or None,
-        site=site.site if site else loader_site(Facts(view, rank)),
+        site=(site.site if site else None) or loader_site(Facts(view, rank)),
         confidence=float(1 - found.culprit.p),
         recoverable_ms_per_step=found.recoverable_ms.value,
         interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),

@@ -144,18 +144,20 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     alone = len(spikes) <= max(1, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
+    period = _rhythm(steps[spikes])
+    moves = period > 0 and networks_beside(view)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
-        "medium" if (certain or not alone) and not rewards else "info",
+        "medium" if (certain or not alone) and not rewards and not moves else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
-        _after_a_jump(steps[spikes], rewards),
+        _after_a_jump(period, rewards, moves),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -174,20 +176,42 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _after_a_jump(jumps: Array, rewards: bool) -> tuple[str | Option, ...]:
+@once_per_view
+def networks_beside(view: RunView) -> bool:
+    """Whether most steps also run a network without gradients: a policy, a target network, a teacher."""
+    if not view.ranks:
+        return False
+    series = view.per_rank[view.ranks[0]]
+    rows = series.rows[series.after_set_up]
+    return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
+
+
+RHYTHM = 4
+"""Jumps at equal distances that are the script's own doing and no batch's."""
+
+
+def _rhythm(jumps: Array) -> int:
+    """Steps from one jump to the next where they come at equal distances; 0 where they do not."""
+    if len(jumps) < RHYTHM:
+        return 0
+    period, members, p = strongest_period(jumps.astype(np.int64))
+    return int(period) if p < SURE and len(members) >= RHYTHM else 0
+
+
+def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option, ...]:
     """Where to look: at what the script does every so many steps, where the jumps come in a rhythm."""
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
-    period, members, p = strongest_period(jumps.astype(np.int64)) if len(jumps) >= RHYTHM else (0, (), 1.0)
-    if period and p < SURE and len(members) >= RHYTHM:
+    if moves:
+        return (
+            f"nothing to mend while the loss comes down again: its target moves every {period} steps, as where a "
+            "target network is copied; a little of it copied at each step makes a smoother course",
+        )
+    if period:
         words = f"the loss jumps every {period} steps: look at what the script does then"
         return (f"{words} (a target network or a reference that is copied, another stage, a new episode)",)
     if rewards:
         return "a loss of both signs weighs rewards and may jump: normalise them", clip
     return "look at the batch of that step (labels, length, a corrupt sample)", clip, "lower the learning rate"
-
-
-RHYTHM = 4
-"""Jumps at equal distances that are the script's own doing and no batch's."""
 
 
 def _together(view: RunView, step: int) -> str:

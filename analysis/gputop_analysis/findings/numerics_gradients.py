@@ -6,6 +6,7 @@ import numpy as np
 
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.numerics_dead import ALIKE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
@@ -149,8 +150,6 @@ def _round(value: float) -> str:
     return f"{value:.2g}"
 
 
-ALIKE = 3
-"""So many looks in a row must have found the same; they lie at least 20 steps apart."""
 MUCH_WITHOUT = 0.01
 
 
@@ -160,8 +159,9 @@ MUCH_WITHOUT = 0.01
     family="numerics",
     cause="compute",
     trigger="parameters that the optimizer has and that want a gradient have none at three looks in a row, 20 steps or "
-    "more apart; medium where they are more than 1 % of all",
+    "more apart; medium where they are more than 1 % of all, high where they are all of them",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
+    explains=("NU07",),
 )
 def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     """Part of the model does not learn."""
@@ -172,14 +172,18 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
             continue
         names = [name or "a parameter of no module" for name in last.get("without_gradient_names") or []]
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
-        share = missing / whole
+        share, foreign = missing / whole, (view.hello(rank).get("optimizer") or {}).get("module") not in ("torch", None)
+        if share == 1 and foreign:
+            continue  # it may have gradients of its own
         return spec.make(
-            "medium" if share > MUCH_WITHOUT and not experts else "info",
+            "high" if share == 1 else "medium" if share > MUCH_WITHOUT and not experts else "info",
             f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
             f"{missing:,} of {whole:,} values in the optimizer have grad None when it steps ({last['alike']} looks up "
             "to "
             f"step {last['step']}, rank {rank}): {', '.join(names)}",
-            "use them in the loss, or call requires_grad_(False) and leave them out of the optimizer; look for a "
+            "give the optimizer the parameters of the model that the loss comes from: it has others, such as a copy's"
+            if share == 1
+            else "use them in the loss, or call requires_grad_(False) and leave them out of the optimizer; look for a "
             "detach(), a torch.no_grad() or a branch that is not taken",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
@@ -187,7 +191,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
                 100 * share,
                 0.0,
                 "%",
-                "medium above 1 %",
+                "medium above 1 %, high for all of them",
                 (
                     Input(
                         "without a gradient", missing, "values", f"checkup event of step {last['step']}, rank {rank}"

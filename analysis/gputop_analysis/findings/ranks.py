@@ -14,7 +14,7 @@ import numpy as np
 from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
-from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.findings.sites import Site, named, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import RunView, once_per_view
@@ -31,7 +31,7 @@ CAUSE_OF_PHASE = {
     "optimizer": "CR04",
     "other": "CR04",
 }
-_MASKED = ("IN01", "IN02", "IN04", "HO03", "HO04", "HO06", "HO07", "HO08", "CR05")
+MASKED = ("IN01", "IN02", "IN04", "HO03", "HO04", "HO06", "HO07", "HO08", "CR05")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
         f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it "
-        f"takes longer than the median rank in {found.causes or name}" + (f", most often at {site}" if site else ""),
-        advice.format(rank=found.rank, at=f" ({site.site})" if site else "", host=view.host_of(found.rank)),
+        f"takes longer than the median rank in {found.causes or name}" + (f", {site.words}" if site else ""),
+        advice.format(rank=found.rank, at=named(site, " ({})"), host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
         site=site.site if site else None,
@@ -151,7 +151,7 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
             for phase, ms in found.excess_ms.items()
         ),
     ]
-    if site is not None:
+    if site is not None and site.site is not None:
         inputs.append(Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples"))
     return Proof(
         "how much longer than the slow rank the typical other rank waits",
@@ -181,7 +181,7 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its backward takes longer",
     fix="look at that rank's device: clocks, temperature, another process on it",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
@@ -201,7 +201,7 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its forward takes longer",
     fix="look at what that rank does in forward, and at its device",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
@@ -217,7 +217,7 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its data wait is longer",
     fix="look at that rank's shard, its storage and its workers",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
@@ -233,7 +233,7 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its optimizer or the code around its step takes longer",
     fix="take work that only one rank does out of the loop",
-    explains=_MASKED,
+    explains=MASKED,
 )
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""

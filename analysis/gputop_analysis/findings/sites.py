@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.view import RunView
+
+Event = dict[str, Any]
 
 TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
 """Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
+ENOUGH = 5
+"""Fewer samples than this name no place."""
+MOSTLY = 0.5
+"""Of the samples a place must hold more, at the lower end of its interval, to be named as the place."""
+SHOWN = 3
+TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
+"""Phases of the loop itself."""
+
+Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The line that was seen most often."""
+    """The innermost line that surely holds most of a phase's samples, with all that it calls."""
 
-    site: str
-    """``train.py:118 get_batch``"""
+    site: str | None
+    """``train.py:118 get_batch``; None where no line holds most of them."""
     share: float
-    """Of the phase's samples, 0 to 1."""
+    """Of the phase's samples, 0 to 1; of the most frequent line where none is sure."""
     samples: int
     torch_share: float = 0.0
     """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and no overhead."""
@@ -27,36 +41,120 @@ class Site:
     """Library line that it was waiting in most often, if it was in one."""
     trainers_share: float = 0.0
     """Of the phase's samples, those inside a trainer's own code."""
+    spread: str = ""
+    """The most frequent lines, where none holds most of the samples."""
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """``most often at train.py:118 get_batch (80 % of 40 stack samples)``."""
         inside = f", inside {self.detail}" if self.detail else ""
-        return f"{self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack samples)"
+        if self.site is None:
+            return f"{self.spread} (of {self.samples} stack samples)"
+        return f"most often at {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack samples)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    path: Path
+    inside: str
+    count: int
+
+    @property
+    def in_torch(self) -> bool:
+        return self.inside.startswith("torch/")
+
+    @property
+    def in_trainer(self) -> bool:
+        return self.inside.startswith(TRAINERS)
 
 
 def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
-    """Most sampled line of a phase, on one rank or on all; None with fewer than 5 samples."""
-    ours: Counter[str] = Counter()
-    in_torch: Counter[str] = Counter()
-    insides: Counter[tuple[str, str]] = Counter()
-    for event in view.events("stacks", rank=rank):
-        for sample in event.get("samples", ()) if event.get("phase") == phase else ():
-            site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
-            inside = str(sample.get("inside") or "")
-            if site:
-                (in_torch if _in_torch(inside) else ours)[site] += int(sample.get("count", 1))
-                insides[site, inside] += int(sample.get("count", 1))
-    total = ours.total() + in_torch.total()
-    if total < 5:
+    """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples."""
+    seen = list(_samples(view, (phase,), rank))
+    total = sum(one.count for one in seen)
+    if total < ENOUGH:
         return None
-    site, count = (ours or in_torch).most_common(1)[0]
-    counted = {inside: n for (at, inside), n in insides.items() if at == site and _in_torch(inside) is not bool(ours)}
-    in_trainers = sum(n for (_, inside), n in insides.items() if inside.startswith(TRAINERS))
-    detail = max(counted, key=lambda inside: counted[inside])
-    return Site(site, count / total, total, in_torch.total() / total, detail, in_trainers / total)
+    ours = [one for one in seen if not one.in_torch]
+    judged = ours or seen
+    in_torch = total - sum(one.count for one in ours)
+    in_trainers = sum(one.count for one in seen if one.in_trainer)
+    place = surest(judged, _lines(view, rank))
+    shares = in_torch / total, in_trainers / total
+    if place is None:
+        return _spread(judged, total, *shares)
+    held = [one for one in judged if place in one.path]
+    insides = Counter[str]()
+    for one in held:
+        insides[one.inside if one.path[-1] == place else ""] += one.count
+    share = sum(one.count for one in held) / total
+    return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
 
 
-def _in_torch(inside: str) -> bool:
-    return inside.startswith("torch/")
+def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]) -> tuple[int, int]:
+    """Stack samples of a phase on a rank: those that are wanted, and all of them."""
+    samples = [one for e in view.events("stacks", rank=rank) if e.get("phase") == phase for one in e.get("samples", ())]
+    counts = [(wanted(one), int(one.get("count", 1))) for one in samples]
+    return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
+
+
+def _spread(samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float) -> Site:
+    """Samples of which no line surely holds most: the few most frequent ones."""
+    lines: Counter[str] = Counter()
+    for one in samples:
+        inside = f", inside {one.inside}" if one.in_trainer else ""
+        lines[one.path[-1] + inside] += one.count
+    most = lines.most_common(SHOWN)
+    said = "; ".join(f"{line} {100 * count / total:.0f} %" for line, count in most)
+    words = f"spread over {len(lines)} lines: {said}" if len(lines) > 1 else said
+    return Site(None, most[0][1] / total, total, torch_share, "", trainers_share, words)
+
+
+def named(site: Site | None, words: str = "{}") -> str:
+    """Words with the place in them; empty where none is sure."""
+    return words.format(site.site) if site is not None and site.site else ""
+
+
+def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
+    """The innermost line below which surely most of the samples lie.
+
+    A line of the loop or deeper: one at which its function stands in all samples, such as the call of ``main``, is
+    where everything happens and tells nothing. ``lines`` counts the lines that each function was seen at.
+    """
+    total = sum(one.count for one in samples)
+    chosen, prefix = None, ()
+    while True:
+        depth = len(prefix)
+        below: Counter[str] = Counter()
+        for one in samples:
+            if len(one.path) > depth and one.path[:depth] == prefix:
+                below[one.path[depth]] += one.count
+        label, count = below.most_common(1)[0] if below else ("", 0)
+        if not label or surely(count, total) <= MOSTLY:
+            return chosen
+        prefix = (*prefix, label)
+        ends = sum(one.count for one in samples if one.path == prefix and not one.in_trainer)
+        moves = lines[_functions(prefix)] > 1
+        if not label.startswith("(") and (moves or surely(ends, total) > MOSTLY):
+            chosen = label
+
+
+def _lines(view: RunView, rank: int | None) -> Counter[Path]:
+    """By functions from the outermost one to it: in how many lines a function was seen while it trained."""
+    paths = {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
+    return Counter(_functions(path) for path in paths)
+
+
+def _functions(path: Path) -> Path:
+    return tuple(f"{label.partition(':')[0]} {label.rpartition(' ')[2]}" for label in path)
+
+
+def _samples(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[_Sample]:
+    for event in view.events("stacks", rank=rank):
+        for sample in event.get("samples", ()) if event.get("phase") in phases else ():
+            site = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
+            path = tuple(str(label) for label in sample.get("path") or () if label) or (site,)
+            if site:
+                yield _Sample(path, str(sample.get("inside") or ""), int(sample.get("count", 1)))
 
 
 def user_line(frames: list[str]) -> str | None:

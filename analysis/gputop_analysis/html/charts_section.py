@@ -11,6 +11,7 @@ from gputop_analysis.html.elements import section, shares
 from gputop_analysis.html.series import chart_top, phases_over_steps, rank_excess, step_times
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
+from gputop_analysis.report.words import hidden_wait
 from gputop_analysis.text import ms
 
 _COLOURS = {
@@ -31,6 +32,7 @@ def phases(report: Report) -> str:
     rows = [(p.name, p.name, p.share, (ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms))) for p in shown]
     table = shares(("phase", "mean ms", "p50", "p95"), rows)
     note = "Mean over all ranks. The phases add up to the wall time of a step exactly."
+    note += f" {said}." if (said := hidden_wait(report.summary)) else ""
     drawn = phases_over_steps(report.view)
     if drawn is None:
         return section("Where the time goes", table, note)

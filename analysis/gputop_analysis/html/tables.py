@@ -74,7 +74,7 @@ def ranks(report: Report) -> str:
         for r in shown
     ]
     memory = "peak GiB" if on_gpu else "RSS GiB"
-    head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped")
+    head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "mean wait ms", memory, "dropped")
     notes = [f"{text[0].upper()}{text[1:]}." for text in (said, balance(report.rank_table)) if text]
     return section("Ranks", table(head, rows, left=(0, 1, 2)), " ".join(notes))
 

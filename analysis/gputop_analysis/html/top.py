@@ -19,11 +19,13 @@ def verdict(report: Report) -> str:
     if limit.finding is not None:
         chips.append(chip("finding", limit.finding.id))
     name = escape(manifest.name or report.record.path.name)
+    damage = report.record.damage.told()
+    damaged = f'<p class="note">damaged: {escape(damage)}</p>' if damage else ""
     recording = f'<p class="note">{escape(manifest.recording)}</p>' if manifest.recording else ""
     return (
         f'<div class="brand"><b>gputop</b> report &middot; {name}</div>'
         f'<section class="verdict" style="--c:var(--{colour})"><h1>{escape(report.verdict.headline)}</h1>'
-        f'<code class="command">{escape(" ".join(report.summary.command))}</code>{recording}'
+        f'<code class="command">{escape(" ".join(report.summary.command))}</code>{recording}{damaged}'
         f'<div class="chips">{"".join(chips) if limit.kind != "unknown" else ""}</div>{_first(report)}</section>'
     )
 

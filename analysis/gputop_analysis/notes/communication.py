@@ -67,4 +67,10 @@ NOTES = {
         "the first steps, before routing settles",
         CPU,
     ),
+    "CR15": Note(
+        "tokens and samples of each rank's batches, or the shapes it saw, beside the waits that name the slow rank",
+        "one rank; no rank that is surely slow; batches that nothing counts",
+        "one step in which a rank has more; a stage of a pipeline that has another batch",
+        CPU,
+    ),
 }

@@ -47,4 +47,10 @@ NOTES = {
     "HC09": Note(
         "exit code or signal, the first error, the last step", "exit code 0", "launchers that replace the code", CPU
     ),
+    "HC10": Note(
+        "exceptions that reach threading.excepthook",
+        "no thread died so; one that catches its exceptions is not seen",
+        "threads that may die, such as a logger's when its server is away",
+        CPU,
+    ),
 }

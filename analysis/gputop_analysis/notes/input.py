@@ -87,4 +87,11 @@ NOTES = {
         "packed sequences and prefix masks",
         CPU,
     ),
+    "IN15": Note(
+        "how many iterators of the loader were made, what making them and their first fetches took; where a loader "
+        "without workers begins, stack samples in torch's sampler",
+        "fewer than five iterators; too few stack samples in the data phase",
+        "a batch that is all of the data, which makes each step an epoch",
+        CPU,
+    ),
 }

@@ -73,4 +73,10 @@ NOTES = {
         "the end of a decay, frozen layers",
         CPU,
     ),
+    "NU13": Note(
+        "4096 values of up to eight gradients just before an update, at looks 20 steps or more apart",
+        "fewer than three looks; gradients that are sparse, sharded or of a tensor subclass",
+        "a problem that is solved, a hinge loss that is met",
+        CPU,
+    ),
 }

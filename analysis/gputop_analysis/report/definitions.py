@@ -24,6 +24,10 @@ class Definition(NamedTuple):
 _ALL_HOSTS = "the last state that each host wrote"
 _HELLOS = "the hello of each rank"
 _SAMPLES = "the newest 50,000 samples of the device"
+_AVERAGED = (
+    "steps of the last attempt past the warm-up of 10 (all steps where fewer than 20 are left), evaluation and "
+    "checkpoints included"
+)
 _FOLDED = "a record of n folded steps counts n times, each with 1/n of its time"
 _FIRST = "the finding named in verdict.finding; its proof: --explain with its id"
 
@@ -59,6 +63,15 @@ def _budget_lines() -> dict[str, Definition]:
 
 
 DEFINITIONS: dict[str, Definition] = {
+    "damaged_rows": Definition(
+        "rows",
+        "rows of the record that cannot be true, and were left out",
+        "all tables",
+        "all of a file, or its samples",
+    ),
+    "damaged_events": Definition(
+        "", "lines of the event files that are no event, and fields of a wrong type", "events.jsonl", "every line"
+    ),
     "exit_code": Definition("", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS),
     "duration_s": Definition(
         "s", "from the command's start to its end, or to now", "host.json: started_ns, ended_ns", _ALL_HOSTS
@@ -75,12 +88,12 @@ DEFINITIONS: dict[str, Definition] = {
     "total_steps": Definition("steps", "steps that there will be, as the trainer says", "hello.total_steps", _HELLOS),
     "step_time_p50_ms": Definition(
         "ms",
-        f"smallest time t such that half of all ranks' steps took at most t; {_FOLDED}",
+        f"smallest time t such that half of all ranks' steps took at most t: {_AVERAGED}; {_FOLDED}",
         "steps.wall_ns / steps.n_steps",
     ),
     "step_time_p95_ms": Definition(
         "ms",
-        f"smallest time t such that 95 % of all ranks' steps took at most t; {_FOLDED}",
+        f"smallest time t such that 95 % of all ranks' steps took at most t, over the same steps; {_FOLDED}",
         "steps.wall_ns / steps.n_steps",
     ),
     "steps_per_s": Definition(
@@ -100,8 +113,15 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "phases_mean_ms.*": Definition(
         "ms",
-        "time of the phase / steps, all steps of all ranks; the phases add up to the mean wall time of a step",
+        f"time of the phase / steps, of all ranks: {_AVERAGED}; the phases add up to the mean wall time of a step",
         "steps.<phase>_ns, steps.n_steps",
+    ),
+    "wait_in_backward_ms": Definition(
+        "ms",
+        "part of the phase backward that is waiting for other ranks, mean of the ranks; with the phase comm it is "
+        "communication and straggler_wait of the budget",
+        "comm.wait_ns",
+        "records of the last attempt past the warm-up",
     ),
     "verdict.confidence": Definition(
         "0 to 1",
@@ -154,12 +174,15 @@ DEFINITIONS: dict[str, Definition] = {
     "ranks.*.phases_mean_ms.*": Definition(
         "ms", "time of the phase / steps, of this rank", "steps.<phase>_ns, n_steps"
     ),
+    "ranks.*.step_time_mean_ms": Definition(
+        "ms", f"wall time / steps, of this rank: {_AVERAGED}", "steps.wall_ns, n_steps"
+    ),
     "ranks.*.wait_mean_ms": Definition(
         "ms",
-        "exposed waiting for other ranks a step: the mean of DDP's own timing where there is one, else time in "
-        "synchronous collectives / steps",
-        "comm.wait_ns, else steps.comm_ns",
-        "every record of the rank, evenly spread blocks where there are more than 131,072",
+        "waiting for other ranks a step, mean: what DDP's own timers find inside backward and the time in collectives "
+        "called from Python; without both how much later the last rank comes to its collectives",
+        "comm.wait_ns and steps.comm_ns, else arrivals in the flight recorder",
+        "records of the last attempt past the warm-up",
     ),
     "ranks.*.peak_allocated_gib": Definition(
         "GiB", "largest allocation of PyTorch's allocator at its peak inside any step", "steps.peak_allocated_bytes"
@@ -176,7 +199,7 @@ DEFINITIONS: dict[str, Definition] = {
     "ranks.*.slowest_share": Definition(
         "0 to 1", "part of the steady steps in which this rank waits least, and so sets the step", *_WAITS
     ),
-    "ranks.*.comm_share": Definition("0 to 1", "exposed waiting / wall time of the steady steps", *_WAITS),
+    "ranks.*.comm_share": Definition("0 to 1", "wait_mean_ms / step_time_mean_ms", *_WAITS),
     "ranks.*.excess_ms": Definition(
         "ms",
         "how much longer than the median rank it takes in excess_phase, the phase in which it differs most",
@@ -184,7 +207,9 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "balance.culprit": Definition("", "the rank that waits least all the time, more than chance explains", *_WAITS),
     "balance.load_imbalance": Definition("", "largest / mean own work a step over the ranks, less 1", *_WAITS),
-    "balance.exposed_comm_ms": Definition("ms", "the least mean wait of any rank", *_WAITS),
+    "balance.exposed_comm_ms": Definition(
+        "ms", "waiting a step that is left were no rank late, mean of the ranks: communication of the budget", *_WAITS
+    ),
     "gpus.*.index": Definition("", "the driver's index", "gpu.index", _SAMPLES),
     "gpus.*.memory_total_gib": Definition("GiB", "memory of the device", "gpu.memory_total_bytes", _SAMPLES),
     "gpus.*.peak_used_gib": Definition("GiB", "most memory in use, by whomever", "gpu.memory_used_bytes", _SAMPLES),

@@ -15,6 +15,7 @@ from gputop_analysis.report.words import (
     confidence,
     done,
     figure,
+    hidden_wait,
     output_notes,
     ranks_to_show,
     recoverable,
@@ -76,6 +77,8 @@ def _numbers(report: Report) -> Iterator[str]:
         yield f"- recording: {plain(report.record.manifest.recording)}"
     for note in output_notes(report.record):
         yield f"- output: {plain(note)}"
+    if damage := report.record.damage.told():
+        yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
@@ -113,6 +116,8 @@ def _phases(report: Report) -> Iterator[str]:
         yield ""
         rows = ((p.name, ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms), f"{100 * p.share:.1f} %") for p in shown)
         yield from _table(("phase", "mean ms", "p50", "p95", "share"), rows)
+        if said := hidden_wait(report.summary):
+            yield from ("", f"{said}.")
 
 
 def _budget(report: Report) -> Iterator[str]:
@@ -153,7 +158,7 @@ def _ranks(report: Report) -> Iterator[str]:
         for r in shown
     )
     memory = "peak GiB" if on_gpu else "RSS GiB"
-    yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "wait ms", memory), rows)
+    yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "mean wait ms", memory), rows)
     for said in filter(None, (note, balance(report.rank_table))):
         yield ""
         yield f"{said[0].upper()}{said[1:]}."
@@ -177,7 +182,7 @@ def _trends(report: Report) -> Iterator[str]:
         yield "## Over the run"
         yield ""
         rows = ((t.name, *map(figure, t.ends), t.unit) for t in known)
-        yield from _table(("figure", "first", "last", "unit"), rows)
+        yield from _table(("figure", "first 10 %", "last 10 %", "unit"), rows)
 
 
 def _extras(report: Report) -> Iterator[str]:

@@ -19,6 +19,7 @@ from gputop_analysis.report.words import (
     confidence,
     done,
     figure,
+    hidden_wait,
     output_notes,
     ranks_to_show,
     recoverable,
@@ -79,9 +80,15 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
     for note in output_notes(report.record):
         yield from textwrap.wrap(note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10)
+    yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+
+
+def _damaged(report: Report, width: int) -> Iterator[str]:
+    if told := report.record.damage.told():
+        yield from textwrap.wrap(f"{'damaged':<9} {told}", width, subsequent_indent=" " * 10)
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -94,6 +101,8 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
         figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}{phase.share * 100:>6.1f} %"
         meter = bar(phase.share, room, colour).rstrip()
         yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
+    if said := hidden_wait(report.summary):
+        yield said
 
 
 def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -121,7 +130,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in ranks)
     wide = width >= 80
     memory = "peak GiB" if on_gpu else "RSS GiB"
-    head = _rank_line("rank", "steps", "p50 ms", "p95 ms", "wait ms", memory, "dropped", wide) + "  host"
+    head = _rank_line("rank", "steps", "p50 ms", "p95 ms", "mean wait", memory, "dropped", wide) + "  host"
     yield painted(head, "bold", colour)
     shown, note = ranks_to_show(ranks, RANKS_SHOWN)
     for r in shown:
@@ -135,7 +144,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
 def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:
     """The two least needed columns go where there is no room."""
     tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")
-    return f"{rank:>4}{steps:>10}{p50:>8}{tail}{wait:>9}{memory:>9}{lost}"
+    return f"{rank:>4}{steps:>10}{p50:>8}{tail}{wait:>11}{memory:>9}{lost}"
 
 
 def _gpus(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -180,7 +189,7 @@ def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:
     if not known:
         return
     room = max(10, min(60, width - 44))
-    yield painted(f"{'over the run':<17}{'first':>10}{'last':>12}", "bold", colour)
+    yield painted(f"{'over the run':<17}{'first 10 %':>10}{'last 10 %':>12}", "bold", colour)
     for one in known:
         first, last = one.ends
         yield f"{one.name:<17}{figure(first):>10}{figure(last):>12} {one.unit:<4}{_spark(one, room, colour)}".rstrip()
@@ -194,7 +203,7 @@ def _extras(report: Report, width: int, colour: bool) -> Iterator[str]:
 def _spark(one: Trend, room: int, colour: bool) -> str:
     known = one.values[np.isfinite(one.values)]
     means = [float(part.mean()) for part in np.array_split(known, min(room, len(known)))]
-    return sparkline(means, room, colour)
+    return sparkline(means, room, colour) if colour else ""  # the levels need more than ASCII
 
 
 def _whole(value: float) -> str:

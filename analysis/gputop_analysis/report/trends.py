@@ -23,9 +23,10 @@ class Trend(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """First and last known value."""
+        """Medians of the first and of the last tenth of the known values: single steps say little."""
         known = self.values[np.isfinite(self.values)]
-        return float(known[0]), float(known[-1])
+        tenth = max(1, len(known) // 10)
+        return float(np.median(known[:tenth])), float(np.median(known[-tenth:]))
 
 
 def trends(view: RunView) -> Iterator[Trend]:

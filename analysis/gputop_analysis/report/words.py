@@ -63,6 +63,12 @@ def output_notes(record: RunRecord) -> list[str]:
     return [host.state.output_note for host in record.hosts.values() if host.state.output_note]
 
 
+def hidden_wait(s: RunSummary) -> str:
+    """``9.20 ms of backward is waiting for other ranks``; empty where nothing tells, or there is none."""
+    wait = s.wait_in_backward_ms
+    return f"{ms(wait)} ms of backward is waiting for other ranks" if wait >= 0.005 else ""
+
+
 def confidence(value: float) -> str:
     """``95 %``; never a whole 100 for what is an estimate and not a fact."""
     return "100 %" if value >= 1.0 else f"{min(99, math.floor(100 * value)):d} %"
@@ -102,8 +108,8 @@ def balance(table: RankTable | None) -> str:
     """``rank 17 sets 98 % of the steps, 12.0 ms longer in backward than the median rank``; empty for no such rank."""
     if table is None or not table.source:
         return ""
-    least = ms(table.exposed_comm_ms)
-    said = [f"load imbalance {100 * table.load_imbalance:.1f} %, each rank waits {least} ms a step or more"]
+    exposed = ms(table.exposed_comm_ms)
+    said = [f"load imbalance {100 * table.load_imbalance:.1f} %, communication exposed {exposed} ms a step"]
     if table.culprit is not None:
         row = table.ranks.index(table.culprit)
         share = f"{100 * float(table.slowest_share[row]):.0f} %"

@@ -6,7 +6,20 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, batch, clock, describe_loader, device, events, fetches, guard, lane, steps, thin
+from gputop_agent import (
+    activation,
+    batch,
+    clock,
+    describe_loader,
+    device,
+    events,
+    fetches,
+    guard,
+    lane,
+    loader_places,
+    steps,
+    thin,
+)
 from gputop_agent.clock import stack, totals
 from gputop_agent.cycle import C
 from gputop_agent.lane import L, marks, sizes
@@ -27,6 +40,7 @@ def install(torch):
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
     may_start = activation.before_training
     guard.patch(iterator, "__next__", _timed_next(iterator.__next__))
+    guard.patch(loader, "__init__", loader_places.noting(loader.__init__))
     guard.patch(loader, "_get_iterator", guard.around(loader._get_iterator, before_fetch, after_iterator, may_start))
 
 
@@ -203,7 +217,7 @@ def after_iterator(token, args, result):
     """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the iterator only."""
     depth, booked, graded = token
     if result is not None and result not in _descriptions:
-        _descriptions[result] = describe_loader.describe_loader(args[0])
+        _descriptions[result] = describe_loader.describe_loader(args[0], loader_places.of(args[0]))
     if depth >= 0:
         C.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, booked, graded))

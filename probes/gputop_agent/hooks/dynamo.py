@@ -13,6 +13,12 @@ _MAX_REASON_CHARS = 200
 
 _began_ns = 0
 _depth = -1
+_running = 0  # compilations, in any thread
+
+
+def is_compiling():
+    """Whether dynamo compiles something just now, in whichever thread."""
+    return _running > 0
 
 
 def install(torch):
@@ -80,8 +86,9 @@ def compile_ended(*_):
 
 
 def _begin():
-    global _began_ns, _depth
+    global _began_ns, _depth, _running
     S.compile_seen = True
+    _running += 1
     if get_ident() == S.thread_ident and _depth < 0:
         lane.leave()
         _depth = len(clock.stack)
@@ -90,7 +97,8 @@ def _begin():
 
 
 def _end():
-    global _depth
+    global _depth, _running
+    _running = max(0, _running - 1)
     if get_ident() != S.thread_ident or _depth < 0:
         return
     clock.unwind(_depth)
@@ -153,5 +161,5 @@ def _first_line(text):
 
 def reset():
     """In a forked child."""
-    global _depth
-    _depth = -1
+    global _depth, _running
+    _depth, _running = -1, 0

@@ -16,10 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from typing import Any, Dict, List, NoReturn, Optional
 
-from . import fallback_source
+from . import fallback_source, script_scratch
 from .script_run import LIMIT_S
 
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
@@ -78,7 +77,7 @@ def _split(given: List[str]) -> Any:
 
 def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
     """One way in a process of its own; what it says of itself, or how it ended."""
-    with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
+    with script_scratch.scratch() as folder:
         outcome, log = os.path.join(folder, "outcome.json"), os.path.join(folder, "log.json.gz")
         command = [sys.executable, _HERE, options.script, "--way", way, "--out", log]
         command += ["--outcome", outcome, "--world", str(options.world)]
@@ -87,11 +86,11 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
         ended = _wait(command + ["--"] + rest, stdin=None if way == "ran" else subprocess.DEVNULL)
         if ended is None:
             return {"error": "made no whole step in %d s" % LIMIT_S}
-        if os.path.exists(outcome):
-            if os.path.exists(log):
+        said = script_scratch.read_json(outcome)
+        if said is not None and ("error" in said or ("done" in said and script_scratch.is_file(log))):
+            if script_scratch.is_file(log):
                 shutil.move(log, options.out)
-            with open(outcome, encoding="utf-8") as text:
-                return dict(json.load(text))
+            return said
     if ended < 0:
         return {"error": "its process was ended by %s" % signal.Signals(-ended).name}
     return {"error": "its process ended with code %d and no word" % ended}

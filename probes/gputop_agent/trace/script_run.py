@@ -33,11 +33,13 @@ class Run:
 
     def way(self, name: str) -> NoReturn:
         """Go one way (``ran`` or ``module``) and leave the process."""
-        script_sandbox.enter(self.folder, self.path, os.path.dirname(self.options.outcome))
+        lacking = script_sandbox.enter(self.folder, self.path, os.path.dirname(self.options.outcome))
         if self.world:
             script_sandbox.ranks(self.world)
         warnings.simplefilter("ignore")
         self._stage()
+        for sentence in lacking:
+            self.steps.note(sentence)
         from .kernels import as_on_cuda
 
         stdout, sys.stdout = sys.stdout, self._output

@@ -1,20 +1,23 @@
-"""Where a script runs: an empty folder, no network, no GPU. Files of the user are read as from where they are."""
+"""Where a script runs: an empty folder, no network, no GPU. Files of the user are read as from where they are.
+
+Three layers of the kernel, each of which may be missing, hold for the script and for whatever it starts: namespaces,
+Landlock, and a filter on system calls. What none of them could hold is said.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import socket
 import sys
-from typing import Any
+import tempfile
+from typing import Any, List
 
-from . import script_files, script_landlock
+from . import script_files, script_landlock, script_namespaces, script_seccomp
+from .script_connect import Connector
+from .script_namespaces import Space
 from .script_overlay import Overlay
 
-_DEATH_SIGNAL = 1
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
@@ -33,26 +36,70 @@ _QUIET = {
 _CACHES = ("TMPDIR", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 
-def enter(folder: str, script: str, outcomes: str) -> None:
-    """Make ``folder`` the working directory and shut the network; to be called before threads are started.
+def enter(folder: str, script: str, outcomes: str) -> List[str]:
+    """Make ``folder`` the working directory and shut the rest; to be called before threads are started.
 
-    Nothing is written outside it and ``outcomes``, where the trace leaves its answer.
+    It returns in a child process. Nothing is written outside ``outcomes``, where the trace leaves its answer.
+
+    Returns:
+        What this kernel could not keep from the script, as sentences.
     """
     home = os.getcwd()
-    _end_with_parent()
+    outcomes = os.path.realpath(outcomes)
+    script_namespaces.end_with_parent()
+    _close_descriptors()
     os.environ.update(_QUIET)
     os.environ.update(dict.fromkeys(_CACHES, folder))
-    _leave_network()
-    _refuse_connections()
+    tempfile.tempdir = None  # it remembers where the variables pointed
+    connector = Connector(outcomes)
+    space = script_namespaces.enter(outcomes, connector.answer)
+    _refuse_connections(space.network)
     os.chdir(folder)
-    locked = script_landlock.keep_writes_in(folder, outcomes)
-    script_files.redirect(Overlay(home, folder, links=locked))
+    devices = ["/dev/" + name for name in script_namespaces.DEVICES]
+    own_devices = ["/dev/shm", "/dev/pts"] if space.files else []
+    landlock = script_landlock.keep_writes_in(outcomes, *devices, *own_devices, connects=space.network)
+    script_namespaces.drop_rights()
+    filtered = _filter_calls(space, landlock, connector)
+    script_files.redirect(Overlay(home, folder, links=bool(landlock or space.files)))
     sys.path[0:0] = [os.path.dirname(os.path.abspath(script))]
+    return _lacking(space, landlock, filtered)
 
 
-def _end_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+def _filter_calls(space: Space, landlock: int, connector: Connector) -> bool:
+    truncation, signals = landlock >= script_landlock.TRUNCATES, landlock >= script_landlock.SIGNALS
+    held = script_seccomp.Held(
+        network=space.network,
+        files=space.files,
+        truncation=truncation,
+        processes=space.processes,
+        signals=signals,
+        memory=space.memory,
+    )
+    connector.abstract = space.network
+    listener = script_seccomp.restrict(held)
+    connector.hand_over(-1 if listener is None else listener)
+    return listener is not None
+
+
+def _lacking(space: Space, landlock: int, filtered: bool) -> List[str]:
+    """What no layer holds, each a sentence about this kernel."""
+    result = []
+    if not (landlock or space.files):
+        result.append("programs that the script starts, and C code, from writing to your files")
+    if not (filtered or space.network):
+        result.append("the script from the network")
+    if not (filtered or (space.files and space.processes)):
+        result.append("it from changing modes and times of your files and reaching your other processes")
+    return ["This kernel cannot keep %s." % one for one in result]
+
+
+def _close_descriptors() -> None:
+    """Whatever was open by inheritance, and the terminal as standard input."""
+    with contextlib.suppress(OSError):
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    with contextlib.suppress(OSError):
+        if os.isatty(0):
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def ranks(world: int) -> None:
@@ -63,36 +110,34 @@ def ranks(world: int) -> None:
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"})
 
 
-def _leave_network() -> None:
-    """A network namespace of its own where the kernel permits it; it holds for processes that the script starts too."""
-    user, group = os.getuid(), os.getgid()
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-            return
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", "%d %d 1" % (user, user)),
-            ("gid_map", "%d %d 1" % (group, group)),
-        ):
-            with open("/proc/self/" + name, "w") as lines:
-                lines.write(text)
-    except (OSError, AttributeError):
-        return
-
-
-def _refuse_connections() -> None:
-    original = socket.socket.connect
+def _refuse_connections(own_network: bool) -> None:
+    """Say it in words. In a network of its own a script may talk to itself, as ranks of a group do."""
+    original, find, make = socket.socket.connect, socket.getaddrinfo, socket.create_connection
+    off = "the network is off while gputop traces a script"
 
     def connect(self: Any, address: Any) -> Any:
-        if self.family == getattr(socket, "AF_UNIX", None):
+        is_unix = self.family == getattr(socket, "AF_UNIX", None)
+        if is_unix or (own_network and _is_local(address)):
             return original(self, address)
-        raise OSError("the network is off while gputop traces a script")
+        raise OSError(off)
 
-    def lookup(*_arguments: Any, **_options: Any) -> Any:
-        raise socket.gaierror("the network is off while gputop traces a script")
+    def lookup(host: Any, *arguments: Any, **options: Any) -> Any:
+        if own_network and (host is None or _is_local((host,))):
+            return find("127.0.0.1" if host == "localhost" else host, *arguments, **options)
+        raise socket.gaierror(off)
+
+    def create(address: Any, *arguments: Any, **options: Any) -> Any:
+        if own_network and _is_local(address):
+            return make(address, *arguments, **options)
+        raise socket.gaierror(off)
 
     socket.socket.connect = connect  # type: ignore[method-assign]
     socket.socket.connect_ex = connect  # type: ignore[method-assign,assignment]
-    socket.getaddrinfo = lookup
-    socket.create_connection = lookup
+    socket.getaddrinfo = lookup  # type: ignore[assignment]
+    socket.create_connection = create
+
+
+def _is_local(address: Any) -> bool:
+    host = address[0] if isinstance(address, tuple) and address else ""
+    host = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
+    return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")

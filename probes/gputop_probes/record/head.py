@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout
+from gputop_probes.record.plain import plain_line
 
 
 class RecordError(ValueError):
     """A record that cannot be read; the message is one line for the user and says how to mend it."""
+
+    def __init__(self, message: str):
+        super().__init__(plain_line(message))
 
 
 def read_head(run_dir: Path) -> dict[str, Any]:
@@ -20,10 +23,10 @@ def read_head(run_dir: Path) -> dict[str, Any]:
         RecordError: no record there, a foreign or damaged one, or one of a newer version.
     """
     path = run_dir / "run.json"
-    if not run_dir.exists():
+    if not files.exists(run_dir):
         raise RecordError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
     try:
-        raw = json.loads(path.read_bytes())
+        raw = files.parse_json(files.read_bytes(path))
     except FileNotFoundError:
         raise RecordError(f"{run_dir} is no gputop record: it has no run.json") from None
     except NotADirectoryError:

@@ -133,6 +133,9 @@ TABLES: dict[str, Fields] = {
 
 _NUMPY_CODES = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "f": "<f4", "d": "<f8"}
 
+NUMPY_CODES = frozenset(_NUMPY_CODES.values())
+"""Types that a column may have."""
+
 
 def dtype_description(fields: Fields) -> list[list[str]]:
     """The table's columns as ``[name, numpy type]`` pairs, as kept in the manifest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,82 +13,21 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from gputop_agent import wire
-from gputop_probes.record.head import RecordError, read_head
+from gputop_probes.record import files, layout, schema
+from gputop_probes.record.damage import Damage
+from gputop_probes.record.events import GrowingLines
+from gputop_probes.record.fields import Tally
+from gputop_probes.record.head import RecordError as RecordError
+from gputop_probes.record.head import read_head
 from gputop_probes.record.manifest import HostState, Manifest
-
-Table = npt.NDArray[Any]
+from gputop_probes.record.plain import plain_line
+from gputop_probes.record.tables import GrowingTable as GrowingTable
+from gputop_probes.record.tables import Table as Table
 
 
 def numpy_dtype(fields: list[tuple[str, str]]) -> np.dtype[Any]:
     """Packed little-endian dtype of a table's ``(name, type)`` pairs."""
     return np.dtype([(name, code) for name, code in fields])
-
-
-class GrowingTable:
-    """One fixed-width file, mapped read-only; ``refresh`` maps what has been appended since."""
-
-    def __init__(self, path: Path, dtype: np.dtype[Any]):
-        self.path = path
-        self.dtype = dtype
-        self.rows: Table = np.empty(0, dtype)
-
-    def refresh(self) -> bool:
-        """Map the file anew if it grew by a whole record. Returns whether it did."""
-        try:
-            count = self.path.stat().st_size // self.dtype.itemsize
-        except OSError:
-            return False
-        if count <= len(self.rows):
-            return False
-        mapped = np.memmap(self.path, dtype=self.dtype, mode="r", shape=(count,))
-        self.rows = mapped.view(np.ndarray)  # the same pages; a memmap's own indexing is slow
-        return True
-
-
-class GrowingLines:
-    """A JSON-lines file, read incrementally; a torn last line waits for its rest, a broken one is skipped."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.items: list[dict[str, Any]] = []
-        self._positions: dict[str, list[int]] = {}
-        self._indexed = 0
-        self._offset = 0
-
-    def refresh(self) -> bool:
-        """Parse the lines that were completed since the last call. Returns whether there were any."""
-        try:
-            if self.path.stat().st_size <= self._offset:
-                return False
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return False
-        end = data.rfind(b"\n") + 1
-        self._offset += end
-        before = len(self.items)
-        for line in data[:end].splitlines():
-            try:
-                item = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(item, dict) and "type" in item:
-                self.items.append(item)
-        return len(self.items) > before
-
-    def of(self, types: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        """The items of these types in the order written, without looking at the others."""
-        self._index()
-        for position in sorted(p for name in set(types) for p in self._positions.get(name, ())):
-            yield self.items[position]
-
-    def _index(self) -> None:
-        if self._indexed > len(self.items):  # somebody replaced the list by a shorter one
-            self._positions, self._indexed = {}, 0
-        for position in range(self._indexed, len(self.items)):
-            self._positions.setdefault(str(self.items[position]["type"]), []).append(position)
-        self._indexed = len(self.items)
 
 
 @dataclass
@@ -103,6 +41,8 @@ class HostFiles:
     process: GrowingTable
     events: GrowingLines
     state: HostState
+    state_problem: str = ""
+    """What is wrong with ``host.json``; empty where nothing is."""
     _state_stamp: tuple[int, int] = (0, 0)
 
     def refresh(self) -> bool:
@@ -117,10 +57,17 @@ class HostFiles:
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp == self._state_stamp:
                 return False
-            self.state = HostState.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+            self._state_stamp = stamp
+            found = files.read_json(path)
+        except FileNotFoundError:
             return False
-        self._state_stamp = stamp
+        except (OSError, ValueError) as error:
+            self.state_problem = plain_line(getattr(error, "strerror", None) or "it is not JSON")
+            return False
+        tally = Tally()
+        fields = {"host": self.name, **schema.host_state(found, tally)}
+        self.state = HostState.model_validate(fields)
+        self.state_problem = f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
         return True
 
 
@@ -134,6 +81,7 @@ class RunRecord:
     _rank_tables: dict[tuple[str, int], GrowingTable] = field(default_factory=dict)
     _hellos: dict[int, dict[str, Any]] = field(default_factory=dict)
     _hellos_read: dict[str, int] = field(default_factory=dict)
+    manifest_problem: str = ""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunRecord:
@@ -143,7 +91,8 @@ class RunRecord:
             RecordError: no record there, a foreign or damaged one, or one of a newer version.
         """
         run_dir = Path(path)
-        record = cls(run_dir, _read_manifest(run_dir))
+        manifest, problem = _read_manifest(run_dir)
+        record = cls(run_dir, manifest, manifest_problem=problem)
         record.refresh()
         return record
 
@@ -177,6 +126,28 @@ class RunRecord:
         for host in self.hosts.values():
             yield from host.events.of(types) if types else host.events.items
 
+    def rank_starts(self, rank: int) -> list[int]:
+        """Indices in ``steps(rank)`` at which a process of the rank began, in the order told."""
+        table = self._rank_tables.get(("steps", rank))
+        told = (event.get("record_index", 0) for event in self.events("rank_start") if event["rank"] == rank)
+        return [table.index_of(index) if table is not None else index for index in told]
+
+    @property
+    def damage(self) -> Damage:
+        """What of the record cannot be read or cannot be true, as far as it was read."""
+        found = Damage()
+        for (table, rank), rows in sorted(self._rank_tables.items()):
+            found.add_table(f"{table}/{layout.rank_file(self.path, table, rank).name}", rows)
+        for host in self.hosts.values():
+            for table in (host.gpu, host.host, host.process):
+                found.add_table(f"hosts/{host.name}/{table.path.name}", table)
+            found.add_events(f"hosts/{host.name}/events.jsonl", host.events)
+            if host.state_problem:
+                found.add(f"hosts/{host.name}/host.json: {host.state_problem}")
+        if self.manifest_problem:
+            found.add(f"run.json: {self.manifest_problem}")
+        return found
+
     def hello(self, rank: int) -> dict[str, Any] | None:
         """The last hello of a rank with what it learnt later merged in; None before it said any."""
         for host in self.hosts.values():
@@ -205,36 +176,60 @@ class RunRecord:
     def _find_new_files(self) -> bool:
         changed = False
         for table in ("steps", "device", "comm"):
-            for path in (self.path / table).glob("rank-*.bin"):
-                key = (table, int(path.stem.removeprefix("rank-")))
-                if key not in self._rank_tables:
-                    self._rank_tables[key] = GrowingTable(path, self._dtype(table))
+            for rank, path in files.rank_files(self.path / table):
+                if (table, rank) not in self._rank_tables:
+                    self._rank_tables[table, rank] = GrowingTable(path, self._dtype(table), table)
                     changed = True
-        for path in sorted((self.path / "hosts").glob("*")):
-            if path.is_dir() and path.name not in self.hosts:
-                self.hosts[path.name] = self._open_host(path)
+        for path in files.host_folders(self.path):
+            if plain_line(path.name) not in self.hosts:
+                self.hosts[plain_line(path.name)] = self._open_host(path)
                 changed = True
         return changed
 
+    def _host_table(self, folder: Path, table: str) -> GrowingTable:
+        return GrowingTable(folder / f"{table}.bin", self._dtype(table), table)
+
     def _open_host(self, path: Path) -> HostFiles:
+        name = plain_line(path.name)
+        gpu, host, process = (self._host_table(path, table) for table in ("gpu", "host", "process"))
         return HostFiles(
-            name=path.name,
+            name=name,
             path=path,
-            gpu=GrowingTable(path / "gpu.bin", self._dtype("gpu")),
-            host=GrowingTable(path / "host.bin", self._dtype("host")),
-            process=GrowingTable(path / "process.bin", self._dtype("process")),
+            gpu=gpu,
+            host=host,
+            process=process,
             events=GrowingLines(path / "events.jsonl"),
-            state=HostState(host=path.name),
+            state=HostState(host=name),
         )
 
 
-def _read_manifest(run_dir: Path) -> Manifest:
+def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
+    """The manifest, and what is wrong with it though it can be used."""
+    tally = Tally()
+    found = schema.manifest(read_head(run_dir), tally)
     try:
-        return Manifest.model_validate(read_head(run_dir))
+        manifest = Manifest.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RecordError(f"{run_dir / 'run.json'} is damaged: {where}: {first['msg']}") from None
+    for table, fields in layout.TABLES.items():
+        manifest.tables.setdefault(table, [(name, code) for name, code in layout.dtype_description(fields)])
+        if problem := _problem_of(manifest.tables[table], fields):
+            raise RecordError(f"{run_dir / 'run.json'} is damaged: tables.{table} {problem}")
+    return manifest, f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
+
+
+def _problem_of(columns: list[tuple[str, str]], fields: layout.Fields) -> str:
+    """Why a table cannot be read with these columns; empty where it can."""
+    given = dict(columns)
+    if len(given) != len(columns):
+        return "has a column twice"
+    for name, code in layout.dtype_description(fields):
+        if given.get(name) != code:
+            return f"has no column {name} of type {code}"
+    known = {code for _, code in columns}
+    return "" if known <= layout.NUMPY_CODES else f"has columns of types {', '.join(sorted(known))}"
 
 
 def steady(steps: Table) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gputop_probes import redact
 from gputop_probes.record import layout
+from gputop_probes.record.private import make_folder, open_private
 
 
 class RecordWriter:
@@ -35,15 +37,15 @@ class RecordWriter:
             run_dir / "comm",
             layout.host_dir(run_dir, host),
         ):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         try:
-            descriptor = os.open(run_dir / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = open_private(run_dir / "run.json", os.O_WRONLY | os.O_EXCL)
         except FileExistsError:
             return cls(run_dir, host)
         tables = {name: layout.dtype_description(fields) for name, fields in layout.TABLES.items()}
         head = {"format": layout.FORMAT, "version": layout.FORMAT_VERSION, "tables": tables}
         with os.fdopen(descriptor, "w") as file:
-            json.dump({**head, **manifest}, file, indent=1)
+            json.dump({**head, **redact.anything(manifest)}, file, indent=1)
         return cls(run_dir, host)
 
     def append_rank(self, table: str, rank: int, records: bytes) -> None:
@@ -55,8 +57,8 @@ class RecordWriter:
         self._append(self.host_dir / f"{table}.bin", records)
 
     def append_event(self, event: dict[str, Any]) -> None:
-        """Append one event; it must have ``t_ns`` and ``type``."""
-        line = json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n"
+        """Append one event without its secrets; it must have ``t_ns`` and ``type``."""
+        line = json.dumps(redact.anything(event), separators=(",", ":"), default=str).encode() + b"\n"
         self._append(self.host_dir / "events.jsonl", line)
 
     def write_state(self, state: dict[str, Any]) -> None:
@@ -64,7 +66,8 @@ class RecordWriter:
         path = self.host_dir / "host.json"
         temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(state, indent=1, default=str))
+            with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+                json.dump(redact.anything(state), file, indent=1, default=str)
             temporary.replace(path)
         except OSError:
             self.write_errors += 1
@@ -84,8 +87,7 @@ class RecordWriter:
         try:
             descriptor = self._files.get(path)
             if descriptor is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                descriptor = self._files[path] = os.open(path, flags, 0o644)
+                descriptor = self._files[path] = open_private(path, os.O_WRONLY | os.O_APPEND)
             written = os.write(descriptor, data)
             if written < len(
                 data

@@ -15,6 +15,7 @@ from gputop_probes.recorder.ranks import RankTable
 from gputop_probes.recorder.strangers import StrangerWatch
 from gputop_probes.recorder.suspicion import SkewWatch
 from gputop_probes.samplers.inbox import Inbox, SamplerThread
+from gputop_probes.samplers.neighbours import NeighbourWatch
 from gputop_probes.samplers.processes import RankPids
 from gputop_probes.samplers.system import PERIOD_S, SystemSampler
 
@@ -66,9 +67,14 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
         lambda kind, fields: inbox.events.append((kind, fields)),
     )
 
+    neighbours = NeighbourWatch(
+        system.tree, journal.state["host"], lambda kind, fields: inbox.events.append((kind, fields))
+    )
+
     def sample() -> None:
         if system.sample():
             strangers.check()
+            neighbours.check()
 
     from gputop_probes.samplers.gpu import GpuSampler
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gputop_probes import ending, locations, lock, redact
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
+from gputop_probes.record.private import open_private
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
 from gputop_probes.recorder import signals
@@ -184,7 +185,7 @@ def _let_go(host_dir: Path) -> None:
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
     try:
-        log = os.open(host_dir / "recorder.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        log = open_private(host_dir / "recorder.log", os.O_WRONLY | os.O_APPEND)
     except OSError:
         log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(log, 1)

@@ -18,6 +18,8 @@ _STEPS_BEFORE_JUDGING = 5
 _MEDIANS = 20
 _SECOND_DUMP_S = 60.0
 _OWN_PAUSE_S = 5.0
+_MOVES_EVERY_S = 6.0
+"""A rank that works without a step says so every 2 s, on a busy machine a little later."""
 
 
 class HangWatch:
@@ -44,12 +46,16 @@ class HangWatch:
             self._follow(now)
             return
         silent = [rank for rank in self._ranks.connected() if self._stands_still(rank, now)]
-        if silent:
+        if silent and not self._one_works(now):
             self._begin(silent, now)
 
     def limit_s(self, rank: Rank) -> float:
         """Silence that counts as a hang of this rank."""
         return max(self._limit_s, _MEDIANS * rank.median_step_s())
+
+    def _one_works(self, now: float) -> bool:
+        """Whether a rank evaluates, saves or compiles: others may wait for it in a collective as long as it does."""
+        return any(now - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
 
     def _stands_still(self, rank: Rank, now: float) -> bool:
         if rank.steps_seen < _STEPS_BEFORE_JUDGING or rank.said_goodbye or now - rank.progress_s <= self.limit_s(rank):

@@ -131,6 +131,9 @@ class Intake:
             rank.tid = event["tid"]
         elif kind == "goodbye":
             rank.said_goodbye = True
+        if kind == "moving":  # every 2 s: not worth a line of the record
+            rank.moves()
+            return
         if kind in _PROGRESS:
             rank.progress_s = time.monotonic()
         event.update(rank=rank.number, pid=rank.pid, host=self.journal.state["host"])

@@ -31,7 +31,13 @@ class Rank:
         self.comm_records = 0
         self.progress_s = time.monotonic()
         """When it last showed life that counts as progress."""
+        self.moved_s = float("-inf")
+        """When it last said that it works although no step ends."""
         self._recent_ns: deque[float] = deque(maxlen=_RECENT)
+
+    def moves(self) -> None:
+        """It evaluates, saves or compiles."""
+        self.moved_s = self.progress_s = time.monotonic()
 
     def saw_steps(self, last_record: bytes) -> None:
         """Take in the newest STEP record of a message."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gputop_probes.recorder.loop import Recorder
 
 _PASSED_TO_RANKS = ("dump", "profile", "flight_recorder")
+_MOST_REASON = 300
 _MAX_PROFILED_STEPS = 100
 
 
@@ -61,7 +62,8 @@ class Requests:
         if not 1 <= number < signal.NSIG:
             return {"ok": False, "error": "no such signal"}
         recorder.stopped_by_us = True
-        recorder.journal.event("interrupt", signal=number, by=str(request.get("by", "client")))
+        why = {"why": str(request["why"])[:_MOST_REASON]} if request.get("why") else {}
+        recorder.journal.event("interrupt", signal=number, by=str(request.get("by", "client")), **why)
         if name == "stop":
             run_id = recorder.journal.state["run_id"]
             stop.deliver(number, recorder.command.pgid, run_id, recorder.known_pids())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from gputop_probes import ending, lock, procfs
 from gputop_probes.errors import StartError
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout, schema
+from gputop_probes.record.fields import Tally
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import retaken
 from gputop_probes.recorder.command import Command
@@ -59,7 +60,7 @@ def mend(run_dir: Path, host_dir: Path) -> None:
     for table in ("gpu", "host", "process"):
         _cut(host_dir / f"{table}.bin", sizes[table])
     for table in ("steps", "device", "comm"):
-        for path in (run_dir / table).glob("rank-*.bin"):
+        for _, path in files.rank_files(run_dir / table):
             _cut(path, sizes[table])
     ending.truncate_torn_line(host_dir / "events.jsonl")
 
@@ -68,9 +69,10 @@ def restore_ranks(ranks: RankTable, host_dir: Path) -> None:
     """Which process was which rank, from the events written so far."""
     for event in _events(host_dir / "events.jsonl"):
         if event.get("type") == "rank_start":
-            ranks.restore(int(event["rank"]), int(event["pid"]), int(event.get("attempt", 0)))
+            ranks.restore(event["rank"], event.get("pid", -1), event.get("attempt", 0))
 
 
+_LINE_BYTES = 1 << 22
 _WIDTH = {"q": 8, "Q": 8, "d": 8, "i": 4, "I": 4, "f": 4}
 
 
@@ -87,10 +89,20 @@ def _cut(path: Path, record_bytes: int) -> None:
 def _events(path: Path) -> list[dict[str, Any]]:
     found = []
     try:
-        with path.open("rb") as file:
-            for line in file:
+        with os.fdopen(files.open_regular(path), "rb") as file:
+            for line in iter(lambda: file.readline(_LINE_BYTES), b""):
                 if b'"rank_start"' in line:
-                    found.append(json.loads(line))
-    except (OSError, ValueError):
+                    found += _event(line)
+    except OSError:
         pass
     return found
+
+
+def _event(line: bytes) -> list[dict[str, Any]]:
+    """The event of a line, where it is a sound one."""
+    try:
+        found = files.parse_json(line)
+    except ValueError:
+        return []
+    event = schema.event(found, Tally()) if isinstance(found, dict) else None
+    return [event] if event else []

@@ -36,6 +36,8 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["--no-config"]:
         os.environ["GPUTOP_NO_CONFIG"] = "1"
         words = words[1:]
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if words else 2
@@ -66,4 +68,4 @@ def _help() -> str:
     width = max(len(c.name) for c in COMMANDS)
     lines = ["usage: gputop COMMAND ...", "", "htop for PyTorch training.", ""]
     lines += [f"  {c.name:<{width}}  {c.summary}" for c in COMMANDS]
-    return "\n".join([*lines, "", _EPILOG, "`gputop COMMAND --help` tells more."])
+    return "\n".join([*lines, "", _EPILOG, "`gputop COMMAND --help` or `gputop help COMMAND` tells more."])

@@ -43,7 +43,7 @@ COMMANDS = (
     Command("dryrun", "a few real steps of a training: what fails, what it takes", "gputop.cli.dryrun"),
     Command("export", "write a run as JSON, CSV or SVG", "gputop.cli.export"),
     Command("demo", "open a bundled recording of a real run", "gputop.cli.demo"),
-    Command("doctor", "check what works here, and how to mend what does not", "gputop.cli.doctor"),
+    Command("doctor", "check what works here, and what to do about what does not", "gputop.cli.doctor"),
 )
 
 

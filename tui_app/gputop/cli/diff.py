@@ -9,7 +9,7 @@ from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
 
-_USAGE = "gputop diff A B [--threshold 5%%] [--json]"
+_USAGE = "gputop diff A B [--threshold 5%] [--json]"
 
 
 def execute(words: list[str]) -> int:
@@ -29,9 +29,12 @@ def execute(words: list[str]) -> int:
         if not record.ranks():
             raise CliError(f"run {name} has no training step: there is nothing to compare")
     from gputop.cli.report import print_json, report_width, wants_colour
-    from gputop_analysis.diff import compare, diff_data, diff_text
+    from gputop.cli.working import working
 
-    found = compare(a, b, options.threshold)
+    with working("comparing the runs"):
+        from gputop_analysis.diff import compare, diff_data, diff_text
+
+        found = compare(a, b, options.threshold)
     if options.json:
         print_json(json.loads(json.dumps(diff_data(found), default=str)))
     else:

@@ -7,6 +7,7 @@ import sys
 
 from gputop.cli.errors import ENVIRONMENT
 from gputop.cli.parsing import Parser
+from gputop.cli.working import working
 from gputop.doctor import Check, run_checks
 
 _GLYPHS = {"ok": "✓", "note": "·", "warn": "!", "fail": "✗"}
@@ -14,14 +15,20 @@ _GLYPHS = {"ok": "✓", "note": "·", "warn": "!", "fail": "✗"}
 
 def execute(words: list[str]) -> int:
     """Run every check, print a line each; 3 when something that gputop cannot do without is missing."""
-    parser = Parser("doctor", "Check what works here, and how to mend what does not.")
+    usage = "gputop doctor [--python PATH] [--json]"
+    parser = Parser("doctor", "Check what works here, and what to do about what does not.", usage=usage)
     parser.add_argument(
         "--python", metavar="PATH", help="the interpreter that runs your training (default: python on PATH)"
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     options = parser.parse_args(words)
     checks: list[Check] = []
-    for check in run_checks(options.python):
+    upcoming = run_checks(options.python)
+    while True:
+        with working("checking the installation"):
+            check = next(upcoming, None)
+        if check is None:
+            break
         checks.append(check)
         if not options.json:
             _print(check)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser, split_command
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop.cli.dryrun_watch import Limit
@@ -20,7 +21,7 @@ STEPS, STEPS_ON_CPU, LAYERS, TIMEOUT_S = 30, 10, 2, 600.0
 """30 steps are ten of warm-up and twenty that the planner can be corrected by."""
 LEAST_STEPS = 3
 _USAGE = "gputop dryrun [--steps N] [--cpu] [--layers N] [--gpu NAME] [--json] [--] COMMAND [ARG ...]"
-_WITH_VALUE = {"--steps", "--layers", "--gpu", "--timeout", "--run-dir", "--name"}
+_WITH_VALUE = {"-n", "--steps", "--layers", "--gpu", "--timeout", "--run-dir", "--name"}
 _HIDDEN_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -49,7 +50,7 @@ def execute(words: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE)
     parser.add_argument(
-        "--steps", type=int, metavar="N", help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})"
+        "-n", "--steps", type=int, metavar="N", help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})"
     )
     parser.add_argument("--cpu", action="store_true", help=f"hide the GPUs, and cut the model to {LAYERS} layers")
     parser.add_argument("--layers", type=int, metavar="N", help="cut models of transformers to so many layers")
@@ -102,7 +103,8 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
     from gputop.cli.headless import watch
 
     limit = Limit(handle, options.steps, options.timeout)
-    code = watch(handle, False, None, rule=limit)
+    with working(f"trying the command for {options.steps} steps", in_place=False):
+        code = watch(handle, False, None, rule=limit)
     handle.release_signals()
     return limit, code
 
@@ -117,7 +119,8 @@ def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: arg
         record = RunRecord.open(handle.run_dir)
     except RecordError as error:
         raise CliError(str(error)) from None
-    found = as_data(trial_of(record), record, code, stopped, gpu, options.steps)
+    with working("reading what the steps showed"):
+        found = as_data(trial_of(record), record, code, stopped, gpu, options.steps)
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:

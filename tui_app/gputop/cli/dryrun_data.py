@@ -38,6 +38,7 @@ def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, 
         "not_cut_to_layers": trial.not_cut or None,
         "exit_code": code,
         "failure": _failure(trial.failure),
+        "critical": _critical(trial),
         "timing": _timing(trial),
         "memory": [{**one._asdict()} for one in trial.held],
         "estimate": _estimate(trial, gpu or on_gpu),
@@ -63,10 +64,12 @@ def verdict(trial: Trial, record: RunRecord, code: int, stopped: str, wanted: in
         return False, f"stopped after {stopped}"
     if code and not stopped:
         return False, f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}"
+    if trial.critical is not None:
+        return False, f"{trial.critical.title} ({trial.critical.id}): {trial.critical.fix}"
     ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
     ended = "" if trial.steps >= wanted or stopped else ", then the script ended by itself"
     return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
-        f"; then stopped: {stopped}" if stopped else ""
+        (f"; then stopped: {stopped}" if stopped else "") + (f"; but {trial.doubt}" if trial.doubt else "")
     )
 
 
@@ -83,6 +86,11 @@ def _failed(failure: Failure) -> str:
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:
     return None if failure is None else {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
+
+
+def _critical(trial: Trial) -> dict[str, Any] | None:
+    one = trial.critical
+    return None if one is None else {"id": one.id, "title": one.title, "evidence": one.evidence, "fix": one.fix}
 
 
 def _timing(trial: Trial) -> dict[str, Any] | None:

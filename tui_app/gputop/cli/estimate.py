@@ -84,6 +84,9 @@ def _parser() -> Parser:
     parser.add_argument("--no-calibration", action="store_true", help="leave out what runs here have measured")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_options(parser)
+    parser.instead["--gpus"] = (
+        "an estimate is for one of the GPUs: say --dp N with --fsdp or --zero, or ask `gputop plan --gpus N`"
+    )
     return parser
 
 

@@ -23,6 +23,8 @@ _NEEDS = {
     "reshard_after_forward": "--sharding fsdp1, fsdp2, hsdp or zero3",
 }
 """Options that mean something only beside others, and which; the rules of a setup refuse the rest."""
+_ALIASES = {"checkpointing": ("--recompute",)}
+"""Further names of an option, as other commands call it."""
 _META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
 
 
@@ -30,13 +32,13 @@ def add_options(parser: Parser) -> None:
     """Every option of the table, and the short ways to say several at once."""
     groups = {name: parser.add_argument_group(title) for name, title in _TITLES.items()}
     for option in OPTIONS:
-        flag = "--" + option.name.replace("_", "-")
+        flags = ["--" + option.name.replace("_", "-"), *_ALIASES.get(option.name, ())]
         group = groups[option.group]
         if option.kind == "flag":
             action = argparse.BooleanOptionalAction
-            group.add_argument(flag, action=action, default=None, help=_help(option))
+            group.add_argument(*flags, action=action, default=None, help=_help(option))
         else:
-            group.add_argument(flag, metavar=_META[option.kind], default=None, help=_help(option))
+            group.add_argument(*flags, metavar=_META[option.kind], default=None, help=_help(option))
     short = parser.add_argument_group("short for several of these")
     short.add_argument("--zero", choices=("0", "1", "2", "3"), help="DeepSpeed's ZeRO stage: --sharding zeroN")
     short.add_argument(

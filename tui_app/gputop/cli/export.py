@@ -1,7 +1,8 @@
-"""``gputop export RUN``: a run as JSON, CSV or a picture."""
+"""``gputop export RUN``: a run as CSV, JSON or a picture."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,34 +10,79 @@ from pathlib import Path
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, open_record
+from gputop.cli.working import working
+
+FORMATS = ("csv", "json", "svg")
+_USAGE = "gputop export [RUN] [--format csv|json|svg] [-o FILE] [--force]"
 
 
 def execute(words: list[str]) -> int:
-    """Write one run in the format asked for, to stdout or a file."""
-    parser = Parser(
-        "export", "Write a run as JSON, CSV or SVG.", usage="gputop export [RUN] --format json|csv|svg [-o FILE]"
-    )
-    parser.add_run()
-    parser.add_argument("--format", required=True, choices=("json", "csv", "svg"))
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here (default: stdout)")
-    parser.add_argument("--rank", type=int, metavar="N", help="csv: only this rank")
-    parser.add_argument("--size", default="120x40", metavar="CxR", help="svg: columns and rows of the screen")
-    options = parser.parse_args(words)
-    if options.format == "svg":
-        return _write([_picture(options.run, options.size)], options.output)
+    """Write one run in the format asked for, to a file or a pipe."""
+    options = _parser().parse_args(words)
+    form = _format(options)
+    path = find_readable(options.run)
+    output = _output(options.output, path, form, options.force)
+    if form == "svg":
+        with working("drawing the screen"):
+            picture = _picture(path, options.size)
+        return _write([picture], output)
     record = open_record(options.run)
     if options.rank is not None and options.rank not in record.ranks():
         raise CliError(f"no rank {options.rank} in this run: it has {', '.join(map(str, record.ranks())) or 'none'}")
-    from gputop_analysis.export import to_csv, to_json
+    with working("writing the run"):
+        from gputop_analysis.export import to_csv, to_json
 
-    return _write([to_json(record)] if options.format == "json" else to_csv(record, options.rank), options.output)
+        lines = [to_json(record)] if form == "json" else to_csv(record, options.rank)
+        return _write(lines, output)
 
 
-def _picture(run: str, size: str) -> str:
+def _parser() -> Parser:
+    parser = Parser("export", "Write a run as CSV, JSON or SVG.", usage=_USAGE)
+    parser.add_run()
+    parser.add_argument("--format", choices=FORMATS, help="default: by the name of FILE, else csv")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write here; a folder takes a file named after the run. Default: stdout where that is a pipe or a file, "
+        "on a terminal a file named after the run in the current folder",
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--rank", type=int, metavar="N", help="csv: only this rank")
+    parser.add_argument("--size", default="120x40", metavar="CxR", help="svg: columns and rows of the screen")
+    return parser
+
+
+def _format(options: argparse.Namespace) -> str:
+    """What was asked for, or what the file is called, or CSV."""
+    if options.format:
+        return options.format
+    ending = options.output.suffix.removeprefix(".").lower() if options.output else ""
+    if ending and ending not in FORMATS and not options.output.is_dir():
+        raise CliError(f"--output {options.output}: which format? give --format csv, json or svg")
+    return ending if ending in FORMATS else FORMATS[0]
+
+
+def _output(asked: Path | None, run: Path, form: str, force: bool) -> Path | None:
+    """The file to write; None for stdout.
+
+    Raises:
+        CliError: it is there already.
+    """
+    if str(asked) == "-" or (asked is None and not sys.stdout.isatty()):
+        return None
+    folder = asked if asked is not None and asked.is_dir() else Path() if asked is None else None
+    path = asked if asked is not None and folder is None else (folder or Path()) / f"gputop-{run.name}.{form}"
+    if path.exists() and not force and path.is_file():
+        raise CliError(f"{path} is there already: give another name with -o, or --force to write over it")
+    return path
+
+
+def _picture(path: Path, size: str) -> str:
     columns, _, rows = size.partition("x")
     if not (columns.isdigit() and rows.isdigit()) or not (40 <= int(columns) <= 400 and 12 <= int(rows) <= 200):
         raise CliError(f"--size {size}: give columns x rows, for example 120x40 (40x12 to 400x200)")
-    path = find_readable(run)
     from gputop.app.export import svg
 
     try:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 
+_USAGE = "gputop findings [ID] [--json | --md]"
+_WHOLE = 1000
+"""Columns where a pipe or a file takes lines as they are."""
+
 
 def execute(words: list[str]) -> int:
     """Print the catalogue, or one line of it."""
-    parser = Parser("findings", "List every finding that gputop knows, or explain one.", usage="gputop findings [ID]")
+    parser = Parser(
+        "findings",
+        "List every finding that gputop knows, or explain one.",
+        usage=_USAGE,
+    )
     parser.add_argument("id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the page docs/findings.md")
+    form.add_argument("--markdown", "--md", action="store_true", help="print the page docs/findings.md")
     options = parser.parse_args(words)
     from gputop.cli.report import report_width
     from gputop_analysis import catalogue
@@ -28,7 +37,7 @@ def execute(words: list[str]) -> int:
         entries = [catalogue.entry(spec) for spec in chosen]
         print(json.dumps(entries if options.id is None else entries[0], indent=2))
     elif options.id is None:
-        print(catalogue.as_list(report_width()))
+        print(catalogue.as_list(report_width() if sys.stdout.isatty() else _WHOLE))
     else:
         print(catalogue.as_text(chosen[0], report_width()))
     return 0

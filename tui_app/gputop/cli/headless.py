@@ -79,24 +79,24 @@ class _StopRule:
         if self._stopped or now < self._next:
             return
         self._next = now + _CALIBRATE_POLL_S
-        reasons = self._reasons()
-        if now >= self._deadline:
-            self._stop("stopped by --timeout before the figures were stable: " + "; ".join(reasons))
-        elif not reasons:
-            self._stop("step time, memory and utilisation are stable: stopping the command")
+        steps, reasons = self._judged()
+        if not reasons:
+            self._stop(f"figures stable after {steps:,} steady steps")
+        elif now >= self._deadline:
+            self._stop("its --timeout came before the figures were stable: " + "; ".join(reasons))
 
-    def _reasons(self) -> list[str]:
-        """Why the figures are not stable yet; empty when they are."""
+    def _judged(self) -> tuple[int, list[str]]:
+        """Steady steps, and why the figures are not stable yet; empty when they are."""
         from gputop_analysis.calibrate import stable
         from gputop_probes.record.reader import RunRecord
 
         try:
             stability = stable(RunRecord.open(self._handle.run_dir))
         except Exception as error:  # whatever is wrong with the judgement, the command runs on to the timeout
-            return [f"{type(error).__name__}: {error}"]
-        return [] if stability.stable else list(stability.reasons)
+            return 0, [f"{type(error).__name__}: {error}"]
+        return stability.steps, [] if stability.stable else list(stability.reasons)
 
     def _stop(self, why: str) -> None:
-        print(f"gputop: {why}", file=sys.stderr)
+        print(f"gputop: {why}; stopping the command", file=sys.stderr)
         self._stopped = True
-        self._handle.stop("calibrate")
+        self._handle.stop("calibrate", why)

@@ -11,8 +11,23 @@ from gputop.cli.errors import CliError
 class Parser(argparse.ArgumentParser):
     """Raises ``CliError`` in place of printing the usage and exiting."""
 
-    def __init__(self, command: str, description: str, usage: str | None = None):
-        super().__init__(prog=f"gputop {command}", description=description, usage=usage, allow_abbrev=False)
+    def __init__(self, command: str, description: str, usage: str | None = None, epilog: str = ""):
+        """
+        Args:
+            command: its name.
+            description: one sentence.
+            usage: in words, without argparse's placeholders; None for argparse's own.
+            epilog: what stands below the options.
+        """
+        super().__init__(
+            prog=f"gputop {command}",
+            description=description.replace("%", "%%"),
+            usage=usage and usage.replace("%", "%%"),
+            epilog=epilog.replace("%", "%%"),
+            allow_abbrev=False,
+        )
+        self.instead: dict[str, str] = {}
+        """What to say of options that this command does not have and that people give it."""
 
     def add_run(self) -> None:
         """The argument that names a run."""
@@ -26,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         wrong = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
         if not message.startswith("unrecognized arguments") or not wrong:
             return ""
+        if wrong in self.instead:
+            return f"{self.instead[wrong]}; "
         from difflib import get_close_matches  # slow to import, and only a mistake needs it
 
         known = [name for name in self._option_string_actions if name.startswith("--")]

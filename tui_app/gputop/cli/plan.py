@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
+from gputop.cli.plan_legend import LEGEND
 from gputop.cli.plan_options import (
     PINNED,
     add_gpus,
@@ -22,6 +23,7 @@ from gputop.cli.plan_options import (
 )
 from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, said_now
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
+from gputop.cli.quantities import amount
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -110,14 +112,17 @@ def _open_screen() -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("plan", "How to split a training over GPUs, how fast that is, and what it costs.", _USAGE)
+    about = "How to split a training over GPUs, how fast that is, and what it costs."
+    parser = Parser("plan", about, _USAGE, epilog=LEGEND)
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
     parser.add_argument("--objective", choices=OBJECTIVES, help="what to rank by (default: throughput)")
     parser.add_argument("--budget-hourly", type=float, metavar="USD", help="for --objective budget")
     parser.add_argument("--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)")
-    parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, as 15e12: hours and dollars")
+    parser.add_argument(
+        "--tokens", type=amount, metavar="N", help="of the whole training, as 100B, 15T or 1e12: days and dollars"
+    )
     parser.add_argument("--top", type=int, default=8, metavar="N", help="how many to print (default 8)")
     add_workload(parser)
     parser.add_argument("--what-if", action="store_true", help="what each optimisation would do to the first of them")

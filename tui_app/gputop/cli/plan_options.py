@@ -48,7 +48,7 @@ def add_split(parser: Parser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=said)
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), help="pipeline schedules that are tried (default 1f1b)")
-    parser.add_argument("--recompute", choices=RECOMPUTES, help="only this activation checkpointing")
+    parser.add_argument("--recompute", "--checkpointing", choices=RECOMPUTES, help="only this activation checkpointing")
 
 
 def add_gpus(parser: Parser) -> None:
@@ -87,7 +87,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     if not batch:
         tokens = TOKENS_OF_ADAPTERS if options.lora else TOKENS_A_STEP
         batch = max(1, tokens // seq // gpus) * gpus
-        print(f"gputop: no --global-batch: planning for {batch} sequences of {seq} tokens a step", file=sys.stderr)
+        print(f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step", file=sys.stderr)
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
     share = 0.01 if options.lora or (base and base.lora) else 1.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from gputop_analysis.text import painted
+from gputop.cli.plan_legend import legend
+from gputop.cli.quantities import dollars, long_time, short
+from gputop_analysis.text import counted, painted
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -36,7 +38,7 @@ def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: i
     job, hardware = plan.job, plan.cluster
     lines = [
         f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} a node: "
-        f"{job.global_batch} x {job.seq} tokens a step, {job.dtype}",
+        f"{job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}",
         painted(f"{first.name}: {_seconds(first.step_s)} a step", "bold", colour)
         + f" ({_seconds(first.interval_s[0])} to {_seconds(first.interval_s[1])} in 80 % of cases), "
         f"{first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
@@ -45,6 +47,7 @@ def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: i
         "",
         *table(found, width),
     ]
+    lines += textwrap.wrap(legend("\n".join(lines)), width)
     for other in [one for one in found if one.index != first.index][:2]:
         lines += textwrap.wrap(f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  ")
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
@@ -58,7 +61,7 @@ def corrected(by: Calibration) -> str:
     """By how many measured runs, and how well such a correction predicts a run that it has not seen; empty by none."""
     if not by.rows:
         return ""
-    said = f"corrected by {by.rows} measured run{'s' if by.rows > 1 else ''}"
+    said = f"corrected by {counted(by.rows, 'measured run')}"
     if by.leave_one_out == by.leave_one_out:
         said += f": one left out is predicted {100 * by.leave_one_out:.1f} % off by the others"
     if by.memory_rows:
@@ -104,15 +107,16 @@ def _whole_training(plan: Plan, first: Choice, wanted: Wanted, tokens: float | N
     from gputop_analysis.planner.search import training_hours
 
     if wanted.usd_per_gpu_hour is None:
-        return textwrap.wrap(f"no rent of the {wanted.gpu} is known: ranked by time (--price gives one)", width)
-    hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
-    said = f"rent {wanted.usd_per_gpu_hour:.2f} $/h a GPU, {hourly:,.2f} $/h in all"
+        said = f"no rent of the {wanted.gpu} is known: ranked by time (--price gives one)"
+        hourly = None
+    else:
+        hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
+        said = f"rent {dollars(wanted.usd_per_gpu_hour)}/h a GPU, {dollars(hourly)}/h in all"
     if not tokens:
-        return [said]
+        return textwrap.wrap(f"{said}; --tokens 1T says how long a training takes and what it costs", width)
     hours = training_hours(plan, first.index, tokens)
-    return textwrap.wrap(
-        f"{said}; {tokens:,.3g} tokens take {hours:,.0f} h and {hours * hourly:,.0f} $, restarts not counted", width
-    )
+    cost = "" if hourly is None else f" and {dollars(hours * hourly)}"
+    return textwrap.wrap(f"{said}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width)
 
 
 def _seconds(value: float) -> str:

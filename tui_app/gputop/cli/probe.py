@@ -47,7 +47,7 @@ def _parser() -> Parser:
         "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path, module:factory"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="where (the GPU if there is one)")
-    parser.add_argument("--steps", type=_steps, default=3, metavar="N", help="real steps (default 3, the least)")
+    parser.add_argument("-n", "--steps", type=_steps, default=3, metavar="N", help="real steps (default 3, the least)")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="a script is stopped after this long")
     parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier is compared")
     parser.add_argument("--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)")

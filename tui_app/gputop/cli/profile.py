@@ -39,7 +39,9 @@ def _parser() -> Parser:
     usage = "gputop profile [RUN] [-n STEPS] [--rank R] [--json]"
     parser = Parser("profile", "Take a few steps of a running training under torch.profiler.", usage=usage)
     parser.add_run()
-    parser.add_argument("-n", type=int, default=3, metavar="STEPS", help="how many steps (default 3)")
+    parser.add_argument(
+        "-n", "--steps", dest="n", type=int, default=3, metavar="STEPS", help="how many steps (default 3)"
+    )
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank (default: all)")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="wait so long at most (default 120)")
     parser.add_argument("--json", action="store_true", help="print the analyses as JSON, one entry a rank")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,8 @@ def find_readable(name: str) -> Path:
     return path
 
 
-def open_record(name: str) -> RunRecord:
-    """Open the run called ``name``.
+def open_record(name: str, *, says_damage: bool = True) -> RunRecord:
+    """Open the run called ``name``; what of it is damaged is said on stderr, unless the caller says it.
 
     Raises:
         CliError: there is no such run, or its record cannot be read.
@@ -59,6 +60,9 @@ def open_record(name: str) -> RunRecord:
     from gputop_probes.record.reader import RecordError, RunRecord
 
     try:
-        return RunRecord.open(find_record(name))
+        record = RunRecord.open(find_record(name))
     except RecordError as error:
         raise CliError(str(error)) from None
+    if says_damage and (damage := record.damage.told()):
+        print(f"gputop: {name} is damaged: {damage}", file=sys.stderr)
+    return record

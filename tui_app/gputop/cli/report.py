@@ -14,6 +14,7 @@ from gputop.cli.diff import add_threshold
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.report import Extra, Report
@@ -27,13 +28,14 @@ _USAGE = (
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
     options = _parser().parse_args(words)
-    record = open_record(options.run)
+    record = open_record(options.run, says_damage=False)
     if options.watch:
         return _watch(record, options)
     from gputop_analysis.report import Report
 
-    baseline = _baseline(record, options)
-    report = Report(record, extras=_extras(record, baseline, options), baseline=baseline)
+    with working("reading the run"):
+        baseline = _baseline(record, options)
+        report = Report(record, extras=_extras(record, baseline, options), baseline=baseline)
     if options.baseline is not None:
         report.view.baseline = open_record(options.baseline)
     if options.explain is not None:
@@ -47,7 +49,9 @@ def _parser() -> Parser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=("text", "json", "md"), default="text", help="text, json or md (Markdown)")
     form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
-    form.add_argument("--md", dest="format", action="store_const", const="md", help="the same as --format md")
+    form.add_argument(
+        "--md", "--markdown", dest="format", action="store_const", const="md", help="the same as --format md"
+    )
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
     form.add_argument("--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C")
     parser.add_argument(
@@ -100,29 +104,40 @@ def _extras(record: RunRecord, baseline: RunRecord | None, options: argparse.Nam
 
 
 def _print(report: Report, options: argparse.Namespace) -> int:
+    with working("judging the run"):
+        text = _rendered(report, options)
+    if options.html is not None:
+        write_file(options.html, text)
+    else:
+        print(text, end="")
+    return max((extra.exit_code for extra in report.extras), default=0)
+
+
+def _rendered(report: Report, options: argparse.Namespace) -> str:
+    """The report in the form asked for."""
     from gputop_analysis.report import as_data, as_markdown, as_text
 
     if options.html is not None:
         from gputop_analysis.html import as_html
 
-        write_file(options.html, as_html(report))
-    elif options.format == "json":
-        print_json(as_data(report))
-    elif options.format == "md":
-        print(as_markdown(report), end="")
-    else:
-        print(as_text(report, width=report_width(), colour=wants_colour()))
-    return max((extra.exit_code for extra in report.extras), default=0)
+        return as_html(report)
+    if options.format == "json":
+        return json_text(as_data(report))
+    if options.format == "md":
+        return as_markdown(report)
+    return as_text(report, width=report_width(), colour=wants_colour()) + "\n"
 
 
 def _explain(report: Report, name: str, as_json: bool) -> int:
     from gputop_analysis.explain import NotInReport, explain, explain_data, overview
 
     try:
-        if as_json and name:
-            print_json(explain_data(report, name))
-        else:
-            print(explain(report, name, report_width()) if name else overview(report, report_width()))
+        with working("judging the run"):
+            if as_json and name:
+                text = json_text(explain_data(report, name))
+            else:
+                text = (explain(report, name, report_width()) if name else overview(report, report_width())) + "\n"
+        print(text, end="")
     except NotInReport as error:
         raise CliError(error.args[0]) from None
     return 0
@@ -143,7 +158,12 @@ def write_file(path: Path, text: str) -> None:
 
 def print_json(data: Any) -> None:
     """JSON on stdout; NaN is refused, it is no JSON."""
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print(json_text(data), end="")
+
+
+def json_text(data: Any) -> str:
+    """JSON that people can read, ending with a line break."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def report_width() -> int:

@@ -43,7 +43,7 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     if left:
         return code, handle.run_dir
     end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)
-    return 0 if options.calibrate and handle.stopped_by_us else code, handle.run_dir
+    return 0 if handle.stopped_by == "calibrate" else code, handle.run_dir
 
 
 def _parser() -> Parser:
@@ -159,7 +159,17 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         return _watch_headless(handle, options), False
     code = handle.wait(None)
     assert code is not None
+    if code and not handle.stopped_by_us:
+        _leave_last_words(handle)
     return code, False
+
+
+def _leave_last_words(handle: RunHandle) -> None:
+    """The traceback of a command that failed, as it would stand in the terminal without the live screen."""
+    from gputop.output.last_words import last_words
+
+    for line in last_words(handle.host_dir):
+        print(line, file=sys.stderr)
 
 
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
@@ -180,6 +190,13 @@ def _remember(record: RunRecord) -> None:
         print(f"gputop: {said}", file=sys.stderr)
 
 
+def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
+    if options.calibrate:
+        from gputop.cli.calibrated import outcome
+
+        print(f"gputop: {outcome(record)}", file=sys.stderr)
+
+
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
     """The summary on stderr, the report on stdout; a failure here must not hide the command's exit code."""
     try:
@@ -188,6 +205,7 @@ def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady
         report = print_summary(handle.run_dir)
         if report is not None:
             _remember(report.record)
+            _say_calibrated(report.record, options)
         if burst is not None:
             burst.print_result()
         if options.json and report is not None:

@@ -8,18 +8,20 @@ import sys
 import time
 
 from gputop.cli.parsing import Parser
+from gputop.cli.working import working
 from gputop.render.rows import shorten_middle
 
 
 def execute(words: list[str]) -> int:
     """List the runs of the runs directory."""
-    parser = Parser("runs", "List the runs, newest first.")
+    parser = Parser("runs", "List the runs, newest first.", usage="gputop runs [-n N] [--json]")
     parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     options = parser.parse_args(words)
     from gputop_probes.runs import list_runs, runs_dir
 
-    found = list_runs()
+    with working("reading the runs"):
+        found = list_runs()
     if options.n > 0:
         found = found[: options.n]
     if options.json:
@@ -33,6 +35,7 @@ def execute(words: list[str]) -> int:
     for run in found:
         state = run.state if run.exit_code is None else f"exit {run.exit_code}"
         called = f"[{run.given_name}] " if run.given_name else ""
+        called += "[damaged] " if run.damaged and run.state != "damaged" else ""
         start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
         print(start + _fitted(called + " ".join(run.command), len(start)))
     return 0

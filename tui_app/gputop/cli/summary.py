@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.report import Report
 
 _SHOWN_FINDINGS = 3
+_WHO = "gputop: "
 
 
 def print_summary(run_dir: Path) -> Report | None:
@@ -22,12 +28,14 @@ def print_summary(run_dir: Path) -> Report | None:
     from gputop_probes.record.reader import RecordError, RunRecord
 
     try:
-        report = Report(RunRecord.open(run_dir))
+        with working("judging the run"):
+            report = Report(RunRecord.open(run_dir))
+            lines = summary_lines(report)
     except RecordError as error:
         print(f"gputop: {error}", file=sys.stderr)
         return None
-    for line in summary_lines(report):
-        print(f"gputop: {line}", file=sys.stderr)
+    for line in shown(lines):
+        print(line, file=sys.stderr)
     return report
 
 
@@ -38,20 +46,38 @@ def print_report_json(report: Report) -> None:
     print(json.dumps(as_data(report), indent=2, allow_nan=False))
 
 
-def summary_lines(report: Report) -> list[str]:
-    """The summary of a run, line by line."""
+def summary_lines(report: Report) -> list[tuple[str, str]]:
+    """The summary of a run: each line with the style it has in a colourful terminal."""
     from gputop.cli.records import shell_name
+    from gputop_analysis.report.words import HEALTH_STYLE, recoverable
+    from gputop_analysis.text import counted
 
-    lines = [report.verdict.headline]
+    lines = [(report.verdict.headline, HEALTH_STYLE[report.verdict.health])]
     for finding in report.findings[:_SHOWN_FINDINGS]:
-        worth = finding.recoverable_ms_per_step
-        won = f" (would win back {worth:.1f} ms a step)" if worth else ""
-        lines.append(f"[{finding.severity}] {finding.id} {finding.title}{won}")
+        lines.append((f"[{finding.severity}] {finding.id} {finding.title}", finding.severity))
+        if won := recoverable(finding):
+            lines.append((f"    wins back: {won}", ""))
         if finding.severity == "critical":
-            lines.append(f"    why: {finding.evidence}")
-        lines.append(f"    fix: {finding.fix}")
+            lines.append((f"    why: {finding.evidence}", ""))
+        lines.append((f"    fix: {finding.fix}", ""))
     more = len(report.findings) - _SHOWN_FINDINGS
     if more > 0:
-        lines.append(f"and {more} more finding{'s' if more > 1 else ''}")
+        lines.append((f"and {counted(more, 'more finding')}", ""))
     name = shell_name(report.record.path)
-    return [*lines, f"replay: gputop open {name}   report: gputop report {name}"]
+    return [*lines, (f"replay: gputop open {name}   report: gputop report {name}", "dim")]
+
+
+def shown(lines: list[tuple[str, str]]) -> list[str]:
+    """The lines as stderr takes them: each begins with who speaks; on a terminal wrapped at words and in colour."""
+    from gputop_analysis.text import painted
+
+    if not sys.stderr.isatty():
+        return [f"{_WHO}{text}" for text, _ in lines]
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = max(40, shutil.get_terminal_size().columns - 1)
+    rows = []
+    for text, style in lines:
+        indent = " " * (len(_WHO) + (len(text) - len(text.lstrip())))
+        wrapped = textwrap.wrap(_WHO + text, width, subsequent_indent=indent, break_on_hyphens=False)
+        rows += [painted(row, style, colour and bool(style)) for row in wrapped]
+    return rows

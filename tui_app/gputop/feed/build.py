@@ -39,6 +39,13 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=place))
 
 
+def _damage(record: RunRecord) -> str:
+    found = record.damage
+    if found.rows:
+        return f"{found.rows:,} damaged row{'' if found.rows == 1 else 's'} left out"
+    return "the record is damaged" if found else ""
+
+
 def build(
     record: RunRecord,
     findings: tuple[Finding, ...],
@@ -59,7 +66,8 @@ def build(
         ended: sum up the whole run, where that can be done at once.
         settled: whether the findings were looked for long enough to call the run healthy.
     """
-    summary = summarise(record, None if ended and short(record) else window_steps, now_ns)
+    whole = ended and short(record)
+    summary = summarise(record, None if whole else window_steps, now_ns)
     states = [host.state for host in record.hosts.values()]
     return Snapshot(
         summary=summary,
@@ -74,5 +82,7 @@ def build(
         recording=record.manifest.recording,
         gpu_note=next((s.gpu_note for s in states if s.gpu_note), ""),
         output_note=next((s.output_note for s in states if s.output_note), ""),
+        damage=_damage(record),
         notices=notices(record),
+        window="the whole run" if whole else f"the last {window_steps:,} steps",
     )

@@ -6,15 +6,18 @@ from bisect import bisect_right
 from typing import Any
 
 from gputop_agent.wire import F_FIRST
-from gputop_probes.record.reader import GrowingLines, GrowingTable, HostFiles, RunRecord, Table
+from gputop_probes.record.events import GrowingLines
+from gputop_probes.record.reader import GrowingTable, HostFiles, RunRecord, Table
 
 
 class _Fixed(GrowingTable):
     """Rows that do not grow."""
 
     def __init__(self, source: GrowingTable, rows: Table):
-        super().__init__(source.path, source.dtype)
+        super().__init__(source.path, source.dtype, source.table)
         self.rows = rows
+        self.damaged, self.unread, self.problem = source.damaged, source.unread, source.problem
+        self._places = source._places
 
     def refresh(self) -> bool:
         return False
@@ -27,6 +30,8 @@ class _FixedLines(GrowingLines):
         super().__init__(source.path)
         times = [int(item.get("t_ns", 0)) for item in source.items]
         self.items = source.items[: bisect_right(times, until_ns)]
+        self.damaged, self.left_out = source.damaged, source.left_out
+        self.unread_bytes, self.problem = source.unread_bytes, source.problem
 
     def refresh(self) -> bool:
         return False
@@ -36,7 +41,7 @@ def cut(record: RunRecord, at_ns: int) -> RunRecord:
     """``record`` with nothing in it that was written after ``at_ns``. Rows are views: nothing is copied."""
     hosts = {name: _cut_host(host, at_ns) for name, host in record.hosts.items()}
     tables = {key: _cut_table(table, "t_end_ns", at_ns) for key, table in record._rank_tables.items()}
-    return RunRecord(record.path, record.manifest, hosts, tables)
+    return RunRecord(record.path, record.manifest, hosts, tables, manifest_problem=record.manifest_problem)
 
 
 def _cut_table(table: GrowingTable, column: str, at_ns: int) -> GrowingTable:
@@ -61,6 +66,7 @@ def _cut_host(host: HostFiles, at_ns: int) -> HostFiles:
         process=_cut_table(host.process, "t_ns", at_ns),
         events=_FixedLines(host.events, at_ns),
         state=state.model_copy(update=changes),
+        state_problem=host.state_problem,
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from gputop.feed.plots import Listing
 from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding
+from gputop_analysis.standstill import standstill
 from gputop_analysis.view import RunView
+from gputop_probes.record.files import read_tail
 
 RANKS_AT_MOST = 64
 OUTPUT_BYTES = 4096
@@ -13,8 +15,10 @@ OUTPUT_LINES = 14
 
 
 def stacks(view: RunView, found: Finding) -> Listing | None:
-    """One line a rank out of the newest stack dumps; the rank that holds up the others is marked."""
+    """One line a rank out of the stack dumps that a hang is judged by, else the newest; the finding's is marked."""
+    hang = standstill(view)
     newest = {int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None}
+    newest = hang.dumps if hang is not None and hang.dumps else newest
     lines: list[tuple[str, bool]] = []
     for rank, dump in sorted(newest.items())[:RANKS_AT_MOST]:
         thread = next(iter(dump.get("threads") or []), {})
@@ -46,9 +50,7 @@ def last_output(view: RunView, found: Finding) -> Listing | None:
     for host in view.record.hosts.values():
         for name in ("stderr.log", "output.log"):
             try:
-                with (host.path / name).open("rb") as file:
-                    file.seek(max(0, file.seek(0, 2) - OUTPUT_BYTES))
-                    text = file.read().rstrip(b"\0\n").decode(errors="replace")
+                text = read_tail(host.path / name, OUTPUT_BYTES).rstrip(b"\0\n").decode(errors="replace")
             except OSError:
                 continue
             lines = [resolve_text(line).rstrip() for line in text.splitlines()[-OUTPUT_LINES:]]

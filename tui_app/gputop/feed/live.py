@@ -9,6 +9,7 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.snapshot import Notice, RecentSteps, Snapshot, first_snapshot
+from gputop.feed.window import STEPS
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
@@ -19,8 +20,6 @@ FINDINGS_PERIOD_S = 2.0
 """Findings change slowly and cost more than the rest: they are evaluated this often."""
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
-WINDOW = 500
-"""Steps that the figures look back."""
 NOTICE_TYPES = ("profile", "stack_dump")
 
 
@@ -42,7 +41,7 @@ class Feed(Protocol):
 class LiveFeed:
     """Snapshots of a run directory as it is now."""
 
-    def __init__(self, run_dir: Path, clock: Clock | None = None, window_steps: int = WINDOW):
+    def __init__(self, run_dir: Path, clock: Clock | None = None, window_steps: int = STEPS):
         self.run_dir = run_dir
         self.clock = clock or SystemClock()
         self.window_steps = window_steps

@@ -10,6 +10,7 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Predictor
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
+from gputop.feed.window import STEPS
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 FINDINGS_PERIOD_S = 2.0
 SLOWEST, FASTEST = 0.25, 64.0
-WINDOW = 2000
 
 
 class ReplayFeed:
@@ -128,7 +128,7 @@ class ReplayFeed:
         assert self._record is not None
         whole = position.at_ns >= position.end_ns
         part = self._part = cut(self._record, position.at_ns)
-        snapshot = build(part, self._judge(part, position), WINDOW, self._recent, position.at_ns, whole)
+        snapshot = build(part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole)
         self._recent = snapshot.recent
         return snapshot._replace(position=position, prediction=self._predictor.of(part))
 
@@ -142,5 +142,5 @@ class ReplayFeed:
             return self._findings
         self._judged_at = (position.at_ns, now)
         whole = position.at_ns >= position.end_ns
-        self._findings = tuple(evaluate(part, None if whole and short(part) else WINDOW, live=not whole))
+        self._findings = tuple(evaluate(part, None if whole and short(part) else STEPS, live=not whole))
         return self._findings

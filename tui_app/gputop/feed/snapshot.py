@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_analysis.overview import RunSummary, Verdict
 
@@ -88,11 +89,15 @@ class Snapshot(NamedTuple):
     recording: str | None = None
     gpu_note: str = ""
     output_note: str = ""
+    damage: str = ""
+    """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
     problem: str = ""
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
     sequence: int = 0
+    window: str = ""
+    """Of which steps the figures are: ``the last 1,000 steps``; empty for none."""
     prediction: Prediction | None = None
     """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None
@@ -137,21 +142,17 @@ def first_snapshot(run_dir: Path, now_ns: int = 0) -> Snapshot:
         run_dir: the record.
         now_ns: the moment that is shown, for a run that goes on; a replay shows its beginning.
     """
-    import json
+    from gputop_probes.record import files, schema
+    from gputop_probes.record.fields import Tally
 
-    command: tuple[str, ...] = ()
-    name, started, recording = "", now_ns, None
-    try:
-        manifest = json.loads((run_dir / "run.json").read_bytes())
-        command = tuple(str(word) for word in manifest.get("command", ()))
-        name, started = str(manifest.get("name", "")), int(manifest.get("created_ns", now_ns))
-        recording = manifest.get("recording")
-    except (OSError, ValueError, AttributeError, TypeError):
-        pass
+    head: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        head = schema.manifest(files.read_json(run_dir / "run.json"), Tally())
+    command, started = tuple(head.get("command", ())), head.get("created_ns", now_ns)
     return Snapshot(
         summary=empty_summary(command, max(now_ns, started), started),
         verdict=Verdict("waiting", "opening the record"),
-        name=name,
+        name=head.get("name", ""),
         run_dir=run_dir,
-        recording=recording,
+        recording=head.get("recording"),
     )

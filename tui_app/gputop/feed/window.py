@@ -1,11 +1,16 @@
-"""How far back the screens above the main one look: all of a run that has ended, else as far as live findings do."""
+"""How far back every screen looks: all of a run that has ended, else as far as live findings do."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gputop.feed.snapshot import Snapshot
-from gputop_probes.record.reader import RunRecord
+
+if TYPE_CHECKING:
+    from gputop_probes.record.reader import RunRecord
 
 STEPS = 1000
+"""As far back as live findings look."""
 ALL_RECORDS_AT_MOST = 200_000
 """A run that has ended is looked at as a whole unless it has more records than this."""
 

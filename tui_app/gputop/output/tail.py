@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from gputop.output.lines import LineBuffer, Stream
+from gputop_probes.record.files import open_regular
 
 FIRST_READ = 1 << 20
 """On opening, at most this much of the end of a file is read."""
@@ -61,10 +62,10 @@ class Tail:
 
 def _read(file: _File) -> bytes:
     try:
-        size = file.path.stat().st_size
-        if size == file.offset:
+        if file.path.stat().st_size == file.offset:
             return b""
-        with file.path.open("rb") as handle:
+        with os.fdopen(open_regular(file.path), "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
             if size < file.offset:  # its newest part was moved to its beginning, for want of room
                 file.offset = -1
             before = max(file.offset, 0)
@@ -72,7 +73,7 @@ def _read(file: _File) -> bytes:
             start = max(before, size - limit, _first_data(handle))
             handle.seek(start)
             if start > before:
-                start += len(handle.readline())
+                start += len(handle.readline(limit))
             data = handle.read(size - start)
     except OSError:
         return b""

@@ -40,23 +40,25 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
         "persistent": ("▲ ", "high", f"rank {page.culprit} holds up the others"),
         "rotating": ("◆ ", "medium", "the ranks take turns at being slow: the work is uneven, or they share cores"),
         "balanced": ("● ", "good", "no rank holds up the others more than chance would"),
-        "unknown": ("○ ", "info", "nothing measures the waiting here: ranks are compared by their step time"),
+        "unknown": ("○ ", "info", _not_told(page)),
     }
     mark, style, text = told[page.pattern]
     text += f": it is slow in {page.cause}" if page.pattern == "persistent" and page.cause else ""
     rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
     figures: Row = []
     if page.exposed_comm_ms == page.exposed_comm_ms:
-        figures += [
-            ("exposed communication ", "muted"),
-            (numbers.duration_ms(page.exposed_comm_ms), "text"),
-            (" mean", "muted"),
-        ]
+        figures += [("communication exposed ", "muted"), (numbers.duration_ms(page.exposed_comm_ms), "text")]
     if page.load_imbalance == page.load_imbalance:
         figures += [("   load imbalance ", "muted"), (numbers.percent(page.load_imbalance, 1), "text")]
     if page.source:
         figures += [("   by ", "muted"), (page.source, "muted")]
     return [*rows, clip(figures, width)]
+
+
+def _not_told(page: RanksPageData) -> str:
+    if any(value == value for value in page.columns["wait"]):
+        return "too few steps that all ranks have to tell who holds up whom"
+    return "nothing measures the waiting here: ranks are compared by their step time"
 
 
 def table(
@@ -179,8 +181,12 @@ class RanksPage(Page):
         if not self._order:
             return []
         last = min(self._top + self._room, len(self._order))
-        text = f"{self._top + 1}–{last} of {len(self._order):,} by {self.sort}, "
+        text = f"mean ms a step, {of}   " if (of := self._of()) else ""
+        text += f"{self._top + 1}–{last} of {len(self._order):,} by {self.sort}, "
         return [(text, "muted"), ("s", "accent"), (" sorts", "muted")]
+
+    def _of(self) -> str:
+        return self.page.of if isinstance(self.page, RanksPageData) and self.size.width >= 100 else ""
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, RanksPageData)

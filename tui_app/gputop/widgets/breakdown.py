@@ -121,7 +121,11 @@ class Breakdown(Panel):
         column = "1 step" if each == 1 else f"{each} steps"
         p50, p95 = numbers.duration_ms(run.step_time_p50_ms), numbers.duration_ms(run.step_time_p95_ms)
         row: Row = [("step ", "muted"), (p50, "text"), (" p50  ", "muted"), (p95, "text"), (" p95", "muted")]
-        return [*row, (f"   one column: {column}", "muted")] if self.size.width >= 76 else row
+        if self.size.width >= 76:
+            row.append((f"   one column: {column}", "muted"))
+        if self.size.width >= 110 and snapshot.window:
+            row.insert(0, (f"{snapshot.window}: ", "muted"))
+        return row
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         return draw(snapshot, width, height, self.mono)

@@ -44,7 +44,7 @@ def _headline(snapshot: Snapshot, word: str) -> str:
         headline = headline.partition("; ")[2]
     if snapshot.findings:
         headline = headline.removeprefix(snapshot.findings[0].name + ": ")
-    return headline.removeprefix(word + ": ")
+    return headline.removeprefix(word + ": ").removeprefix(word + " ")
 
 
 def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
@@ -81,6 +81,8 @@ def _command(snapshot: Snapshot, width: int) -> Row:
     end: Row = [(" · ".join(p for p in parts if p), "muted")]
     if snapshot.recording:
         end = [(shorten(f"recording: {snapshot.recording}", width // 2), "accent"), ("   ", ""), *end]
+    if snapshot.damage:
+        end = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *end]
     command = " ".join(run.command) or snapshot.name or str(snapshot.run_dir)
     return spread([(shorten_middle(command, width - row_width(end) - 3), "muted")], end, width)
 

@@ -33,10 +33,10 @@ def draw(
     if len(ranks) == 1:
         return strip_chart(snapshot.recent, width, height, mono)
     marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
-    head = left("rank", 7) + right("step ms", 9) + right("own", 9) + right("wait", 9)
+    head = left("rank", 7) + right("mean ms", 9) + right("own", 9) + right("wait", 9)
     head += left("  own ━ wait ─", BAR + 2) if width >= WITH_BARS else ""
     rows: list[Row] = [[(head, "muted")]]
-    slowest = max(rank.step_time_p50_ms for rank in ranks)
+    slowest = max(rank.step_time_mean_ms for rank in ranks)
     digits = numbers.digits_for(slowest)
     for index, rank in enumerate(ranks[first : first + height - 1], first):
         row = _figures(rank, _mark(rank, marked.get(rank.rank), snapshot.ended), digits, index == cursor)
@@ -58,8 +58,8 @@ def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, st
 
 def _figures(rank: RankSummary, mark: tuple[str, str], digits: int, chosen: bool) -> Row:
     ground = "/cursor" if chosen else ""
-    own = rank.step_time_p50_ms - rank.wait_mean_ms
-    texts = [right(numbers.ms_column(v, digits), 9) for v in (rank.step_time_p50_ms, own, rank.wait_mean_ms)]
+    own = rank.step_time_mean_ms - rank.wait_mean_ms
+    texts = [right(numbers.ms_column(v, digits), 9) for v in (rank.step_time_mean_ms, own, rank.wait_mean_ms)]
     return [
         (right(str(rank.rank), 4) + " ", "text" + ground),
         (mark[0] + " ", mark[1] + ground),
@@ -82,7 +82,7 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
         for name in names:
             value = means[name][index]
             above = value - typical[name]
-            slow = value > STANDS_OUT * typical[name] and above > 0.02 * rank.step_time_p50_ms
+            slow = value > STANDS_OUT * typical[name] and above > 0.02 * rank.step_time_mean_ms
             text = ("▲" if slow else "") + numbers.ms_column(value, digits)
             row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
         rows.append(row)
@@ -92,7 +92,7 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
 def split_bar(rank: RankSummary, slowest_ms: float, width: int) -> Row:
     """Own time as a heavy line, waiting for others as a light one, on the scale of the slowest rank."""
     wait = rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0
-    own, waiting, _ = apportion([rank.step_time_p50_ms - wait, wait, slowest_ms - rank.step_time_p50_ms], width)
+    own, waiting, _ = apportion([rank.step_time_mean_ms - wait, wait, slowest_ms - rank.step_time_mean_ms], width)
     return [("━" * own, "allocated"), ("─" * waiting, "muted"), (" " * (width - own - waiting), "")]
 
 
@@ -167,4 +167,4 @@ class Ranks(ScrollingPanel):
             return super().copy_text(snapshot)
         rank = snapshot.summary.ranks[self.cursor]
         phases = ", ".join(f"{name} {value:.3f}" for name, value in rank.phases_mean_ms.items() if value > 0)
-        return f"rank {rank.rank} on {rank.host}: step {rank.step_time_p50_ms:.3f} ms p50; mean ms: {phases}"
+        return f"rank {rank.rank} on {rank.host}: step {rank.step_time_mean_ms:.3f} ms mean; of it {phases}"

@@ -1,0 +1,156 @@
+"""Compute efficiency: one phase of the step climbs steadily, because something in it piles up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
+from gputop_analysis.findings.registry import Spec
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import top_site
+from gputop_analysis.level import RAMP_BLOCKS, Ramp, ramp
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import picked
+from gputop_analysis.view import Array, RunView
+
+SLOWER, SLOWER_MS = 0.15, 0.5
+"""Of the step time, and milliseconds: less growth is not worth a word."""
+CLIMBING = tuple(name for name in wire.PHASES if name not in ("comm", "eval", "checkpoint", "compile"))
+COMPUTE, HOST = ("forward", "backward"), ("data", "h2d", "optimizer", "other")
+"""What the thread's CPU time is known of: a neighbour that takes the core away makes a step longer, but not this."""
+MOSTLY_KNOWN = 0.8
+SOME_REST = 0.15
+"""Part of the step that the rest of it must take to tell how fast the machine is at the time."""
+RAMP_ERRORS = 4.0
+"""A climb is at least so many standard deviations of the stretches beside the line."""
+
+
+@dataclass(frozen=True)
+class Climb:
+    """A phase that takes longer and longer."""
+
+    rank: int
+    phase: str
+    ramp: Ramp
+    """Milliseconds per step of equal work, of the phase or of the CPU time that it is part of."""
+    alone_ms: float
+    """By how much it has grown in the end beyond the factor by which the rest of the step did."""
+    walls_ms: tuple[float, float]
+    """Step time in the first and in the last tenth."""
+    first_step: int
+    steps: int
+
+    @property
+    def lost_ms(self) -> float:
+        """Per step, on average so far: half of the growth of a straight climb."""
+        return 0.5 * self.alone_ms
+
+
+def climbing(view: RunView, rank: int) -> Climb | None:
+    """The phase of a rank that climbs steadily over the whole run; None without one."""
+    rows = spread_rows(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
+    if len(rows) < 20:
+        return None
+    evenly = Evenly(rows)
+    walls_ms = evenly.ms("wall_ns")
+    few = max(1, len(walls_ms) // 10)
+    _, work = work_of(evenly, len(walls_ms) // 2)
+    walls_ms = walls_ms / work
+    before, after = float(np.median(walls_ms[:few])), float(np.median(walls_ms[-few:]))
+    if after <= before:
+        return None
+    phases = {name: evenly.ms(f"{name}_ns") / work for name in CLIMBING}
+    found = [Part(names, *one) for names, ms, of_ms in _parts(rows, phases, walls_ms) if (one := _alone(ms, of_ms))]
+    part = max(found, default=None, key=lambda one: one.alone_ms)
+    if part is None:
+        return None
+    grown = {name: float(np.median(phases[name][-few:]) - np.median(phases[name][:few])) for name in part.phases}
+    phase = max(grown, key=lambda name: grown[name])
+    first = evenly.step(0)
+    steps = int(rows["step"][-1]) - first + 1
+    return Climb(rank, phase, part.ramp, part.alone_ms, (before, after), first, steps)
+
+
+class Part(NamedTuple):
+    """One or more phases that climb together, and by how much."""
+
+    phases: tuple[str, ...]
+    alone_ms: float
+    ramp: Ramp
+
+
+def _parts(rows: Array, phases: dict[str, Array], walls_ms: Array) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
+    """Phases with their time and that of the whole step: by the clock, and by CPU time where that is known."""
+    for name, ms in phases.items():
+        yield (name,), ms, walls_ms
+    known = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
+    if known.mean() > MOSTLY_KNOWN:
+        evenly = Evenly(picked(rows, known))
+        cpu_ms, compute_ms = evenly.ms("cpu_ns"), evenly.ms("compute_cpu_ns")
+        yield COMPUTE, compute_ms, cpu_ms
+        yield HOST, cpu_ms - compute_ms, cpu_ms
+
+
+def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
+    """By how much a part of a step climbs beside the rest of it; None where it does not, or by too little.
+
+    What slows the whole machine for a while slows the rest of the step as well, and is taken off by that.
+    """
+    rest = of_ms - ms
+    if np.median(rest) > SOME_REST * np.median(of_ms):
+        ms = ms / np.repeat(*_pace(rest))[: len(ms)]
+    line = ramp(ms)
+    if line is None:
+        return None
+    alone_ms = line.end - line.begin
+    least_ms = max(SLOWER * (line.begin + float(np.median(rest))), SLOWER_MS, RAMP_ERRORS * line.error)
+    return (alone_ms, line) if alone_ms >= least_ms else None
+
+
+def _pace(rest: Array) -> tuple[Array, list[int]]:
+    """Medians of the rest of the step in each stretch over that of all, and the lengths of the stretches."""
+    parts = np.array_split(rest, RAMP_BLOCKS)
+    medians = np.array([np.median(part) if len(part) else np.nan for part in parts])
+    return np.maximum(medians / np.median(rest), 1e-3), [len(part) for part in parts]
+
+
+def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
+    """The finding: something piles up."""
+    rank, (before, after) = found.rank, found.walls_ms
+    site = top_site(view, found.phase, rank=rank)
+    at = f" at {site.site}" if site else ""
+    lost = found.lost_ms
+    return spec.make(
+        "high" if after > 1.5 * before else "medium",
+        f"steps get slower and slower: {found.phase} takes {found.alone_ms:.1f} ms more than at first"
+        + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
+        f"{before:.1f} ms a step at first, {after:.1f} ms now; {found.phase} climbs steadily over steps "
+        f"{found.first_step:,} to {found.first_step + found.steps - 1:,}, by {found.alone_ms:.1f} ms beyond the rest "
+        f"of the step (Kendall's tau {found.ramp.tau:.2f})" + (f"; most often{at}" if site else ""),
+        f"look for what piles up in {found.phase}{at}: a hook that is registered at each step, a list or history that "
+        "is gone through again, a graph or cache that grows",
+        rank=rank if len(view.ranks) > 1 else everybody(view),
+        site=site.site if site else None,
+        confidence=0.9,
+        recoverable_ms_per_step=lost,
+        interval_ms_per_step=(max(0.0, lost - found.ramp.error), lost + found.ramp.error),
+        proof=Proof(
+            f"growth of {found.phase} beyond the rest of the step / step time at first",
+            100 * found.alone_ms / before,
+            100 * SLOWER,
+            "%",
+            "line through medians of 24 stretches (Theil-Sen), which fits better than any one step; recoverable = half "
+            "of the growth, its mean over the run",
+            (
+                Input(f"{found.phase} at first", found.ramp.begin, "ms", f"steps.{found.phase}_ns, rank {rank}"),
+                Input(f"{found.phase} now", found.ramp.end, "ms", "the line's end"),
+                Input("step time at first", before, "ms", "first tenth of the steps"),
+                Input("Mann-Kendall p", found.ramp.p, "", "medians of 24 stretches"),
+            ),
+        ),
+    )

@@ -1,0 +1,83 @@
+"""Networks that do not learn, because no gradient reaches their parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import Event, told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+ALIKE = 3
+"""So many looks in a row must have found the same; they lie at least 20 steps apart."""
+SOLVED = 1e-3
+"""Of the first losses: a loss below that is as good as none, and none has no gradient."""
+
+
+@finding(
+    id="NU13",
+    name="gradients are zero",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, 20 steps or more apart, every gradient value that is looked at is zero when the "
+    "optimizer steps; info where the loss is below a thousandth of what it was at first",
+    fix="dead units (a smaller learning rate, another initialisation or activation), a detach() or a mask of zeros "
+    "between model and loss",
+    explains=("NU07", "NU08"),
+)
+def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
+    """The optimizer steps and changes nothing: dead units, a loss that does not depend on the model."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        if last.get("gradients_not_zero") != 0 or last.get("alike", 0) < ALIKE:
+            continue
+        since = _since(events)
+        first, now = _losses(view, rank)
+        solved = abs(now) <= SOLVED * abs(first)
+        loss = f"; loss {first:.4g} at first, {now:.4g} now" if np.isfinite(first) else ""
+        return spec.make(
+            "info" if solved else "high",
+            f"all gradients are zero since step {since} or before: nothing is learnt",
+            f"{last['gradients_looked_at']:,} gradient values of up to eight parameters were all zero at "
+            f"{last['alike']} looks in a row up to step {last['step']}, rank {rank}{loss}",
+            "the loss is as good as 0: stop here"
+            if solved
+            else "look at the activations: units that are dead (a smaller learning rate, LeakyReLU or GELU, another "
+            "initialisation) or saturated; and for a detach(), an argmax or a mask of zeros between model and loss",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.95,
+            proof=Proof(
+                "looks in a row at which no gradient value was other than zero",
+                last["alike"],
+                ALIKE - 1,
+                "looks",
+                "eight parameters from the first to the last, 4096 values of each at most, just before an update",
+                (
+                    Input("values looked at", int(last["gradients_looked_at"]), "", f"checkup event, rank {rank}"),
+                    Input("other than zero", 0, "", "the same"),
+                    Input("first losses", first, "", f"steps.loss, rank {rank}"),
+                    Input("last losses", now, "", f"steps.loss, rank {rank}"),
+                ),
+            ),
+        )
+    return None
+
+
+def _since(events: list[Event]) -> int:
+    """Step of the first of the last looks that all found no gradient."""
+    step = events[-1]["step"]
+    for one in reversed(events):
+        if one.get("gradients_not_zero") != 0:
+            break
+        step = one["step"]
+    return int(step)
+
+
+def _losses(view: RunView, rank: int) -> tuple[float, float]:
+    """Medians of the first and of the last losses of a rank; NaN where none is known."""
+    losses = view.record.steps(rank)["loss"]
+    parts = (losses[:20], losses[-20:])
+    first, last = (float(np.median(part[np.isfinite(part)])) if np.isfinite(part).any() else np.nan for part in parts)
+    return first, last

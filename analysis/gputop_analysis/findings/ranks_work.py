@@ -1,0 +1,126 @@
+"""Ranks against each other: one that is slow because its batches are larger than the others'."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gputop_analysis.findings.ranks import MASKED, Straggler, straggler
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+MORE_WORK = 1.05
+"""Times the work of the median other rank."""
+MOST_OF_IT = 0.5
+"""Part of the rank's longer compute that its larger batches must account for."""
+
+
+@finding(
+    id="CR15",
+    name="straggler: more work",
+    family="ranks",
+    cause="straggler",
+    trigger="the straggler rule (CR01, CR02) names a rank whose batches hold over 5 % more tokens (or samples, or "
+    "values) than the others', which accounts for half of its longer compute or more",
+    fix="batches of equal size on all ranks: group by length over all ranks, pack, or share the long samples out",
+    explains=("CR01", "CR02", "CR04", "IN14", *MASKED),
+)
+def more_work(view: RunView, spec: Spec) -> Finding | None:
+    """One rank is given longer texts or more samples than the others, at each step."""
+    found = straggler(view)
+    if found is None or found.phase not in ("forward", "backward", "other", "optimizer"):
+        return None
+    work = _work(view, found.rank)
+    if work is None or work.ratio < MORE_WORK or _accounted(view, found, work.ratio) < MOST_OF_IT:
+        return None
+    rank, cost = found.rank, found.cost_ms
+    mine, theirs = found.wait_ms
+    loader = view.hello(rank).get("dataloader") or {}
+    return spec.make(
+        "high" if cost.low > 0.10 * found.wall_ms else "medium",
+        f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for {work.others:,.0f}: the others wait "
+        f"{cost.value:.1f} ms",
+        f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank ({work.mine:,.1f} for "
+        f"{work.others:,.1f} a step) and computes longer by as much: {found.causes}; it waits {mine:.1f} ms a step for "
+        f"the others, they wait {theirs:.1f} ms for it ({found.waits.source}, p = {found.culprit.p:.2g})",
+        "give all ranks batches of equal length: share the samples out by length over all ranks (not the long ones to "
+        f"rank {rank}), pack sequences, or cut off what is longer than the others'",
+        rank=rank,
+        host=view.host_of(rank) or None,
+        site=loader.get("site"),
+        confidence=min(0.99, float(1 - found.culprit.p)),
+        recoverable_ms_per_step=found.recoverable_ms.value,
+        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
+        proof=Proof(
+            f"{work.unit} of the slow rank / {work.unit} of the median other rank",
+            work.ratio,
+            MORE_WORK,
+            "",
+            "the straggler as for CR01; recoverable = mean over steps of (median wait of the others - wait of the slow "
+            "rank), at most what it computes longer",
+            (
+                Input(f"{work.unit} of rank {rank}", work.mine, "per step", work.source),
+                Input(f"{work.unit} of the median other rank", work.others, "per step", work.source),
+                Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
+                *(
+                    Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
+                    for phase, ms in found.excess_ms.items()
+                ),
+            ),
+        ),
+    )
+
+
+class _Work(NamedTuple):
+    """What a rank's batches hold a step, and what the median other rank's do."""
+
+    mine: float
+    others: float
+    unit: str
+    source: str
+
+    @property
+    def ratio(self) -> float:
+        return self.mine / self.others
+
+
+def _work(view: RunView, rank: int) -> _Work | None:
+    """Counted by tokens, by samples, or by the values of the shapes that were seen, whichever differs first."""
+    known: list[_Work] = []
+    for unit in ("tokens", "samples"):
+        means = {r: _per_step(view, r, unit) for r in view.ranks}
+        known += _compared(means, rank, unit, f"steps.{unit}")
+    known += _compared({r: _values(view, r) for r in view.ranks}, rank, "values", "hello.shapes, mean of the examples")
+    return next((one for one in known if one.ratio >= MORE_WORK), None)
+
+
+def _compared(means: dict[int, float], rank: int, unit: str, source: str) -> list[_Work]:
+    others = [mean for r, mean in means.items() if r != rank]
+    if not others or min(means.values()) <= 0:
+        return []
+    return [_Work(means[rank], float(np.median(others)), unit, source)]
+
+
+def _per_step(view: RunView, rank: int, column: str) -> float:
+    rows = view.per_rank[rank].steady_rows
+    return float(rows[column].sum()) / max(1, int(rows["n_steps"].sum()))
+
+
+def _values(view: RunView, rank: int) -> float:
+    """Mean size of the shapes that a rank gave as examples; 0 where it told none."""
+    examples = (view.hello(rank).get("shapes") or {}).get("examples") or []
+    return float(np.mean([np.prod(shape) for shape in examples])) if examples else 0.0
+
+
+def _accounted(view: RunView, found: Straggler, ratio: float) -> float:
+    """Part of the rank's longer compute that goes with its work, if time goes with it."""
+    assert view.common is not None
+    forward = view.common.per_step_ms("forward_ns").mean(axis=0)
+    backward = found.waits.backward_compute_ms
+    backward = (view.common.per_step_ms("backward_ns") if backward is None else backward).mean(axis=0)
+    column = found.culprit.column
+    longer = found.excess_ms["forward"] + max(0.0, found.excess_ms["backward"])
+    usual = float(np.median(np.delete(forward, column)) + np.median(np.delete(backward, column)))
+    return (ratio - 1) * usual / longer if longer > 0 else 0.0

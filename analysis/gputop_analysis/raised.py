@@ -1,0 +1,41 @@
+"""Exceptions of a run: those that ended a process, and those that ended a thread of it only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_probes.record.reader import RunRecord
+
+Event = dict[str, Any]
+
+_USERS_OWN = ("KeyboardInterrupt", "SystemExit")
+_WENT_ON_NS = 10**9
+"""Steps that end so much after an exception: its process goes on. Records of the last steps come a little later."""
+
+
+def fatal(record: RunRecord) -> list[Event]:
+    """Exceptions that ended a process, the earliest first; not those that a program only reports and goes on after."""
+    raised = [one for one in _in_order(record) if not one.get("thread")]
+    return [one for one in raised if not _went_on(record, one)]
+
+
+def of_threads(record: RunRecord) -> list[Event]:
+    """Exceptions that ended a thread beside the main one, the earliest first."""
+    return [one for one in _in_order(record) if one.get("thread")]
+
+
+def _in_order(record: RunRecord) -> list[Event]:
+    raised = (one for one in record.events("exception") if one.get("class") not in _USERS_OWN)
+    return sorted(raised, key=lambda one: one.get("t_ns", 0))
+
+
+def _went_on(record: RunRecord, one: Event) -> bool:
+    """Whether the process that raised it trained on; a restarted one is another process."""
+    rank, at = one.get("rank"), int(one.get("t_ns", 0))
+    if rank not in record.ranks():
+        return False
+    restarts = (e.get("t_ns", 0) for e in record.events("rank_start") if e.get("rank") == rank)
+    until = min((t for t in restarts if t > at), default=None)
+    ends = record.steps(rank)["t_end_ns"]
+    later = ends[ends > at + _WENT_ON_NS]
+    return bool((later < until).any()) if until is not None else len(later) > 0

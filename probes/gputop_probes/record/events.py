@@ -1,0 +1,138 @@
+"""Follows the event files of a record: JSON lines, each checked once against the schema, in bounded memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gputop_probes.record import files, schema
+from gputop_probes.record.fields import Tally
+
+Event = dict[str, Any]
+
+BLOCK_BYTES = 1 << 20
+LINE_BYTES = 4 << 20
+"""The longest line that is read; the recorder's are far shorter."""
+READ_BYTES = 512 << 20
+"""Of one file; what lies beyond is counted as not read."""
+KEPT_OF_A_TYPE = 50_000
+"""Events of one type that are kept; of those that come later every other one, then every fourth ... takes a place."""
+KEPT_BYTES = 64 << 20
+"""Text of the events of one file that are kept; beyond it only what is rare."""
+RARE = 100
+_KIND = re.compile(rb'"type": ?"(\w{1,40})"')
+
+
+class GrowingLines:
+    """A JSON-lines file, read incrementally; a torn last line waits for its rest, a broken one is skipped."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.items: list[Event] = []
+        self.damaged = 0
+        """Lines that are no event, and fields of a wrong type."""
+        self.left_out = 0
+        """Events of a type of which there are too many to keep."""
+        self.unread_bytes = 0
+        self.problem = ""
+        """Why the file cannot be read."""
+        self._positions: dict[str, list[int]] = {}
+        self._indexed = 0
+        self._offset = 0
+        self._kept: Counter[str] = Counter()
+        self._kept_bytes = 0
+
+    def refresh(self) -> bool:
+        """Parse the lines that were completed since the last call. Returns whether there were any."""
+        try:
+            descriptor = files.open_regular(self.path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self.problem = str(error.strerror)
+            return False
+        before = len(self.items)
+        try:
+            if os.fstat(descriptor).st_size > self._offset:
+                self._read(descriptor)
+        except OSError as error:
+            self.problem = str(error.strerror)
+        finally:
+            os.close(descriptor)
+        return len(self.items) > before
+
+    def of(self, types: tuple[str, ...]) -> Iterator[Event]:
+        """The items of these types in the order written, without looking at the others."""
+        self._index()
+        for position in sorted(p for name in set(types) for p in self._positions.get(name, ())):
+            yield self.items[position]
+
+    def _index(self) -> None:
+        if self._indexed > len(self.items):  # somebody replaced the list by a shorter one
+            self._positions, self._indexed = {}, 0
+        for position in range(self._indexed, len(self.items)):
+            self._positions.setdefault(str(self.items[position]["type"]), []).append(position)
+        self._indexed = len(self.items)
+
+    def _read(self, descriptor: int) -> None:
+        """Take in whole lines, a block at a time; holes are passed over."""
+        rest = b""
+        while self._offset < READ_BYTES:
+            at = _after_hole(descriptor, self._offset + len(rest)) if not rest else self._offset + len(rest)
+            if at is None:
+                return
+            self._offset = at - len(rest)
+            data = os.pread(descriptor, BLOCK_BYTES, at)
+            if not data:
+                return
+            rest += data
+            end = rest.rfind(b"\n") + 1
+            if not end and len(rest) > LINE_BYTES:
+                self.damaged += 1
+                self._offset += len(rest)
+                rest = b""
+                continue
+            for line in rest[:end].splitlines():
+                self._take(line)
+            self._offset += end
+            rest = rest[end:]
+        self.unread_bytes = max(0, os.fstat(descriptor).st_size - self._offset)
+
+    def _take(self, line: bytes) -> None:
+        kind = _KIND.search(line)
+        name = kind.group(1).decode() if kind else ""
+        if not self._has_room(name if name in schema.KNOWN else "", len(line)):
+            self.left_out += 1
+            return
+        try:
+            item = files.parse_json(line)
+        except ValueError:
+            self.damaged += bool(line.strip(b"\0 "))
+            return
+        tally = Tally()
+        event = schema.event(item, tally) if isinstance(item, dict) else None
+        self.damaged += tally.dropped or event is None
+        if event is not None:
+            self.items.append(event)
+            self._kept_bytes += len(line)
+
+    def _has_room(self, kind: str, size: int) -> bool:
+        """Count an event of that type, and say whether it may stay: ever fewer of a type that there are many of."""
+        seen = self._kept[kind] = self._kept[kind] + 1
+        if self._kept_bytes + size > KEPT_BYTES:
+            return seen <= RARE
+        every = 1 << (seen // KEPT_OF_A_TYPE).bit_length()
+        return seen <= KEPT_OF_A_TYPE or seen % every == 0
+
+
+def _after_hole(descriptor: int, offset: int) -> int | None:
+    """Where data goes on at or after ``offset``; None for nowhere."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else offset

@@ -1,0 +1,290 @@
+"""How a run is said to have ended, for how long it stands still, and whose hang it was when somebody stopped it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from analysis_support import Builder
+
+from gputop_agent import wire
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.overview import JUDGED_AFTER
+from gputop_analysis.report import Report, as_data, as_markdown, as_text
+from gputop_analysis.series import WARM_UP_STEPS
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
+
+SECOND = 10**9
+
+
+def trained(path, steps=60, ranks=1, **hello) -> Builder:
+    build = Builder(path)
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks, **hello)
+        build.steps(steps, rank, forward=6.0, backward=12.0)
+    return build
+
+
+def judged(build: Builder, now_ns: int | None = None):
+    record = build.open()
+    return verdict(summarise(record, now_ns=now_ns), evaluate(record))
+
+
+def interrupted(build: Builder, by="user", number=2, code: int = 130) -> Builder:
+    build.event("interrupt", t_ns=build.clock[0], signal=number, by=by)
+    build.end(exit_code=code)
+    return build
+
+
+# ---- verdicts
+
+
+def test_a_run_that_its_user_stopped_is_no_failure(tmp_path):
+    found = judged(interrupted(trained(tmp_path / "r", steps=383)))
+    assert found.health == "stopped"
+    assert found.headline.startswith("stopped by you at step 383")
+    assert "exit" not in found.headline and "failed" not in found.headline
+
+
+@pytest.mark.parametrize(
+    ("by", "code", "says"),
+    [
+        ("signal", 143, "stopped by SIGTERM at step 60 (a scheduler, `timeout` or `kill`)"),
+        ("signal", 0, "stopped by SIGTERM at step 60 (a scheduler, `timeout` or `kill`)"),
+        ("calibrate", 130, "stopped by gputop run --calibrate at step 60"),
+    ],
+)
+def test_who_stopped_a_run_is_said(tmp_path, by, code, says):
+    found = judged(interrupted(trained(tmp_path / "r"), by, 15, code))
+    assert found.health == "stopped" and found.headline.startswith(says)
+
+
+def test_sigterm_that_did_not_come_through_gputop_is_told_as_such(tmp_path):
+    build = trained(tmp_path / "r")
+    build.end(exit_code=143, signal=15)
+    found = judged(build)
+    assert found.health == "stopped" and "SIGTERM" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("code", "says"), [(3, "exit 3, and no exception was seen"), (137, "SIGKILL"), (139, "SIGSEGV")]
+)
+def test_a_failure_names_its_own_reason_before_anything_else(tmp_path, code, says):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"num_workers": 0})
+    build.steps(200, data=60.0, forward=2.0)  # a high finding beside it
+    build.end(exit_code=code)
+    found = judged(build)
+    assert found.health == "failed" and found.headline == f"ended: 200 steps, {found.headline.partition(', ')[2]}"
+    assert says in found.headline and "data" not in found.headline
+
+
+def test_an_exception_is_the_reason_of_a_failure(tmp_path):
+    build = trained(tmp_path / "r")
+    head = {"class": "ValueError", "message": "bad shape", "site": "train.py:9 step", "phase": "forward", "step": 59}
+    build.event("exception", t_ns=build.clock[0], rank=0, **head)
+    build.end(exit_code=1)
+    found = judged(build)
+    assert found.health == "failed" and "ValueError: bad shape" in found.headline
+
+
+def test_what_breaks_while_a_run_is_stopped_is_nobodys_fault(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    build.event("interrupt", t_ns=build.clock[0], signal=2, by="user")
+    head = {"class": "RuntimeError", "message": "Connection closed by peer", "phase": "backward", "step": 59}
+    build.event("exception", t_ns=build.clock[0] + 10, rank=0, **head)
+    build.end(exit_code=130)
+    assert judged(build).health == "stopped"
+    assert "HC06" not in {one.id for one in evaluate(build.open())}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_critical_finding_stays_critical_at_exit_0(tmp_path, stopped):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(200):
+        bad = step >= 120
+        build.step(forward=5.0, loss=float("nan") if bad else 1.0, flags=wire.F_NONFINITE if bad else 0)
+    if stopped:
+        interrupted(build)
+    else:
+        build.end(exit_code=0)
+    found = judged(build)
+    assert found.health == "critical" and "loss is" in found.headline
+    assert found.headline.startswith("stopped by you" if stopped else "ended: 200 steps, exit 0")
+    (rank,) = summarise(build.open()).ranks
+    assert rank.not_finite == "NaN"
+
+
+def test_a_signal_that_the_training_outlived_stopped_nothing(tmp_path):
+    build = trained(tmp_path / "r", steps=60)
+    build.event("interrupt", t_ns=build.clock[0], signal=15, by="signal")
+    build.steps(4000, forward=20.0)
+    build.end(exit_code=0)
+    assert judged(build).headline.startswith("ended: 4,060 steps, exit 0")
+
+
+@pytest.mark.parametrize(("steps", "says"), [(1, "1 step so far"), (2, "2 steps so far")])
+def test_steps_and_their_number_agree(tmp_path, steps, says):
+    build = trained(tmp_path / "r", steps=steps)
+    found = judged(build, now_ns=build.clock[0] + SECOND)
+    assert found.headline == f"{says}: judged once 30 have been seen"
+    assert WARM_UP_STEPS + ENOUGH_STEPS == JUDGED_AFTER
+
+
+# ---- silence
+
+
+def silent(build: Builder, seconds: float):
+    return summarise(build.open(), now_ns=build.clock[0] + int(seconds * SECOND))
+
+
+def test_rates_stop_with_the_steps(tmp_path):
+    build = trained(tmp_path / "r")
+    assert silent(build, 2).steps_per_s > 40 and silent(build, 2).silent_s == 0
+    build.sample("process", t_ns=build.clock[0] + 240 * SECOND, kind=1, rank=0, pid=100)  # the recorder lives
+    later = silent(build, 246)
+    assert (later.state, later.steps_per_s, later.silent_s) == ("running", 0.0, pytest.approx(246))
+    report = Report(build.open())
+    report.__dict__["summary"] = later
+    for text in (as_text(report), as_markdown(report)):
+        assert "no step for 4 min 6 s" in text and "steps/s" not in text
+
+
+@pytest.mark.parametrize(
+    ("phase", "doing"), [("eval", "evaluating"), ("checkpoint", "saving a checkpoint"), ("backward", "")]
+)
+def test_what_the_training_does_meanwhile(tmp_path, phase, doing):
+    build = trained(tmp_path / "r")
+    build.event("stacks", t_ns=build.clock[0] - SECOND, rank=0, phase="data", total=3)
+    build.event("stacks", t_ns=build.clock[0] + 20 * SECOND, rank=0, phase="other", total=1)
+    build.event("stacks", t_ns=build.clock[0] + 20 * SECOND + 1000, rank=0, phase=phase, total=38)
+    build.sample("process", t_ns=build.clock[0] + 39 * SECOND, kind=1, rank=0, pid=100)
+    assert silent(build, 40).doing == doing
+
+
+def test_slow_steps_are_no_silence(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(30, forward=30_000.0)
+    build.sample("process", t_ns=build.clock[0] + 49 * SECOND, kind=1, rank=0, pid=100)
+    assert silent(build, 50).silent_s == 0 and silent(build, 50).steps_per_s > 0
+
+
+def test_rates_of_an_ended_run_are_named_means(tmp_path):
+    build = trained(tmp_path / "r")
+    build.end()
+    assert "mean over the run" in as_text(Report(build.open()))
+
+
+# ---- hangs
+
+
+def dump(build, at, rank, waits, line="train.py:50 main"):
+    state = "started" if waits else "completed"
+    threads = [{"name": "MainThread", "training": True, "frames": [line]}]
+    collective = {"seq": 60, "op": "all_reduce", "state": state}
+    phase = "backward" if waits else "other"
+    build.event("stack_dump", t_ns=at, rank=rank, phase=phase, step=60, threads=threads, collective=collective)
+
+
+def hanging(path, stuck: int, ranks: int) -> tuple[Builder, int]:
+    """A run in which one rank deadlocks at line 8 and the others wait for it; and when that was suspected."""
+    build = trained(path, ranks=ranks)
+    at = build.clock[0] + 15 * SECOND
+    build.event("hang_suspected", t_ns=at, ranks=list(range(ranks)), silent_s=15.0, limit_s=15.0)
+    for rank in range(ranks):
+        dump(build, at + 10**7, rank, rank != stuck, "train.py:6 step" if rank != stuck else "train.py:8 lock")
+    return build, at
+
+
+STOPS = list(itertools.permutations(("interrupt", "lost", "suspected")))
+
+
+@pytest.mark.parametrize("order", STOPS, ids="-".join)
+@pytest.mark.parametrize(("ranks", "stuck"), [(2, 0), (2, 1), (3, 1)])
+def test_a_hang_is_judged_as_it_was_before_the_stop(tmp_path, ranks, stuck, order):
+    """Whatever comes after the first stop, in whatever order: the blame does not move."""
+    build, at = hanging(tmp_path / "r", stuck, ranks)
+    for place, what in enumerate(order):
+        now = at + (200 + place) * SECOND
+        if what == "interrupt":
+            build.event("interrupt", t_ns=now, signal=2, by="user")
+        elif what == "lost":
+            build.event("rank_lost", t_ns=now, rank=stuck, reason="process ended", step=60)
+            build.event("hang_over", t_ns=now + 1000, ranks=[stuck], reason="gone")
+        else:
+            others = [rank for rank in range(ranks) if rank != stuck]
+            build.event("hang_suspected", t_ns=now, ranks=others, silent_s=215.0, limit_s=15.0)
+            for rank in others:
+                dump(build, now + 1000, rank, waits=rank != others[0], line="train.py:6 step")
+    build.end(exit_code=130)
+    (hang,) = [one for one in evaluate(build.open()) if one.id == "HC01"]
+    assert (hang.rank, hang.site, hang.severity) == (stuck, "train.py:8 lock", "critical")
+    data = as_data(Report(build.open()))
+    assert data["verdict"]["health"] == "critical" and data["verdict"]["rank"] == stuck
+
+
+def test_a_hang_that_went_away_is_over_whatever_comes_later(tmp_path):
+    build, at = hanging(tmp_path / "r", 1, 2)
+    build.event("hang_over", t_ns=at + 20 * SECOND, ranks=[0, 1], reason="steps")
+    build.event("interrupt", t_ns=at + 30 * SECOND, signal=2, by="user")
+    build.event("rank_lost", t_ns=at + 31 * SECOND, rank=1, reason="process ended", step=90)
+    build.event("hang_suspected", t_ns=at + 46 * SECOND, ranks=[0], silent_s=16.0, limit_s=15.0)
+    dump(build, at + 46 * SECOND, 0, True)
+    build.end(exit_code=130)
+    (hang,) = [one for one in evaluate(build.open()) if one.id == "HC01"]
+    assert hang.severity == "high" and hang.rank == 1
+
+
+def test_a_stop_of_a_run_that_trains_is_no_hang(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    at = build.clock[0]
+    build.event("interrupt", t_ns=at + SECOND, signal=2, by="user")
+    build.event("rank_lost", t_ns=at + 2 * SECOND, rank=1, reason="process ended", step=59)
+    build.event("hang_suspected", t_ns=at + 17 * SECOND, ranks=[0], silent_s=17.0, limit_s=15.0)
+    dump(build, at + 17 * SECOND, 0, True)
+    build.end(exit_code=137)
+    assert not [one for one in evaluate(build.open()) if one.id.startswith("HC0") and "hang" in one.title]
+
+
+@pytest.mark.parametrize(
+    ("departure", "says"),
+    [({"type": "rank_lost", "reason": "process ended"}, "gone"), ({"type": "goodbye"}, "ended its")],
+)
+def test_a_rank_that_has_left_is_what_the_others_wait_for(tmp_path, departure, says):
+    build = trained(tmp_path / "r", ranks=2)
+    at = build.clock[0]
+    build.event(departure.pop("type"), t_ns=at, rank=1, **departure)
+    build.event("hang_suspected", t_ns=at + 15 * SECOND, ranks=[0], silent_s=15.0, limit_s=15.0)
+    dump(build, at + 15 * SECOND, 0, True)
+    (hang,) = [one for one in evaluate(build.open(), live=True) if one.id == "HC01"]
+    assert hang.rank == 1 and says in hang.title
+
+
+def test_another_hang_of_the_next_attempt_is_another_hang(tmp_path):
+    build, at = hanging(tmp_path / "r", 1, 2)
+    for rank in (0, 1):
+        build.event("rank_lost", t_ns=at + SECOND, rank=rank, reason="process ended", step=60)
+    build.event("hang_over", t_ns=at + SECOND, ranks=[0, 1], reason="gone")
+    for rank in (0, 1):
+        build.event("rank_start", t_ns=at + 5 * SECOND, rank=rank, record_index=60, attempt=1)
+    build.event("hang_suspected", t_ns=at + 60 * SECOND, ranks=[0, 1], silent_s=15.0, limit_s=15.0)
+    dump(build, at + 60 * SECOND, 0, False, "train.py:99 again")
+    dump(build, at + 60 * SECOND, 1, True)
+    (hang,) = [one for one in evaluate(build.open()) if one.id == "HC01"]
+    assert (hang.rank, hang.site) == (0, "train.py:99 again")
+
+
+def test_the_first_step_is_not_averaged(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.step(forward=1.0, other=5_000.0)
+    build.steps(100, forward=9.0, other=1.0)
+    build.end()
+    shares = {one.name: one.share for one in summarise(build.open()).phases}
+    assert shares["forward"] == pytest.approx(0.9, abs=0.01)
+    assert np.isclose(sum(shares.values()), 1.0)

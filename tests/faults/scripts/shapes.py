@@ -1,0 +1,302 @@
+"""Small trainings of many shapes, each with one fault (environment variable FAULT) or its clean twin, a near miss.
+
+Every fault that costs time keeps its own clock; the last line is what it cost.
+"""
+
+import copy
+import gc
+import json
+import os
+import threading
+import time
+
+if os.environ.get("FAULT") not in ("clean_compile_anomaly", "clean_compile_gc"):
+    import eager  # noqa: F401
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+FAULT = os.environ.get("FAULT", "none")
+STEPS = int(os.environ.get("STEPS", "150"))
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+cost = {"s": 0.0}
+
+
+class Clock:
+    """Adds what is inside to the cost of the fault."""
+
+    def __enter__(self):
+        self.begin = time.perf_counter()
+
+    def __exit__(self, *_):
+        cost["s"] += time.perf_counter() - self.begin
+
+
+# --- a convolutional autoencoder whose loader starts anew for each step, or for each long epoch ---------------------
+
+
+class Pictures(Dataset):
+    def __init__(self, count):
+        self.pictures = torch.rand(256, 1, 16, 16)
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.pictures[index % 256]
+
+
+def autoencoder():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+        nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1),
+    )  # fmt: skip
+
+
+def loaders():
+    steps = STEPS
+    if FAULT == "loader_each_step":  # a shuffled index of a million
+        while True:
+            with Clock():
+                batch = next(iter(DataLoader(Pictures(400_000), batch_size=32, shuffle=True)))
+            yield batch
+    if FAULT == "workers_each_step":
+        while True:
+            with Clock():
+                batch = next(iter(DataLoader(Pictures(2000), batch_size=32, num_workers=1)))
+            yield batch
+    if FAULT == "loader_each_few_steps":
+        data = Pictures(4 * 32)
+        while True:
+            loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=1)
+            yield from loader
+    epoch = Pictures(32 * (steps // 3))
+    while True:  # the loader is built anew each epoch, and epochs are long
+        yield from DataLoader(epoch, batch_size=32, shuffle=True)
+
+
+def train_autoencoder():
+    model = autoencoder()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    source = loaders()
+    for _ in range(STEPS):
+        pictures = next(source)
+        loss = F.binary_cross_entropy_with_logits(model(pictures), pictures)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+# --- float16 with a scaler: every update is skipped, or one in ten of the first -------------------------------------
+
+
+class Pause(nn.Module):
+    """Makes steps long enough for a record of their own."""
+
+    def forward(self, x):
+        time.sleep(0.002)
+        return x
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(200, 48)
+        self.body = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), Pause())
+        self.out = nn.Linear(64, 12)
+
+    def forward(self, words):
+        return self.out(self.body(self.embed(words)))
+
+
+def train_scaled():
+    model = Tagger()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    for step in range(STEPS):
+        words = torch.randint(200, (16, 12))
+        with torch.autocast("cpu", torch.float16, enabled=FAULT == "all_skipped"):
+            scores = model(words)
+        loss = F.cross_entropy(scores.float().flatten(0, 1), (words % 12).flatten())
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if FAULT == "all_skipped" or step < 6:
+            model.out.bias.grad[3] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+
+
+# --- a forward that slows down steadily ------------------------------------------------------------------------------
+
+
+def train_ramp():
+    """Hooks pile up on a layer; the clean twin adds one a hundred steps and has lists that stay short."""
+    model = nn.Sequential(nn.Linear(96, 256), nn.Tanh(), nn.Linear(256, 96))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    history = []
+
+    def watch(module, inputs, output):
+        history.append(float(output.detach().abs().sum()))
+
+    for step in range(STEPS):
+        inputs = torch.randn(48, 96)
+        if FAULT == "hooks_pile_up":
+            model[1].register_forward_hook(watch)
+        elif FAULT == "growing_history":
+            with Clock():
+                history.append(inputs[0].tolist())
+                sum(map(sum, history))
+        loss = F.mse_loss(model(inputs), inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+# --- numbers: rates that vanish, networks that are dead, losses that run away -----------------------------------------
+
+
+def train_numbers():
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4), Pause())
+    if FAULT == "dead_relus":
+        nn.init.constant_(model[2].bias, -1e3)
+        model[4].bias.requires_grad_(False)
+    trained = copy.deepcopy(model) if FAULT == "wrong_parameters" else model
+    lr = {"runs_away": 0.0015}.get(FAULT, 1e-2)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=lr, maximize=FAULT == "runs_away")
+    gamma = {"lr_vanishes": 0.7, "clean_lr_decays": 0.97}.get(FAULT)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma) if gamma else None
+    teacher = torch.randn(20, 4)
+    for step in range(STEPS):
+        inputs = torch.randn(32, 20)
+        outputs = model(inputs)
+        if FAULT == "loss_without_model":
+            outputs = outputs.detach() + 0 * model[4].bias
+        loss = F.mse_loss(outputs, inputs @ teacher)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if schedule:
+            schedule.step()
+
+
+# --- host code: a loop of .item(), and a moving average that is needed -----------------------------------------------
+
+
+def train_host():
+    model = nn.Sequential(nn.Linear(128, 384), nn.GELU(), nn.Linear(384, 384), nn.GELU(), nn.Linear(384, 10))
+    averaged = copy.deepcopy(model) if FAULT == "clean_average" else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    right = 0.0
+    for _ in range(STEPS):
+        inputs, labels = torch.randn(64, 128), torch.randint(10, (64,))
+        scores = model(inputs)
+        loss = F.cross_entropy(scores, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if FAULT == "item_loop":
+            with Clock():
+                for row in range(64):
+                    for column in range(10):
+                        right += scores[row, column].item() > 0
+        elif FAULT == "clean_one_item":
+            right += (scores.argmax(1) == labels).float().mean().item()
+        elif averaged is not None:
+            average(averaged, model)
+
+
+@torch.no_grad()
+def average(averaged, model):
+    for old, new in zip(averaged.parameters(), model.parameters()):
+        old.mul_(0.999).add_(new, alpha=0.001)
+
+
+# --- what is no hang and no crash --------------------------------------------------------------------------------
+
+
+def train_with_an_end():
+    model = nn.Sequential(nn.Linear(64, 64), Pause())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        inputs = torch.randn(256, 64)
+        loss = F.mse_loss(model(inputs), inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == STEPS // 2:
+            {"clean_long_evaluation": evaluate_long, "clean_thread_dies": thread_dies}.get(FAULT, _nothing)(model)
+
+
+def _nothing(_):
+    pass
+
+
+def evaluate_long(model):
+    began = time.monotonic()
+    model.eval()
+    with torch.no_grad():
+        while time.monotonic() < began + 9:
+            model(torch.randn(64, 64))
+    model.train()
+
+
+def thread_dies(_):
+    def report():
+        raise ConnectionError("the metrics server is away")
+
+    threading.Thread(target=report, daemon=True).start()
+
+
+# --- torch.compile: traced in anomaly mode by torch itself, and a collection inside it --------------------------------
+
+
+def train_compiled():
+    model = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Linear(256, 32))
+    rubbish = [[i] for i in range(400_000)] if FAULT == "clean_compile_gc" else []
+
+    def backend(graph, inputs):
+        with torch.autograd.set_detect_anomaly(FAULT == "clean_compile_anomaly", check_nan=False):
+            began = time.monotonic()
+            while time.monotonic() < began + 2.0:
+                torch.randn(100, 100) @ torch.randn(100, 100)
+            if rubbish:
+                gc.collect()
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        inputs = torch.randn(64 if step < 5 else 48, 32)
+        loss = F.mse_loss(compiled(inputs), inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return rubbish
+
+
+PROGRAMS = {
+    "loader_each_step": train_autoencoder,
+    "workers_each_step": train_autoencoder,
+    "loader_each_few_steps": train_autoencoder,
+    "clean_loader_each_epoch": train_autoencoder,
+    "all_skipped": train_scaled,
+    "clean_some_skipped": train_scaled,
+    "hooks_pile_up": train_ramp,
+    "growing_history": train_ramp,
+    "clean_ramp": train_ramp,
+    "item_loop": train_host,
+    "clean_one_item": train_host,
+    "clean_average": train_host,
+    "clean_long_evaluation": train_with_an_end,
+    "clean_thread_dies": train_with_an_end,
+    "clean_compile_anomaly": train_compiled,
+    "clean_compile_gc": train_compiled,
+}
+
+if __name__ == "__main__":
+    PROGRAMS.get(FAULT, train_numbers)()
+    print(json.dumps({"truth_ms_per_step": cost["s"] / STEPS * 1e3, "steps": STEPS}))

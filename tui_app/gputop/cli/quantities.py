@@ -1,0 +1,39 @@
+"""Large numbers as people write them: ``100B``, ``15T``, ``1e12``, ``1,000,000``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_NUMBER = re.compile(r"(\d[\d,_]*\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*([kmbgt]?)", re.IGNORECASE)
+_DAYS_FROM_H = 48.0
+
+
+def amount(text: str) -> float:
+    """A positive number with or without a letter for its size; an argparse type."""
+    found = _NUMBER.fullmatch(text.strip())
+    value = float(found[1].replace(",", "").replace("_", "")) * _SCALES[found[2].lower()] if found else 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0: write it as 100B, 15T or 1e12")
+    return value
+
+
+def short(value: float) -> str:
+    """``15T``, ``1.5B``, ``820``: at most four digits."""
+    for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:,.4g}{letter}"
+    return f"{value:,.4g}"
+
+
+def long_time(hours: float) -> str:
+    """``66 days`` from two days on, ``1 h 20 min`` below."""
+    if hours >= _DAYS_FROM_H:
+        return f"{hours / 24:,.0f} days" if hours >= 240 else f"{hours / 24:.1f} days"
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+
+
+def dollars(value: float) -> str:
+    """``$0.07``, ``$4.76``, ``$121,473``."""
+    return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"

@@ -1,0 +1,36 @@
+"""What a command that failed said last: its traceback, or the end of its output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputop.output.ansi import resolve_text
+
+READ_BYTES = 64 * 1024
+TRACEBACK_LINES, LINES = 60, 10
+_BEGINS = "Traceback (most recent call last)"
+_FILES = ("stderr.log", "output.log")
+
+
+def last_words(host_dir: Path) -> list[str]:
+    """The last lines of what a host's command wrote, without control characters; empty where nothing is to be read."""
+    for name in _FILES:
+        lines = _tail(host_dir / name)
+        if lines:
+            return lines
+    return []
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - READ_BYTES))
+            text = file.read().rstrip(b"\0\n").decode(errors="replace")
+    except OSError:
+        return []
+    lines = [resolve_text(line).rstrip() for line in text.split("\n")]
+    near = max(0, len(lines) - TRACEBACK_LINES)
+    begins = [place for place, line in enumerate(lines) if place >= near and _BEGINS in line]
+    if begins:
+        return lines[begins[0] :]
+    return [line for line in lines[-LINES:] if line]
