@@ -101,7 +101,7 @@ class Output:
         used = self._descriptors()
         numbers = {descriptor: max(used) + 1 + place for place, descriptor in enumerate(used)}
         pid = _spawn(self._words(numbers), numbers) if self._spawns <= _SPAWNS else None
-        self._children.append(_fork(self._words({})) if pid is None else pid)
+        self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
@@ -372,7 +372,7 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int | None:
         return None
 
 
-def _fork(words: list[str]) -> int:
+def _fork(words: list[str], descriptors: list[int]) -> int:
     """The same program in a copy of this process, where no interpreter can be started afresh."""
     pid = os.fork()
     if pid:
@@ -382,9 +382,18 @@ def _fork(words: list[str]) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
+        for number in _open_descriptors() - {0, 1, 2, *descriptors}:
+            _close(number)  # above all the command's ends of the pipes
         keeper.main(words)
     finally:
         os._exit(0)
+
+
+def _open_descriptors() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/dev/fd")}
+    except OSError:
+        return set(range(256))
 
 
 def _same_file(first: int, second: int) -> bool:
