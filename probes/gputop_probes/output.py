@@ -98,12 +98,10 @@ class Output:
         """
         self._spawns += 1
         self._cells[keeper.KEEPER_PID] = self._cells[keeper.PASSES_ON] = 0
-        if self._spawns > _SPAWNS:
-            self._children.append(_fork(self._words({})))
-            return
         used = self._descriptors()
         numbers = {descriptor: max(used) + 1 + place for place, descriptor in enumerate(used)}
-        self._children.append(_spawn(self._words(numbers), numbers))
+        pid = _spawn(self._words(numbers), numbers) if self._spawns <= _SPAWNS else None
+        self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
     def tend(self) -> None:
         """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
@@ -354,8 +352,12 @@ def _memory(size: int) -> int:
     return descriptor
 
 
-def _spawn(words: list[str], numbers: dict[int, int]) -> int:
-    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its command line."""
+def _spawn(words: list[str], numbers: dict[int, int]) -> int | None:
+    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its command line.
+
+    Returns:
+        Its process id; None where none can be started.
+    """
     home = {"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"}
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
@@ -366,9 +368,11 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int:
         return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED, setsid=True)
     except NotImplementedError:  # an old C library; the keeper does it itself, a little later
         return os.posix_spawn(*arguments, file_actions=actions, setsigmask=_BLOCKED)
+    except OSError:
+        return None
 
 
-def _fork(words: list[str]) -> int:
+def _fork(words: list[str], descriptors: list[int]) -> int:
     """The same program in a copy of this process, where no interpreter can be started afresh."""
     pid = os.fork()
     if pid:
@@ -378,9 +382,18 @@ def _fork(words: list[str]) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
+        for number in _open_descriptors() - {0, 1, 2, *descriptors}:
+            _close(number)  # above all the command's ends of the pipes
         keeper.main(words)
     finally:
         os._exit(0)
+
+
+def _open_descriptors() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/dev/fd")}
+    except OSError:
+        return set(range(256))
 
 
 def _same_file(first: int, second: int) -> bool:

@@ -202,9 +202,10 @@ def test_a_pattern_that_names_gputop_spares_the_keeper(tmp_path: Path) -> None:
     process.wait(20)
 
 
-def test_a_keeper_without_a_fresh_interpreter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["/bin/false", "/no/such/program"])
+def test_a_keeper_without_a_fresh_interpreter(tmp_path: Path, program: str) -> None:
     """Where no interpreter can be started, a copy of the front carries the output."""
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys._base_executable = '/bin/false'")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys._base_executable = {program!r}")
     process = support.front(tmp_path, support.python(COUNTING, "1"), env={"PYTHONPATH": str(tmp_path)})
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 9
