@@ -196,7 +196,7 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         {
             **named("stale:scalar without_gradient_names:lines lr_max:real scheduler_first:scalar"),
             **dict.fromkeys(("alike", "parameter_bytes", "held_bytes", "trainable", "without_gradient"), _COUNTED),
-            **{name: _COUNTED for name in ("gradients_looked_at", "gradients_not_zero")},
+            **dict.fromkeys(("gradients_looked_at", "gradients_not_zero"), _COUNTED),
             "bf16_pushed": _COUNTED,
             "bf16_stuck": _COUNTED,
         },
