@@ -33,6 +33,9 @@ class Trend(NamedTuple):
     p: float
 
 
+_LARGEST = 1e100
+
+
 def weighted_quantile(values: Array, weights: Array, q: float) -> float:
     """The smallest value at which the cumulated weight reaches ``q`` of the total (inverse of the empirical CDF).
 
@@ -63,6 +66,7 @@ def autocorrelation_time(values: Array) -> float:
     if n < 8 or not np.any(centred):
         return 1.0
     size = 1 << (2 * n - 1).bit_length()
+    centred = np.clip(centred, -_LARGEST, _LARGEST)  # whose square is a number still
     spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
     rho = np.fft.irfft(spectrum, size)[:n]
     if not rho[0] > 0:  # the variance is lost below the smallest number

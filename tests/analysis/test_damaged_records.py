@@ -181,3 +181,16 @@ def test_events_behind_a_hole_are_read(tmp_path: Path) -> None:
         file.write(b"\n" + line)
     lines = GrowingLines(path)
     assert lines.refresh() and len(lines.items) == 2
+
+
+def test_no_warning_of_numpy_reaches_the_user(sound) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, warnings, gputop.cli.report as report\n"
+        "report.execute = lambda words: warnings.warn('overflow', RuntimeWarning) or 0\n"
+        "from gputop.cli import main; sys.exit(main(['report', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -174,6 +174,7 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         {
             **_LOADER,
             **dict.fromkeys(("looks", "empty", "fetching", "behind", "unpacking", "epochs"), _COUNTED),
+            **named("starts_ms:amount firsts_ms:amount"),
             "states": mapping(_COUNTED),
             "waited_for": many(record({"worker": _COUNTED, "looks": _COUNTED}, ("worker", "looks"))),
             "epoch_starts": many(_EPOCH_START),
@@ -195,6 +196,7 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         {
             **named("stale:scalar without_gradient_names:lines lr_max:real scheduler_first:scalar"),
             **dict.fromkeys(("alike", "parameter_bytes", "held_bytes", "trainable", "without_gradient"), _COUNTED),
+            **dict.fromkeys(("gradients_looked_at", "gradients_not_zero"), _COUNTED),
             "bf16_pushed": _COUNTED,
             "bf16_stuck": _COUNTED,
         },
@@ -226,9 +228,12 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         {
             **named("class:line message:text traceback:texts site:line phase:line module:line module_class:line"),
             "memory": _MEMORY,
+            "thread": line,
         },
         (),
     ),
+    "moving": ({"phase": line}, ()),
+    "neighbours": ({"processes": many(record({**named("name:line cores:amount"), "pid": _PID}))}, ()),
     "nonfinite": ({"value": scalar, "unread": _COUNTED}, ("step",)),
     "stack_dump": ({**named("reason:text phase:line"), "threads": _FROZEN, "collective": _COLLECTIVE}, ()),
     "flight_recorder": ({"part": _COUNTED, "parts": _COUNTED, "reason": line, "entries": many(_ENTRY)}, ()),

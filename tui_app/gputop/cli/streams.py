@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -54,10 +55,13 @@ def plain_streams() -> Iterator[None]:
     """While it lasts, ``print`` and the rest of the command line write plain text."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_plain(stream) for stream in before)
+    filters = warnings.filters[:]
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # of NumPy, for us and not for users
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        warnings.filters[:] = filters  # type: ignore[index]
 
 
 def _plain(stream: Any) -> Any:
