@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from analysis_support import Builder
+from analysis_support import T0, Builder
 from e2e_support import gputop
 
 from gputop.cli import main
@@ -123,8 +123,10 @@ def out_of_memory(tmp_path):
         builder.hello(rank, world_size=2, device="cuda", device_name="NVIDIA A100-SXM4-80GB", dryrun={"steps": 5})
         builder.step(rank, forward=5.0, backward=8.0, optimizer=1.0, peak_allocated_bytes=60 << 30)
     gone = {"class": "OutOfMemoryError", "message": "CUDA out of memory.", "phase": "backward", "step": 1}
-    builder.event("exception", rank=1, t_ns=50, site="train.py:7 main", memory={"weights_bytes": 16 << 30}, **gone)
-    builder.event("exception", rank=0, t_ns=70, **{"class": "RuntimeError", "message": "peer gone", "phase": "comm"})
+    builder.event("exception", rank=1, t_ns=T0 + 50, site="train.py:7 main", memory={"weights_bytes": 16 << 30}, **gone)
+    builder.event(
+        "exception", rank=0, t_ns=T0 + 70, **{"class": "RuntimeError", "message": "peer gone", "phase": "comm"}
+    )
     return RunRecord.open(builder.path)
 
 
