@@ -266,11 +266,7 @@ def main() -> None:
             bare, watched = (Outcome(0, b"", b""),) * 2 if reason else try_case(case, Path(folder))
             wrong = difference(bare, watched)
             failed += bool(wrong)
-            said = b" / ".join(line for line in watched.stderr.splitlines() if line.startswith(b"gputop"))
-            print(
-                f"{'FAIL' if wrong else 'ok':5} {case.name}: {reason or wrong or said.decode(errors='replace')}",
-                flush=True,
-            )
+            print(f"{'FAIL' if wrong else 'ok':5} {case.name} {reason or wrong or first_word(watched)}", flush=True)
     print(f"{failed} failed")
 
 

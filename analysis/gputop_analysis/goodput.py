@@ -53,7 +53,9 @@ class Goodput:
     parts_ns: dict[str, int]
     attempts: int
     rank: int
-    source: str = "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over; host.json"
+    source: str = (
+        "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json"
+    )
 
     @property
     def goodput(self) -> float:

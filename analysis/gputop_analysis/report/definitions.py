@@ -32,7 +32,7 @@ _FOLDED = "a record of n folded steps counts n times, each with 1/n of its time"
 _FIRST = "the finding named in verdict.finding; its proof: --explain with its id"
 
 _GOODPUT = (
-    "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over; host.json",
+    "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json",
     "every record of the first rank",
 )
 _WAITS = (
