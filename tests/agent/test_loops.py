@@ -8,7 +8,7 @@ from agent_support import run_script
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop_agent import batch, clock, looks, steps, wire
+from gputop_agent import batch, clock, core, looks, steps, wire
 
 SCRIPT = """
 import gc, json, os, random, sys, torch, torch.nn.functional as F
@@ -75,6 +75,7 @@ for name in sys.argv[2:]:
         sys.exit()
     os.waitpid(pid, 0)
 """
+assert core.HOOKS  # the guest loads itself in this order
 NAMES = ["acting", "adversaries", "alternating", "branches", "accumulated", "closures", "time_first"]
 
 
