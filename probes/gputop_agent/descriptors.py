@@ -5,6 +5,7 @@ kept lies at a high number, where a script's own files never come by themselves,
 """
 
 import os
+from typing import Any
 
 from . import interrupts
 
@@ -12,7 +13,8 @@ try:
     import fcntl
     import resource
 except ImportError:  # not Unix
-    fcntl = resource = None  # type: ignore[assignment]
+    fcntl = None
+    resource: Any = None
 
 HIGH = 800  # below the limit of select(), above what scripts count on
 

@@ -35,18 +35,18 @@ def compute_begins():
     """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
     if S.manual:
         return
-    place = _place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
+    here = place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
     if C.pending:
         if all_stepped():
             steps.close(clock.book())
-        elif place in C.places:
+        elif here in C.places:
             steps.close_at_cut() if C.cut is not None else steps.close(clock.book())
         elif C.cut is None:
             steps.cut_here()
     elif C.backwards and sentinel.watching() and sentinel.was_updated():
         _update_inferred()
-    if place and len(C.places) < MAX_PLACES:
-        C.places.add(place)
+    if here and len(C.places) < MAX_PLACES:
+        C.places.add(here)
 
 
 def optimizer_begins(key):
@@ -97,7 +97,7 @@ def all_stepped():
     return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
 
 
-def _place():
+def place():
     """Where the loop is: the lines that led here, but torch's. Where it has been before in a step, it has come around.
 
     Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.

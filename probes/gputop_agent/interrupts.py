@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from _thread import get_ident
+from typing import Any
 
 from .state import SWITCHED_OFF, S
 
@@ -75,7 +76,7 @@ def _handlers():
     """Code objects of the handlers that are installed."""
     found = set()
     for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+        handler: Any = signal.getsignal(number)
         while hasattr(handler, "func"):  # functools.partial
             handler = handler.func
         for function in (handler, getattr(type(handler), "__call__", None)):

@@ -18,9 +18,6 @@ class Reference(weakref.ref):
         self.key = id(thing)
         return self
 
-    def __init__(self, thing, callback):
-        super().__init__(thing, callback)
-
     __hash__ = object.__hash__  # the object may have none
     __eq__ = object.__eq__
 

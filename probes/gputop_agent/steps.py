@@ -168,10 +168,10 @@ def close_at_cut():
     now_ns, upto, flags, loss_sum, loss_count, backwards = C.cut
     later_flags = C.flags & ~flags
     later = C.loss_sum - loss_sum, C.loss_count - loss_count, C.backwards - backwards
-    forwards = C.forwards
+    forwards, inputs = C.forwards, C.inputs
     C.flags, C.loss_sum, C.loss_count = flags, loss_sum, loss_count
     close(now_ns, upto)
-    C.flags, C.forwards = C.flags | later_flags, forwards
+    C.flags, C.forwards, C.inputs = C.flags | later_flags, forwards, inputs
     C.loss_sum, C.loss_count, C.backwards = later
 
 

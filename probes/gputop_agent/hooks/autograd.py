@@ -227,14 +227,18 @@ def before_backward(args, kwargs):
 def _count_inputs():
     """Without a DataLoader a micro-batch is what the last forward before a backward was given.
 
-    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have a
-    forward and a backward of the same batch, so then nothing is said.
+    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have
+    backwards of the same batch, so then only those count that begin at the line of the step's first one.
     """
     (args, kwargs), C.inputs = C.inputs, None
-    if len(events.known_optimizers) < 2:
-        samples, tokens = batch.count_inputs(args, kwargs)
-        totals[SAMPLES] += samples
-        totals[TOKENS] += tokens
+    if len(events.known_optimizers) > 1:
+        place = events.place()
+        C.counted_at = C.counted_at or place
+        if C.counted_at != place:
+            return
+    samples, tokens = batch.count_inputs(args, kwargs)
+    totals[SAMPLES] += samples
+    totals[TOKENS] += tokens
 
 
 def after_backward(token, args, result):
