@@ -31,6 +31,7 @@ import gputop_agent
 THIN = {
     "guard.failed",
     "guard.around.wrapper",
+    "loader_places.noting.wrapper",
     "hooks.autograd._timed_backward.wrapper",
     "hooks.dataloader._timed_next.wrapper",
     "hooks.forward.CallSlot.__call__",
