@@ -163,9 +163,11 @@ def _make_plan(batch):
     return plan
 
 
-def batch_axis(found):
+def batch_axis(shapes):
     """The dimension of the first tensor that counts samples, by what the others agree with; None: they do not tell."""
-    first, others = found[0] if found else (), found[1:]
+    if not shapes:
+        return 0
+    first, others = shapes[0], shapes[1:]
     if all(shape[0] == first[0] for shape in others):
         return 0
     if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in others):
@@ -177,11 +179,15 @@ def batch_axis(found):
 def count_inputs(args, kwargs):
     """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree on them."""
     if len(args) > 1:
-        found = [tuple(tensor.shape) for _, tensor in _tensors(list(args), (), 0)]
-        axis = batch_axis(found)
+        shapes = _shapes(list(args))
+        axis = batch_axis(shapes)
         if axis != 0:
-            return (0 if axis is None else found[0][axis]), 0
+            return (0 if axis is None else shapes[0][axis]), 0
     return count(args[0] if args else kwargs)
+
+
+def _shapes(value):
+    return [tuple(tensor.shape) for _, tensor in _tensors(value, (), 0)]
 
 
 def _tensors(value, path, depth):
