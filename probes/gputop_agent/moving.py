@@ -8,7 +8,7 @@ another instruction and has used the CPU, or its process has read or written. A 
 import sys
 from time import monotonic
 
-from . import frames, lane, transport, wire
+from . import descriptors, frames, interrupts, lane, transport, wire
 from .state import CHECKPOINT, COMPILE, EVAL, S
 
 try:
@@ -73,14 +73,15 @@ def _cpu_s():
     try:
         return clock_gettime(pthread_getcpuclockid(S.thread_ident))
     except (OSError, ValueError):
+        interrupts.pass_on()
         return 0.0
 
 
 def _bytes():
     """What the process has read and written so far, from anywhere to anywhere."""
     try:
-        with open("/proc/self/io", "rb") as file:
-            words = file.read().split()
+        words = descriptors.read("/proc/self/io", 512).split()
         return int(words[1]) + int(words[3])
     except (OSError, IndexError, ValueError):
+        interrupts.pass_on()
         return 0
