@@ -5,6 +5,8 @@ Tests that start real processes and hold them against the clock may be repeated:
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,23 @@ from gputop_analysis.findings import registry
 # The Pythons that the tests start end sooner: see there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+
 # A suite that was started in the background, or by nohup, ignores these, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """What a command did to the signals of its process, run inside ours, is not handed to the next test's children."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in before.items():
+            if handler is not None:  # set by C code, which nobody can put back
+                signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
