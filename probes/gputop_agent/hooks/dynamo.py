@@ -47,9 +47,12 @@ def skip_module(module, skip_code):
             continue
         members = vars(value).values() if isinstance(value, type) else (value,)
         for member in members:
-            code = getattr(getattr(member, "__func__", member), "__code__", None)
-            if isinstance(code, types.CodeType):
-                _skip_nested(code, skip_code)
+            function = getattr(member, "__func__", member)
+            while function is not None:  # and what a decorator was put around
+                code = getattr(function, "__code__", None)
+                if isinstance(code, types.CodeType):
+                    _skip_nested(code, skip_code)
+                function = getattr(function, "__wrapped__", None)
 
 
 def _skip_nested(code, skip_code):
