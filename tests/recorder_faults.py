@@ -19,7 +19,7 @@ from gputop_probes.record.reader import RecordError, RunRecord
 SHIM = Path(__file__).parent / "fault_shim.c"
 CALLS = (
     *("open", "read", "write", "close", "mkdir", "rename", "unlink", "stat", "listdir", "lseek", "statvfs"),
-    *("socket", "socketpair", "bind", "listen", "accept", "getsockopt", "recv", "connect", "fork", "pipe", "dup"),
+    *("socket", "socketpair", "bind", "listen", "accept", "getsockopt", "recv", "fork", "pipe", "dup"),
     *("epoll_create", "epoll_ctl", "epoll_wait", "poll", "flock", "fcntl", "ioctl", "wait", "mmap", "thread"),
     *("chmod", "ftruncate", "fallocate", "send", "kill", "fsync"),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable
 
 from gputop_probes.record.writer import RecordWriter
@@ -140,4 +140,4 @@ def _collect_context(inbox: Inbox, command: list[str], cwd: str, journal: Journa
         except Exception:
             journal.failed("run context")
 
-    threading.Thread(target=work, name="run context", daemon=True).start()
+    start_new_thread(work, ())  # waits for nothing, see ``SamplerThread``

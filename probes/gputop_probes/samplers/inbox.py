@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +21,37 @@ class Inbox:
         """Changes to ``host.json``."""
 
 
-class SamplerThread(threading.Thread):
-    """Calls ``sample`` once a period until told to stop; an exception is reported and the next tick tries again."""
+class SamplerThread:
+    """Calls ``sample`` once a period until told to stop; an exception is reported and the next tick tries again.
+
+    No ``threading.Thread``: its ``start`` waits for a thread that, short of memory, may have died before it began.
+    """
 
     def __init__(self, name: str, period_s: float, sample: Callable[[], None], on_error: Callable[[str], None]):
-        super().__init__(name=name, daemon=True)
+        self.name = name
         self._period_s = period_s
         self._sample = sample
         self._on_error = on_error
         self._stop_asked = threading.Event()
+        self._ended = threading.Event()
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Begin to sample.
+
+        Raises:
+            RuntimeError: the system gives no thread.
+        """
+        start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Ask the thread to end after its current sample."""
+        self._stop_asked.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it has ended, for so long at most. Returns whether it has."""
+        return self._ended.wait(timeout_s)
+
+    def _run(self) -> None:
         """Sample on an even beat; a late tick is dropped, not made up for."""
         due = time.monotonic()
         while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
@@ -39,7 +60,4 @@ class SamplerThread(threading.Thread):
             except Exception:
                 self._on_error(self.name)
             due = max(due + self._period_s, time.monotonic())
-
-    def stop(self) -> None:
-        """Ask the thread to end after its current sample."""
-        self._stop_asked.set()
+        self._ended.set()
