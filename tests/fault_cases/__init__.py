@@ -42,6 +42,9 @@ class Case:
     """The script is run without the fault first, and the run with it is compared with that one."""
     suite: bool = True
     """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
+    by_cores: bool = False
+    """The finding promises no more than the cores can give: at most the truth, where the script tells what all of the
+    wait is."""
     needs: str = ""
     """What the machine must give for this fault, ``root`` or ``cgroup``: see ``missing``."""
 

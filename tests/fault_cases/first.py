@@ -13,7 +13,7 @@ CASES = (
         site="one.py",
         absorbed=("IN01",),
     ),
-    Case("IN01", "too few workers", ONE, {"FAULT": "few_workers"}),
+    Case("IN01", "too few workers", ONE, {"FAULT": "few_workers"}, by_cores=True),
     Case("IN04", "six spinning processes", ONE, {"FAULT": "spinners", "STEPS": 200}, alone=True),
     Case("HO03", "garbage collection of many objects", ONE, {"FAULT": "gc", "STEPS": 100}),
     Case("HO04", "a thread that holds the GIL", ONE, {"FAULT": "gil", "STEPS": 300}, site="busy_thread"),

@@ -5,7 +5,15 @@ from fault_cases import Case, Clean
 INPUT, RANKS, TOKENS, RESOURCES = "input.py", "input_ranks.py", "input_tokens.py", "resources.py"
 
 CASES = (
-    Case("IN03", "a busy loop in the transform", INPUT, {"FAULT": "busy_workers"}, site="input.py", absorbed=("IN01",)),
+    Case(
+        "IN03",
+        "a busy loop in the transform",
+        INPUT,
+        {"FAULT": "busy_workers"},
+        site="input.py",
+        absorbed=("IN01",),
+        by_cores=True,
+    ),
     Case("IN05", "workers that start anew each epoch", INPUT, {"FAULT": "epochs"}, site="input.py"),
     Case(
         "IN06",

@@ -36,11 +36,11 @@ CASES = (
         severity=("info",),
         baseline=True,
     ),
-    Case("RE02", "a seed, and cudnn.benchmark on", ONE, {"FAULT": "benchmark"}, severity=("info",)),
     Case("RE03", "one seed for all ranks", RANKS, {"FAULT": "same_random"}, rank=None, severity=("info",), alone=True),
 )
 
 CLEAN = (
+    Clean("a seed, and cudnn.benchmark on, without a GPU", ONE, {"FAULT": "benchmark"}),
     Clean("clipping, loss scaling and a cosine schedule", ONE, {"FAULT": "clean_schedule", "STEPS": 800}),
     Clean("bf16 weights that learn", ONE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("two ranks with their own dropout", RANKS),

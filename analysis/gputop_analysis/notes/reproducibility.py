@@ -10,7 +10,6 @@ NOTES = {
         "whether a seed was set, hello.flags",
         "no seed was set",
         "a run that need not be reproduced",
-        CPU,
     ),
     "RE03": Note(
         "state of torch's CPU generator on each rank after the same update",

@@ -97,7 +97,8 @@ _DEEPSPEED = record(
 )
 _PIPELINE = record(
     {
-        **named("schedule:line ranks:ints here:ints"),
+        **named("schedule:line here:ints"),
+        "ranks": _COUNTED,
         "stages": _COUNTED,
         "micro_batches": _COUNTED,
     }
