@@ -5,42 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gputop_analysis.overview import Health as Health
-from gputop_analysis.overview import RunSummary as RunSummary
-from gputop_analysis.overview import Verdict as Verdict
+from gputop_analysis.proof import Input as Input
+from gputop_analysis.proof import Proof
 
 if TYPE_CHECKING:
-    from gputop_analysis.findings.advice import Option
+    from gputop_analysis.findings.option import Option
 
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One number that a finding was computed from."""
-
-    name: str
-    """``data wait``."""
-    value: float | str
-    unit: str = ""
-    source: str = ""
-    """Where in the record it lies, and how much of it was read: ``steps.data_ns, rank 0, 312 steady steps``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """How a finding was reached, so that everyone can check it: what ``report --explain`` prints."""
-
-    statistic: str
-    """What was compared: ``lower end of the 95 % interval of data wait / step time``."""
-    value: float
-    threshold: float
-    """The finding is raised where ``value`` lies beyond it."""
-    unit: str
-    formula: str
-    """How the recoverable time follows from the inputs; how the statistic does, where there is no such time."""
-    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from gputop_analysis.stats import MAD_TO_SIGMA, mad_sigma
 from gputop_analysis.view import Array
 
 if TYPE_CHECKING:
-    from gputop_analysis.numerics import Series
+    from gputop_analysis.training_series import Series
 
 WINDOW, STRIDE = 100, 10
 """A point is compared with a window of so many points before it, which moves on by so many at a time."""

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from gputop_agent import wire
 from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gpu_summaries, host_summaries
-from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
+from gputop_analysis.model import PhaseStats, RankSummary
+from gputop_analysis.overview import RunSummary
 from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile

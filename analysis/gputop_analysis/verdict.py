@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gputop_analysis.findings.registry import CATALOGUE
-from gputop_analysis.model import Finding, Health, RunSummary, Verdict
-from gputop_analysis.overview import JUDGED_AFTER
+from gputop_analysis.model import Finding
+from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
 from gputop_analysis.text import counted
 
 NAMED_PHASES = 3

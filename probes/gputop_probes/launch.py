@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gputop_probes import ending, inherited, lock, procfs, redact, rundir, streams
 from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.fate import Fate
 from gputop_probes.handle import RunHandle
 from gputop_probes.inherited import Inherited
+from gputop_probes.plan import Plan
 from gputop_probes.record import layout
+from gputop_probes.run_spec import RunSpec
 from gputop_probes.streams import Opened
 
 __all__ = ["RecordingImpossible", "RunHandle", "RunSpec", "StartError", "adopt", "attach", "start"]
@@ -34,46 +36,6 @@ from pathlib import Path
 from gputop_probes.recorder import entry
 entry.adopt(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
 """
-
-
-class RunSpec(NamedTuple):
-    """What to run and how to record it."""
-
-    command: list[str]
-    run_dir: Path | None = None
-    """Where the record goes; None: a new directory under the runs directory."""
-    name: str | None = None
-    """What people call the run; None: the name of its directory."""
-    headless: bool = False
-    """Whether the front passes the output on; otherwise a screen shows it and owns the terminal."""
-    quiet: bool = False
-    """Without a screen too, keep the output out of our own streams."""
-    output_to_stderr: bool = False
-    """Pass the command's stdout on to stderr, so that our stdout is free for a report."""
-    log_mb: int | None = None
-    """How long a log may become before its oldest part is given up, MiB; None: ``$GPUTOP_LOG_MB`` or 1024."""
-    pty: bool = False
-    """Give the command a pseudo-terminal of its own."""
-    separate_stderr: bool | None = None
-    """Keep stderr apart from stdout; None: when gputop's own go to different places."""
-    hang_s: float | None = None
-    """Silence of a rank that counts as a hang; None: ``$GPUTOP_HANG_S`` or 30."""
-    gputop_version: str = ""
-
-
-class Plan(NamedTuple):
-    """What the recorder has to know, settled before the fork."""
-
-    spec: RunSpec
-    run: rundir.RunDir
-    opened: Opened
-    terminal: tuple[int, int] | None
-    """Columns and lines of the terminal that shows the output."""
-    cwd: str
-    """Where the command starts; empty where that directory is gone."""
-    inherited: Inherited
-    """What the command is to find as in a bare start."""
-    fate: Fate
 
 
 def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHandle:

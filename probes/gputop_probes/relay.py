@@ -5,12 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gputop_probes.handle import RunHandle
+from typing import Any, Protocol
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Signalled(Protocol):
+    """Who acts on the signals: the handle of the run."""
+
+    def signal(self, number: int) -> None:
+        """Pass it on to the command."""
+        ...
+
+    def interrupt(self) -> object:
+        """Ctrl-C: each call is one step sterner than the last."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop every process of the command."""
+        ...
+
+    def resume(self) -> None:
+        """Let them go on."""
+        ...
 
 
 class Relay:
@@ -20,7 +37,7 @@ class Relay:
     ignored when gputop was started stay so.
     """
 
-    def __init__(self, handle: RunHandle, ignored: tuple[int, ...]):
+    def __init__(self, handle: Signalled, ignored: tuple[int, ...]):
         self._handle = handle
         self._ignored = ignored
         self._before: dict[int, Any] = {}

@@ -13,7 +13,7 @@ from gputop_probes.descriptors import closed_at_start
 from gputop_probes.output import Output, Route, chosen_log_mb, open_log, open_pipe, share
 
 if TYPE_CHECKING:
-    from gputop_probes.launch import RunSpec
+    from gputop_probes.run_spec import RunSpec
 
 
 class Streams(NamedTuple):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputop_analysis.traces import TraceError, analyse_trace, find_traces
+from gputop_analysis.traces.html import as_html
+from gputop_analysis.traces.text import as_dict, as_text
 
 BASE_US = 4_388_017_071_434  # as the profiler writes them: a double does not hold such a time to the nanosecond
 
@@ -164,7 +166,7 @@ def test_math_attention_is_flagged(tmp_path):
     events = [span("cpu_op", "aten::_scaled_dot_product_attention_math", i, 1) for i in range(3)]
     events.append(span("cpu_op", "aten::_scaled_dot_product_flash_attention_for_cpu", 9, 1))
     report = analyse_trace(write(tmp_path / "t.json", events))
-    assert report.math_attention and report.attention == {"math": 3, "flash": 1} and "CE06" in report.to_text()
+    assert report.math_attention and report.attention == {"math": 3, "flash": 1} and "CE06" in as_text(report, 80)
 
 
 def test_every_form_of_the_file_says_the_same(one_device):
@@ -188,7 +190,7 @@ def test_a_cut_off_trace_is_analysed_as_far_as_it_goes(tmp_path):
     for cut, packed in ((len(data) - 3, False), (len(data) * 2 // 3, False), (len(data) // 3, True)):
         path.write_bytes(gzip.compress(data)[: -len(data) // 60] if packed else data[:cut])
         report = analyse_trace(path)
-        assert report.torn and 1000 < report.events <= 50_000 and "not whole" in report.to_text()
+        assert report.torn and 1000 < report.events <= 50_000 and "not whole" in as_text(report, 80)
         assert report.lanes[0].parts_ms["compute"] == pytest.approx(report.events * 0.005)
     middle = data.index(b'{"ph"', len(data) // 2)
     path.write_bytes(data[:middle] + b"garbage, " + data[middle:])
@@ -223,11 +225,11 @@ def test_odd_events_do_no_harm(tmp_path):
 
 def test_output_for_people_and_programs(one_device):
     report = analyse_trace(one_device)
-    text = report.to_text(80)
+    text = as_text(report, 80)
     assert max(map(len, text.splitlines())) <= 80 and "host wait" in text and text.isascii()
-    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    data = json.loads(json.dumps(as_dict(report), allow_nan=False))
     assert data["lanes"][0]["parts_ms"]["compute"] == pytest.approx(0.04) and data["math_attention"] is False
-    assert "<script" not in report.to_html() and "ncclDevKernel_AllReduce" in report.to_html()
+    assert "<script" not in as_html(report) and "ncclDevKernel_AllReduce" in as_html(report)
 
 
 def test_traces_of_a_run_are_found(tmp_path):

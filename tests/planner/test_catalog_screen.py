@@ -11,7 +11,8 @@ from gputop.cli import main
 from gputop.feed import catalog as feed
 from gputop.feed.build import build
 from gputop.feed.catalog import CatalogView, first_view
-from gputop.feed.planning import Ask, RunBase
+from gputop.feed.planning import Ask
+from gputop.feed.run_base import RunBase
 from gputop.render import catalog
 from gputop.render.rows import row_text, row_width
 from gputop.screens.catalog import CatalogScreen

@@ -9,8 +9,10 @@ from tui_support import START_NS, write_run
 
 from gputop.app.strategy import StrategyApp
 from gputop.feed.build import build
-from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, RunBase, RunBaseLoader, Unknown, base_of, solve
+from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, solve
 from gputop.feed.presets import apply
+from gputop.feed.run_base import RunBase, RunBaseLoader, base_of
+from gputop.feed.unknown_run import Unknown
 from gputop.feed.whatif import of_run
 from gputop.render import plan
 from gputop.render.rows import row_text, row_width

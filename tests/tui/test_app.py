@@ -10,7 +10,7 @@ from textual.widgets import Input
 from tui_pilot import screen_text, started, step
 from tui_support import FakeControl
 
-from gputop.app.actions import ACTIONS, OF_THE_APP, on_screen, target
+from gputop.actions import ACTIONS, OF_THE_APP, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.catalog import CatalogScreen

@@ -94,7 +94,7 @@ def test_no_terminal_is_refused(run_dir):
 
 
 def test_importing_the_app_package_loads_no_textual():
-    assert loaded("gputop.app, gputop.app.actions, gputop.palette", ("textual", "numpy", "pydantic")) == "[]"
+    assert loaded("gputop.app, gputop.actions, gputop.palette", ("textual", "numpy", "pydantic")) == "[]"
 
 
 def test_the_first_frame_needs_no_numpy_and_no_pydantic():

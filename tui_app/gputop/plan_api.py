@@ -48,8 +48,8 @@ def plan(
         LookupError: no such model or GPU.
         ValueError: no split keeps the rules, or none fits; the message says which rule, or how much is missing.
     """
+    from gputop import own_prices
     from gputop.api import shape_of
-    from gputop.cli.plan_options import rent_of
     from gputop_analysis import catalog
     from gputop_analysis.planner.choices import ranked
     from gputop_analysis.planner.job import Job
@@ -60,7 +60,7 @@ def plan(
     if unknown := set(pinned) - set(names):
         raise ValueError(f"nothing of a split is called {sorted(unknown)[0]!r}: {', '.join(names)}")
     name = catalog.gpu(gpu).name
-    rent = rent_of(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
+    rent = own_prices.usd_per_gpu_hour(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
     job = Job(shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=0.01 if lora else 1.0)
     found = best(job, Wanted(name, gpus_per_node, network, rent), gpus, Limits(**values), objective, calibration)

@@ -8,51 +8,17 @@ cannot help and bounds the promise by what the rest can win.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gputop_analysis.findings.facts import Facts, facts
+from gputop_analysis.findings.option import Lever as Lever
+from gputop_analysis.findings.option import Need, Option
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
 WORTH = 0.05
 """Part of what a finding costs that an option must be able to win to be offered, where that is known."""
-
-
-class Need(NamedTuple):
-    """A condition on the run."""
-
-    words: str
-    """What the run must have: ``a GPU``."""
-    holds: Callable[[Facts], bool]
-
-
-class Lever(NamedTuple):
-    """A setting that an option moves; two that move it in opposite directions contradict each other."""
-
-    name: str
-    """``num_workers``, ``torch threads``, ``ranks``."""
-    direction: int
-    """1: up; -1: down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to mend a finding."""
-
-    text: str
-    """As the user would type it."""
-    needs: tuple[Need, ...] = ()
-    wins_ms: float | None = None
-    """At most so much a step; None: as much as the finding says."""
-    lever: Lever | None = None
-    promises: bool = True
-    """Whether what it wins can be told beforehand; what only might help promises nothing."""
-    assumes: bool = True
-    """Whether its words presuppose what they name; not where it asks for a thing that the run does not have yet."""
-    last: bool = False
-    """Offered only where nothing else is: where what is asked for is a search."""
 
 
 def _has_loader(run: Facts) -> bool:

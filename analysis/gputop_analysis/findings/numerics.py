@@ -15,9 +15,9 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.numerics import collect
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
 from gputop_analysis.text import counted
+from gputop_analysis.training_series import collect
 from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600

@@ -8,7 +8,7 @@ from gputop_analysis.findings.numerics import mean_losses, networks_beside
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.numerics import collect
+from gputop_analysis.training_series import collect
 from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway
 from gputop_analysis.view import Array, RunView
 

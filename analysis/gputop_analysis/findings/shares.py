@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
-from gputop_analysis.model import Input, Proof
+from gputop_analysis.proof import Input, Proof
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView, once_per_view

@@ -10,6 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from gputop_analysis.lint.check import remarks_of
 from gputop_analysis.lint.source import Edit, Source, apply
 
 _MAX_ROUNDS = 20
@@ -35,8 +36,6 @@ def fixed(path: str, data: bytes, rules: frozenset[str] | None = None) -> bytes:
 
 
 def _one_round(source: Source, rules: frozenset[str] | None) -> bytes:
-    from gputop_analysis.lint import remarks_of
-
     chosen: list[Edit] = []
     for remark in remarks_of(source):
         edits = list(remark.edits)

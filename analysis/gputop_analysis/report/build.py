@@ -10,8 +10,9 @@ from gputop_analysis.bottleneck import bottleneck
 from gputop_analysis.budget import Budget, budget
 from gputop_analysis.findings import judge_view
 from gputop_analysis.goodput import Goodput, goodput
-from gputop_analysis.model import Bottleneck, Finding, RunSummary, Verdict
+from gputop_analysis.model import Bottleneck, Finding
 from gputop_analysis.numerics import Numerics, numerics
+from gputop_analysis.overview import RunSummary, Verdict
 from gputop_analysis.rank_table import RankTable, rank_table
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict

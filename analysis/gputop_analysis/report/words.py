@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gputop_analysis.findings.registry import CATALOGUE
-from gputop_analysis.model import Finding, RankSummary, RunSummary
+from gputop_analysis.model import Finding, RankSummary
+from gputop_analysis.overview import RunSummary
 from gputop_analysis.rank_table import RankTable
 from gputop_analysis.text import MISSING, counted, duration, ms
 from gputop_probes.record.reader import RunRecord

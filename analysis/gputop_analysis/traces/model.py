@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 COMPUTE, COMM, COPY = "compute", "communication", "copy"
 KERNEL_WAIT, HOST_WAIT, IDLE, HOST = "kernel_wait", "host_wait", "idle", "host"
@@ -112,21 +111,3 @@ class TraceReport:
     def math_attention(self) -> bool:
         """Whether attention fell back to the math implementation, which keeps the whole score matrix (CE06)."""
         return self.attention.get("math", 0) > 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values with stable names; None for what the trace does not tell."""
-        from gputop_analysis.traces.text import as_dict
-
-        return as_dict(self)
-
-    def to_text(self, width: int = 80) -> str:
-        """For a terminal, at most ``width`` columns wide."""
-        from gputop_analysis.traces.text import as_text
-
-        return as_text(self, width)
-
-    def to_html(self) -> str:
-        """One ``<section>`` without styles of its own."""
-        from gputop_analysis.traces.html import as_html
-
-        return as_html(self)

@@ -23,7 +23,7 @@ from gputop_probes.recorder.server import Server
 from gputop_probes.recorder.signals import LeaveRequest
 
 if TYPE_CHECKING:
-    from gputop_probes.launch import Plan
+    from gputop_probes.plan import Plan
     from gputop_probes.recorder.loop import Recorder
 
 

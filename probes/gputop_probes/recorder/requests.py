@@ -5,24 +5,36 @@ from __future__ import annotations
 import json
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from gputop_agent import wire
 from gputop_probes import stop
-
-if TYPE_CHECKING:
-    from gputop_probes.recorder.intake import Peer
-    from gputop_probes.recorder.loop import Recorder
+from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.intake import Intake, Peer
+from gputop_probes.recorder.journal import Journal
+from gputop_probes.recorder.ranks import RankTable
 
 _PASSED_TO_RANKS = ("dump", "profile", "flight_recorder")
 _MOST_REASON = 300
 _MAX_PROFILED_STEPS = 100
 
 
+class Recording(Protocol):
+    """What of the recorder a request reads or changes."""
+
+    journal: Journal
+    ranks: RankTable
+    command: Command
+    intake: Intake
+    stopped_by_us: bool
+    known_pids: Callable[[], list[int]]
+
+
 class Requests:
     """What a client may ask for. The server has checked the peer's user already."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: Recording):
         self._recorder = recorder
 
     def answer(self, peer: Peer, request: dict[str, Any]) -> None:

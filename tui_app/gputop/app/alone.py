@@ -6,7 +6,7 @@ from textual.screen import Screen
 
 from gputop.app import theme
 from gputop.app.leaving import LeavingApp
-from gputop.app.messages import ScreenAsked
+from gputop.messages import ScreenAsked
 
 
 class AloneApp(LeavingApp[None]):

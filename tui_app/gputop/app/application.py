@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.screen import Screen
 
-from gputop.app import AppResult, Source, keymap, theme
-from gputop.app.actions import applies, on_screen, target
+from gputop.actions import applies, on_screen, target
+from gputop.app import keymap, theme
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
-from gputop.app.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.app.rhythm import SLOW, Rhythm
+from gputop.app.source import AppResult, Source
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
+from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
@@ -191,7 +192,7 @@ class GputopApp(InterruptedApp):
         self._open(NumericsScreen)
 
     def action_estimator(self) -> None:
-        from gputop.app.estimator import first_setup
+        from gputop.feed.examples import first_setup
         from gputop.screens.estimator import EstimatorScreen
 
         self._open(lambda *_: EstimatorScreen(first_setup()))
@@ -203,7 +204,7 @@ class GputopApp(InterruptedApp):
         self._plan(what_if=True)
 
     def _plan(self, what_if: bool = False) -> None:
-        from gputop.app.strategy import first_ask
+        from gputop.feed.planning import first_ask
         from gputop.screens.strategy import StrategyScreen
 
         self._open(lambda *_: StrategyScreen(first_ask(), what_if=what_if))

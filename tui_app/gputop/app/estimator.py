@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from textual.screen import Screen
 
 from gputop.app.alone import AloneApp
+from gputop.feed.examples import first_setup
 from gputop.screens.estimator import EstimatorScreen
 
 if TYPE_CHECKING:
     from gputop.feed.estimator import Tracer
     from gputop_analysis.vram.setup import Setup
-
-FIRST = 1
-"""Index of the example that is shown first."""
 
 
 class EstimatorApp(AloneApp):
@@ -27,15 +25,6 @@ class EstimatorApp(AloneApp):
 
     def get_default_screen(self) -> Screen[None]:
         return EstimatorScreen(self._setup, self._tracer)
-
-
-def first_setup() -> Setup:
-    """What is shown before anything is chosen."""
-    from gputop.api import shape_of
-    from gputop.feed.examples import EXAMPLES
-    from gputop_analysis.vram.options import setup_of
-
-    return setup_of(shape_of(EXAMPLES[FIRST].model), EXAMPLES[FIRST].values)
 
 
 def run_estimator(setup: Setup | None = None) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import contextmanager
 from pathlib import Path
 
-from gputop.app import Source
 from gputop.app.application import GputopApp
+from gputop.app.source import Source
 from gputop.app.theme import DARK
 from gputop.feed.clock import Clock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gputop.app import Source
+from gputop.app.source import Source
 from gputop.output.ansi import resolve_text
 
 if TYPE_CHECKING:

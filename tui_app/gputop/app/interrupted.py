@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
 
-from gputop.app import AppResult, Source
 from gputop.app.leaving import LeavingApp
+from gputop.app.source import AppResult, Source
 from gputop_probes.relay import stop_ourselves
 
 LEAVE_WITHIN_S = 4.0

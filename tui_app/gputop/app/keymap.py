@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from gputop.app.actions import ACTIONS
+from gputop.actions import ACTIONS
 
 NAMES = frozenset(action.id for action in ACTIONS)
 

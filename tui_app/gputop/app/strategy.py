@@ -5,10 +5,8 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from gputop.app.alone import AloneApp
-from gputop.feed.planning import Ask
+from gputop.feed.planning import Ask, first_ask
 from gputop.screens.strategy import StrategyScreen
-
-FIRST_MODEL = "llama-3-8b"
 
 
 class StrategyApp(AloneApp):
@@ -20,19 +18,6 @@ class StrategyApp(AloneApp):
 
     def get_default_screen(self) -> Screen[None]:
         return StrategyScreen(self._ask)
-
-
-def first_ask() -> Ask:
-    """What is shown before anything is chosen: the GPUs of `.gputop.toml`, else 16 of a common kind."""
-    from gputop.fleet import FleetError, load
-    from gputop_analysis.catalog import model
-
-    try:
-        have = load().have[:1]
-    except FleetError:
-        have = ()
-    ask = Ask(model(FIRST_MODEL))
-    return ask.given("gpu", have[0].gpu).given("gpus", have[0].count) if have else ask
 
 
 def run_strategy(ask: Ask | None = None) -> None:

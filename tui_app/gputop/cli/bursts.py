@@ -122,9 +122,10 @@ def result_lines(found: list[dict[str, Any]], width: int) -> list[str]:
 
 def _in_full(event: dict[str, Any], width: int) -> list[str]:
     from gputop_analysis.traces import TraceError, analyse_trace
+    from gputop_analysis.traces.text import as_text
 
     try:
-        return analyse_trace(event["trace_path"]).to_text(width).splitlines()
+        return as_text(analyse_trace(event["trace_path"]), width).splitlines()
     except (TraceError, KeyError, TypeError):
         return _table(event, width)
 

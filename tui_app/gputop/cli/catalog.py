@@ -94,7 +94,7 @@ def _show(words: list[str]) -> int:
         found = [row.to_json() for row in rows]
         print(json.dumps(found if len(found) > 1 else found[0], indent=2))
         return 0
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
 
     print("\n".join(side_by_side(rows, report_width())))
     return 0

@@ -28,7 +28,7 @@ def execute(words: list[str]) -> int:
     for name, record in ((options.a, a), (options.b, b)):
         if not record.ranks():
             raise CliError(f"run {name} has no training step: there is nothing to compare")
-    from gputop.cli.report import print_json, report_width, wants_colour
+    from gputop.cli.printing import print_json, report_width, wants_colour
     from gputop.cli.working import working
 
     with working("comparing the runs"):

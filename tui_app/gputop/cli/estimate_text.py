@@ -32,7 +32,7 @@ def lines(estimate: Estimate, width: int = 80) -> list[Row]:
 
 def show(estimate: Estimate) -> None:
     """Print it."""
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
 
     for row in lines(estimate, report_width()):
         print(painted(row) if _coloured() else row_text(row).rstrip())

@@ -26,7 +26,7 @@ def execute(words: list[str]) -> int:
     form.add_argument("--json", action="store_true", help="print it as JSON")
     form.add_argument("--markdown", "--md", action="store_true", help="print the page docs/findings.md")
     options = parser.parse_args(words)
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
     from gputop_analysis import catalogue
 
     if options.markdown:

@@ -122,7 +122,7 @@ def _mend(path: Path, data: bytes, chosen: frozenset[str] | None, options: argpa
 
 
 def _print_remarks(remarks: Iterable[Remark]) -> None:
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
 
     width, count, fixable = report_width(), 0, 0
     for one in remarks:

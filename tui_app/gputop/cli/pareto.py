@@ -35,7 +35,7 @@ def execute(words: list[str]) -> int:
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     from gputop.cli.plan_text import table
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
     from gputop_analysis.planner.choices import choices
 
     found = choices(plan, plan.pareto, wanted.usd_per_gpu_hour)

@@ -64,7 +64,7 @@ def execute(words: list[str]) -> int:
         print(json.dumps(as_data(plan, wanted, options), indent=2))
         return 0
     from gputop.cli.plan_text import as_text
-    from gputop.cli.report import report_width, wants_colour
+    from gputop.cli.printing import report_width, wants_colour
 
     print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
     if options.run and (now := said_now(options.run, plan)):

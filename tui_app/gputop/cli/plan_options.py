@@ -188,14 +188,7 @@ def tell_precision(name: str, dtype: str) -> None:
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:
+    from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.planner.questions import Wanted
 
-    return Wanted(name, per_node, network, rent_of(name) if price is None else price)
-
-
-def rent_of(name: str) -> float | None:
-    """The median rent of a GPU, the user's own prices first; None where none is known."""
-    from gputop.own_prices import load
-    from gputop_analysis.catalog.listing import listed
-
-    return next((row.usd_per_hour for row in listed(load()) if row.spec.name == name), None)
+    return Wanted(name, per_node, network, usd_per_gpu_hour(name) if price is None else price)

@@ -112,7 +112,7 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
         rows = [one.to_json() for one in found[: options.top]]
         print(json.dumps({**head, "configurations": len(found), "servers": rows}, indent=2))
         return 0
-    from gputop.cli.workload_text import servers_text
+    from gputop_analysis.workloads.text import servers_text
 
     print(servers_text(asked, wanted.gpu, gpus, found, options.top))
     return 0
@@ -132,7 +132,7 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
         head |= {"global_batch": plan.job.global_batch, "fitting": len(found)}
         print(json.dumps({**head, "iterations": [one.to_json() for one in found[: options.top]]}, indent=2))
         return 0
-    from gputop.cli.workload_text import iterations_text
+    from gputop_analysis.workloads.text import iterations_text
 
     print(iterations_text(plan, found, options.top))
     return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.estimate_options import add_options, given
 from gputop.cli.parsing import Parser
+from gputop.cli.probe_text import show
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
@@ -94,27 +93,3 @@ def _estimated(setup: Setup, options: argparse.Namespace, factory: str) -> tuple
         return tiers.estimate(setup, "trace", log=log, advice=False), log
     found = answer(setup, options.tier, calibrate=False, advice=False)
     return found, profiles.events(setup) if found.peak.tier == "profile" else None
-
-
-def show(estimate: Estimate, log: EventLog | None, measured: dict[str, Any], as_json: bool, known_as: str = "") -> None:
-    """Print what was measured beside what was estimated, and keep the difference, under a name of its own if given."""
-    from gputop.cli.probe_text import print_table
-    from gputop_analysis.vram.probed import compared, record
-
-    found = compared(estimate, log, measured)
-    kept = record(found, estimate.setup)
-    found = replace(found, stored=kept is not None and _keep({**kept, "model": known_as or found.model}))
-    print(json.dumps(found.to_json(), indent=2)) if as_json else print_table(found)
-
-
-def _keep(record: dict[str, Any]) -> bool:
-    import time
-
-    from gputop.calibration import remember
-
-    try:
-        remember({**record, "t_ns": time.time_ns()})
-    except OSError as error:
-        print(f"gputop: the difference was not kept: {error.strerror or error}", file=sys.stderr)
-        return False
-    return True

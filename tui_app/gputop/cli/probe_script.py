@@ -42,7 +42,7 @@ def probe_script(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _compare(options: argparse.Namespace, script: Path, arguments: list[str], run_dir: Path) -> int:
     from gputop.cli.estimate_script import setup_of_log
-    from gputop.cli.probe import show
+    from gputop.cli.probe_text import show
     from gputop.cli.records import open_record
     from gputop.script_tracing import trace_script
     from gputop_analysis.view import RunView

@@ -1,10 +1,15 @@
-"""A probe's comparison as a table for the terminal."""
+"""A probe's comparison: as a table for the terminal, and kept for later estimates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gputop_analysis.vram.answer import Estimate
+    from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.probed import Compared
 
 _GPU = "kept: later estimates of this model start from it"
@@ -34,3 +39,26 @@ def _gib(size: int | None) -> str:
     if size is None:
         return "–"
     return f"{size / 2**30:.3f}" if size >= 2**26 else f"{size / 2**20:.1f} M"
+
+
+def show(estimate: Estimate, log: EventLog | None, measured: dict[str, Any], as_json: bool, known_as: str = "") -> None:
+    """Print what was measured beside what was estimated, and keep the difference, under a name of its own if given."""
+    from gputop_analysis.vram.probed import compared, record
+
+    found = compared(estimate, log, measured)
+    kept = record(found, estimate.setup)
+    found = replace(found, stored=kept is not None and _keep({**kept, "model": known_as or found.model}))
+    print(json.dumps(found.to_json(), indent=2)) if as_json else print_table(found)
+
+
+def _keep(record: dict[str, Any]) -> bool:
+    import time
+
+    from gputop.calibration import remember
+
+    try:
+        remember({**record, "t_ns": time.time_ns()})
+    except OSError as error:
+        print(f"gputop: the difference was not kept: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True

@@ -30,7 +30,7 @@ def execute(words: list[str]) -> int:
     if options.json:
         print(json.dumps([_data(event) for event in found], indent=2))
     else:
-        from gputop.cli.report import report_width
+        from gputop.cli.printing import report_width
 
         print("\n".join(bursts.result_lines(found, report_width())))
     return 1 if any(event.get("error") for event in found) else 0
@@ -72,10 +72,11 @@ def _wait(run_dir: Path, asked_ns: int, ranks: int, timeout_s: float) -> list[di
 
 def _data(event: dict[str, Any]) -> dict[str, Any]:
     from gputop_analysis.traces import TraceError, analyse_trace
+    from gputop_analysis.traces.text import as_dict
 
     data = {name: event.get(name) for name in ("rank", "steps", "first_step", "error", "trace_path", "table")}
     try:
-        data["trace"] = analyse_trace(event["trace_path"]).to_dict()
+        data["trace"] = as_dict(analyse_trace(event["trace_path"]))
     except (TraceError, KeyError, TypeError):
         data["trace"] = None
     return data

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputop.cli.diff import add_threshold
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import json_text, report_width, wants_colour, write_file
 from gputop.cli.records import open_record
 from gputop.cli.working import working
 
@@ -141,36 +138,3 @@ def _explain(report: Report, name: str, as_json: bool) -> int:
     except NotInReport as error:
         raise CliError(error.args[0]) from None
     return 0
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a whole file and say so.
-
-    Raises:
-        CliError: it cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
-    print(f"wrote {path}", file=sys.stderr)
-
-
-def print_json(data: Any) -> None:
-    """JSON on stdout; NaN is refused, it is no JSON."""
-    print(json_text(data), end="")
-
-
-def json_text(data: Any) -> str:
-    """JSON that people can read, ending with a line break."""
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
-
-
-def report_width() -> int:
-    """Columns for text on stdout, at most 120 so that lines stay readable."""
-    return min(120, shutil.get_terminal_size((100, 24)).columns)
-
-
-def wants_colour() -> bool:
-    """Whether stdout takes colour: a terminal, and NO_COLOR (no-color.org) is not set."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -51,12 +51,14 @@ def trace_extra(path: Path, width: int) -> Extra:
     """
     from gputop_analysis.report import Extra
     from gputop_analysis.traces import TraceError, analyse_trace
+    from gputop_analysis.traces.html import as_html
+    from gputop_analysis.traces.text import as_dict, as_text
 
     try:
         found = analyse_trace(path)
     except TraceError as error:
         raise CliError(str(error)) from None
-    return Extra("trace", found.to_dict(), found.to_text(width), found.to_html())
+    return Extra("trace", as_dict(found), as_text(found, width), as_html(found))
 
 
 def found_trace(run_dir: Path, width: int) -> Extra | None:

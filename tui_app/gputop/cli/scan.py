@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of, rent_of
+from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of
+from gputop.own_prices import usd_per_gpu_hour
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -53,8 +54,8 @@ def execute(words: list[str]) -> int:
 
     per_node = gpus // options.nodes if options.nodes else 0
     rows = [
-        _row(job, Wanted(name, per_node, options.network, rent_of(name)), gpus, limits, calibration_of(options, name))
-        for name in _known(names)
+        _row(job, wanted, gpus, limits, calibration_of(options, wanted.gpu))
+        for wanted in (Wanted(name, per_node, options.network, usd_per_gpu_hour(name)) for name in _known(names))
     ]
     by_cost = (options.sort or ("cost" if fleet.priority == "cost" else "time")) == "cost"
     rows.sort(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -27,14 +27,19 @@ def execute(words: list[str]) -> int:
     options = parser.parse_args(words)
     if options.presets:
         return _list(options.json)
-    found = _of_preset(options.preset) if options.preset else _of_text(options.file) if options.file else this_machine()
+    if options.preset:
+        topology = _of_preset(options.preset)
+    elif options.file:
+        topology = _of_text(options.file)
+    else:
+        topology = _of_this_machine()
     if options.json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(topology.to_json(), indent=2))
         return 0
-    from gputop.cli.report import report_width
+    from gputop.cli.printing import report_width
     from gputop_analysis.topology.text import as_text
 
-    print(as_text(found, report_width()))
+    print(as_text(topology, report_width()))
     return 0
 
 
@@ -49,6 +54,15 @@ def _list(as_json: bool) -> int:
         inside = f"NVLink x {one.nvlinks}" if one.nvlinks else "NVLink mesh" if "V100" in one.gpu else "PCIe"
         print(f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} {one.nic_gbit:>5g} Gbit/s")
     return 0
+
+
+def _of_this_machine() -> Topology:
+    from gputop.this_machine import NoDriverError, node_topology
+
+    try:
+        return node_topology()
+    except NoDriverError as error:
+        raise CliError(str(error), ENVIRONMENT) from None
 
 
 def _of_preset(name: str) -> Topology:
@@ -71,28 +85,3 @@ def _of_text(file: str) -> Topology:
         return smi.parse(text, "stdin" if file == "-" else file)
     except ValueError as error:
         raise CliError(f"{file}: {error}") from None
-
-
-def this_machine() -> Topology:
-    """As the driver tells it.
-
-    Raises:
-        CliError: there is no driver, or it does not answer.
-    """
-    import socket
-
-    from gputop_analysis.topology.probed import from_probe
-    from gputop_probes import topology
-    from gputop_probes.samplers.nvml import Nvml, NvmlMissing
-
-    try:
-        nvml = Nvml()
-    except NvmlMissing as error:
-        hint = "`gputop topo --from FILE` reads a text of `nvidia-smi topo -m`"
-        raise CliError(f"{error}: {hint}", exit_code=3) from None
-    try:
-        return from_probe(topology.read(nvml), socket.gethostname())
-    except OSError as error:
-        raise CliError(str(error), exit_code=3) from None
-    finally:
-        nvml.close()

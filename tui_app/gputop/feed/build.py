@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop.feed.curves import loss_curve
 from gputop.feed.history import history
-from gputop.feed.live import notices
+from gputop.feed.notices import notices
 from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.feed.window import short

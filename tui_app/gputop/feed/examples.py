@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.setup import Setup
+
+FIRST = 1
+"""Index of the example that is shown first."""
 
 
 class Example(NamedTuple):
@@ -61,3 +67,11 @@ EXAMPLES = (
         {"seq": 8192, "tp": 8, "pp": 4, "dp": 2, "sequence_parallel": True, "sharding": "zero1", "recipe": "megatron"},
     ),
 )
+
+
+def first_setup() -> Setup:
+    """What is shown before anything is chosen."""
+    from gputop.api import shape_of
+    from gputop_analysis.vram.options import setup_of
+
+    return setup_of(shape_of(EXAMPLES[FIRST].model), EXAMPLES[FIRST].values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Prediction, Predictor
-from gputop.feed.snapshot import Notice, RecentSteps, Snapshot, first_snapshot
+from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
 from gputop.feed.window import STEPS
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ FINDINGS_PERIOD_S = 2.0
 """Findings change slowly and cost more than the rest: they are evaluated this often."""
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
-NOTICE_TYPES = ("profile", "stack_dump")
 
 
 class Feed(Protocol):
@@ -117,8 +116,3 @@ class LiveFeed:
         from gputop_analysis.findings import evaluate
 
         return tuple(evaluate(record, None if short(record) else 10 * self.window_steps))
-
-
-def notices(record: RunRecord) -> tuple[Notice, ...]:
-    """What agents sent on request, oldest first."""
-    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES))

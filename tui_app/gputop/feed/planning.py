@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gputop.feed.plots import Trouble
-from gputop.feed.snapshot import Snapshot
-
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
     from gputop_analysis.planner.job import Job
-    from gputop_analysis.planner.measured import MeasuredRun
     from gputop_analysis.planner.search import Plan
-    from gputop_analysis.vram.setup import ModelShape, Setup
-    from gputop_probes.record.reader import RunRecord
+    from gputop_analysis.vram.setup import ModelShape
 
 AUTO = "auto"
+FIRST_MODEL = "llama-3-8b"
 MODEL = "model"
 SHOWN = 400
 """Rows of the table at most."""
@@ -121,37 +117,6 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class RunBase:
-    """A live run as the base line: what it trains, and how long its step takes."""
-
-    ask: Ask
-    step_s: float
-    setup: Setup
-    name: str
-    calibration: Calibration | None = None
-    peak_gib: float = 0.0
-    """Measured, with the context; 0 where it was not."""
-
-    @property
-    def source(self) -> str:
-        """Where the planner's figures start from."""
-        if not self.step_s:
-            return f"run {self.name}, not measured on a GPU"
-        return f"run {self.name}, {1e3 * self.step_s:,.0f} ms a step"
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A live run that does not tell its model's architecture: what else is known of it, with another model."""
-
-    ask: Ask
-    text: str
-    """What is shown instead."""
-    told: str = ""
-    """What the run tells of its model."""
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """The answer to one question."""
 
@@ -166,6 +131,19 @@ class Planned:
     """The one to run: as fast as the first within what predictions err, with the model split least."""
 
 
+def first_ask() -> Ask:
+    """What is shown before anything is chosen: the GPUs of `.gputop.toml`, else 16 of a common kind."""
+    from gputop.fleet import FleetError, load
+    from gputop_analysis.catalog import model
+
+    try:
+        have = load().have[:1]
+    except FleetError:
+        have = ()
+    ask = Ask(model(FIRST_MODEL))
+    return ask.given("gpu", have[0].gpu).given("gpus", have[0].count) if have else ask
+
+
 def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:
     """Plan a question. Never raises."""
     try:
@@ -177,14 +155,14 @@ def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:
 
 
 def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
-    from gputop.cli.plan_options import rent_of
+    from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.catalog import gpu
     from gputop_analysis.planner.choices import choice, choices, ranked
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
     name = gpu(ask.gpu).name
-    rent = rent_of(name)
+    rent = usd_per_gpu_hour(name)
     pinned: dict[str, Any] = {key: (value,) for key, value in ask.pins}
     limits = Limits(**pinned)
     found: Plan = best(ask.job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration)
@@ -197,44 +175,3 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
         pareto=tuple(choices(found, found.pareto, rent)),
         pick=choice(found, found.pick, rent),
     )
-
-
-@dataclass(frozen=True)
-class RunBaseLoader:
-    """Reads the base line out of the live run's record; ``example`` is what is asked where its model is not known."""
-
-    example: Ask | None = None
-
-    def __call__(self, record: RunRecord, snapshot: Snapshot) -> RunBase | Unknown | Trouble:
-        from gputop.feed.unknown_run import unknown
-        from gputop_analysis.planner.measured import measured_run
-        from gputop_analysis.view import RunView
-        from gputop_analysis.vram.from_run import setup_of
-
-        view = RunView(record, window_steps=200)
-        setup = setup_of(view)
-        if setup is None:
-            told = Trouble("The run does not tell its model's architecture.")
-            return unknown(view, self.example) if self.example else told
-        return base_of(setup, measured_run(view), snapshot.name)
-
-
-def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
-    """The question that a run answers itself; what it measured corrects the plan where it runs on a GPU of the catalog,
-    and is None where there is none."""
-    import numpy as np
-
-    from gputop_analysis.planner import memory
-    from gputop_analysis.planner.measured import from_run, job_of_setup
-
-    job = job_of_setup(setup)
-    chip = run.gpu if run else "H100"
-    ask = Ask(job.model, job.seq, job.global_batch, job.dtype, job.optimizer, chip, setup.parallel.world)
-    ask = replace(ask, lora=setup.lora is not None)
-    try:
-        calibration = from_run(run) if run else None
-    except (ValueError, LookupError):
-        calibration = None
-    held = run.allocated_bytes if run else 0.0
-    peak = float(memory.reserved_bytes(np.array(held))) / 2**30 if held else 0.0
-    return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration, peak)

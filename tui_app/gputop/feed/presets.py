@@ -51,23 +51,23 @@ def apply(ask: Ask, name: str) -> Preset:
 
 
 def _servers(ask: Ask, one: Workload) -> str:
-    from gputop.cli.plan_options import rent_of
-    from gputop.cli.workload_text import servers_text
+    from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.workloads.inference import Serving, servers
+    from gputop_analysis.workloads.text import servers_text
 
     limits = [one.settings.get(key, float("inf")) / 1e3 for key in ("first_token_ms", "token_ms")]
     asked = Serving(ask.model, one.settings["prompt"], one.settings["output"], ask.dtype, *limits)
     hardware = cluster(ask.gpu, ask.gpus)
-    found = servers(asked, hardware, rent_of(hardware.device.name))
+    found = servers(asked, hardware, usd_per_gpu_hour(hardware.device.name))
     return servers_text(asked, ask.gpu, ask.gpus, found, SHOWN)
 
 
 def _iterations(ask: Ask, one: Workload) -> str:
-    from gputop.cli.workload_text import iterations_text
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
     from gputop_analysis.workloads.rlhf import iterations
+    from gputop_analysis.workloads.text import iterations_text
 
     job = ask.job.but(roles=one.settings["roles"])
     plan = best(job, Wanted(ask.gpu), ask.gpus, Limits(pp=(one.settings["pp"],)))

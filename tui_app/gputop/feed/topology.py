@@ -23,14 +23,13 @@ class Server:
 
 def this_machine() -> Topology | None:
     """As the driver tells it, which can take a while; None without a driver or without GPUs."""
-    from gputop.cli import topo
-    from gputop.cli.errors import CliError
+    from gputop.this_machine import NoDriverError, node_topology
 
     try:
-        found = topo.this_machine()
-    except CliError:
+        topology = node_topology()
+    except NoDriverError:
         return None
-    return found if found.gpus else None
+    return topology if topology.gpus else None
 
 
 def servers(machine: Topology | None) -> tuple[Server, ...]:

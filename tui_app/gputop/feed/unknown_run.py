@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gputop.feed.planning import Ask, Unknown
+from gputop.feed.planning import Ask
 
 if TYPE_CHECKING:
     from gputop_analysis.view import RunView
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 
 FURTHEST = 2.0
 """Parameters of the catalog's model over the run's, or the other way round, at which it still stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A live run that does not tell its model's architecture: what else is known of it, with another model."""
+
+    ask: Ask
+    text: str
+    """What is shown instead."""
+    told: str = ""
+    """What the run tells of its model."""
 
 
 def unknown(view: RunView, example: Ask) -> Unknown:

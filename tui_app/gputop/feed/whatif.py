@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gputop.feed.planning import Ask, RunBase
+    from gputop.feed.planning import Ask
+    from gputop.feed.run_base import RunBase
     from gputop_analysis.planner.choices import Choice
     from gputop_analysis.planner.whatif import Change, Subject
 
@@ -68,12 +69,12 @@ def _subject(ask: Ask, layout: dict[str, int | bool], base: RunBase | None) -> S
 
 
 def _answer(title: str, now: str, subject: Subject, step_s: float, ask: Ask) -> WhatIf:
-    from gputop.cli.plan_options import rent_of
+    from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.planner.whatif import changes
 
     found = changes(subject)
     step_s = step_s or next((one.before_s for one in found), 0.0)
-    rent = rent_of(subject.cluster.device.name)
+    rent = usd_per_gpu_hour(subject.cluster.device.name)
     cost = None if rent is None else rent / 3600 * ask.gpus * step_s / ask.job.tokens * 1e6
     return WhatIf(title, now, found, cost)
 

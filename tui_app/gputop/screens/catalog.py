@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.events import Key
 from textual.screen import Screen
 
-from gputop.app.messages import PageClosed, ScreenAsked
 from gputop.feed.catalog import CatalogView, first_view
-from gputop.feed.planning import RunBase, RunBaseLoader
+from gputop.feed.run_base import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
@@ -163,14 +163,14 @@ class CatalogScreen(Typed, Moving, Screen[None]):
             self._plan(self.table.chosen)
 
     def _plan(self, chosen: Listed) -> None:
-        from gputop.app.strategy import first_ask
+        from gputop.feed.planning import first_ask
         from gputop.screens.strategy import StrategyScreen
 
         ask = self._base.ask if self._base else first_ask()
         self.post_message(ScreenAsked(StrategyScreen(ask.given("gpu", chosen.spec.name), keep=True)))
 
     def action_estimate(self) -> None:
-        from gputop.app.estimator import first_setup
+        from gputop.feed.examples import first_setup
         from gputop.screens.estimator import EstimatorScreen
 
         chosen = self.table.chosen

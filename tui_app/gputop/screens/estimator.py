@@ -11,12 +11,12 @@ from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
 
-from gputop.app.messages import PageClosed
 from gputop.feed.estimator import Estimator, Result, RunSetup, RunSetupLoader, Tracer
 from gputop.feed.examples import EXAMPLES
 from gputop.feed.form import MODEL, Form
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed

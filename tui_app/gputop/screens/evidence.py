@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gputop.app.messages import PageWanted
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageWanted
 from gputop.pages.evidence import EvidencePage
 from gputop.screens.page import PageScreen, bindings
 from gputop_analysis.model import Finding

@@ -22,13 +22,10 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
-    from gputop import seen
+    from gputop.render import snapshot_text
 
-    text = (
-        picture
-        if kind == "svg"
-        else {"md": seen.markdown, "json": seen.json_text, "csv": seen.csv_text}[kind](snapshot)
-    )
+    texts = {"md": snapshot_text.markdown, "json": snapshot_text.json_text, "csv": snapshot_text.csv_text}
+    text = picture if kind == "svg" else texts[kind](snapshot)
     name = re.sub(r"[^\w.-]+", "-", snapshot.run_dir.name)[:100] or "run"
     stem = f"gputop-{name}-step{snapshot.summary.steps}"
     return write_new(folder, stem, kind, text)

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gputop.app.actions import on_screen, target
+from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
 from gputop.screens.typed import Typed

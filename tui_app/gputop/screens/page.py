@@ -8,9 +8,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from gputop.app.actions import on_screen, target
-from gputop.app.messages import PageClosed, PauseAsked
+from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed, PauseAsked
 from gputop.pages.page import Page
 from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer

@@ -12,11 +12,13 @@ from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
 
-from gputop.app.messages import PageClosed, ScreenAsked
-from gputop.feed.planning import MODEL, Ask, Planned, RunBase, RunBaseLoader, Unknown, solve
+from gputop.feed.planning import MODEL, Ask, Planned, solve
 from gputop.feed.presets import Preset, apply
+from gputop.feed.run_base import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
+from gputop.feed.unknown_run import Unknown
 from gputop.feed.whatif import WhatIf, of_choice, of_run
+from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed

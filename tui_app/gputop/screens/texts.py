@@ -8,7 +8,7 @@ from typing import Any
 from textual.content import Content
 
 from gputop import palette
-from gputop.app.actions import Action, applies, on_screen
+from gputop.actions import Action, applies, on_screen
 from gputop.feed.snapshot import Notice
 from gputop.render import numbers
 

@@ -7,9 +7,9 @@ from textual.containers import Container
 from textual.message import Message
 from textual.screen import Screen
 
-from gputop.app.messages import PageClosed
 from gputop.feed import topology as feed
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.app.actions import Action, applies, in_footer
+from gputop.actions import Action, applies, in_footer
 from gputop.feed.snapshot import Position
 from gputop.render import numbers
 from gputop.render.rows import Row, row_width

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.feed.planning import ENTRIES, Ask, Entry, Planned, RunBase
+from gputop.feed.planning import ENTRIES, Ask, Entry, Planned
+from gputop.feed.run_base import RunBase
 from gputop.render import plan
 from gputop.render.rows import Row, row_width, say, shorten, spread
 from gputop.widgets.canvas import Canvas

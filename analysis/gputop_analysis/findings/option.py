@@ -1,0 +1,44 @@
+"""One way to mend a finding: its words, what the run must have for it, and the setting that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gputop_analysis.findings.facts import Facts
+
+
+class Need(NamedTuple):
+    """A condition on the run."""
+
+    words: str
+    """What the run must have: ``a GPU``."""
+    holds: Callable[[Facts], bool]
+
+
+class Lever(NamedTuple):
+    """A setting that an option moves; two that move it in opposite directions contradict each other."""
+
+    name: str
+    """``num_workers``, ``torch threads``, ``ranks``."""
+    direction: int
+    """1: up; -1: down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to mend a finding."""
+
+    text: str
+    """As the user would type it."""
+    needs: tuple[Need, ...] = ()
+    wins_ms: float | None = None
+    """At most so much a step; None: as much as the finding says."""
+    lever: Lever | None = None
+    promises: bool = True
+    """Whether what it wins can be told beforehand; what only might help promises nothing."""
+    assumes: bool = True
+    """Whether its words presuppose what they name; not where it asks for a thing that the run does not have yet."""
+    last: bool = False
+    """Offered only where nothing else is: where what is asked for is a search."""

@@ -1,0 +1,13 @@
+"""What agents sent on request."""
+
+from __future__ import annotations
+
+from gputop.feed.snapshot import Notice
+from gputop_probes.record.reader import RunRecord
+
+NOTICE_TYPES = ("profile", "stack_dump")
+
+
+def notices(record: RunRecord) -> tuple[Notice, ...]:
+    """What agents sent on request, oldest first."""
+    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES))
