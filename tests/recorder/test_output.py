@@ -34,7 +34,7 @@ def bare(tmp_path: Path, command: list[str], **options) -> tuple[int, bytes, byt
     process = subprocess.Popen(
         command, cwd=tmp_path, env=support.environment(tmp_path, PYTHONUNBUFFERED="1"), **streams
     )
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out, err or b""
 
 
@@ -160,7 +160,7 @@ def test_a_stopped_keeper_is_replaced(tmp_path: Path) -> None:
     support.until(lambda: b"up" in recorded(run_dir))
     os.kill(keeper_pid(run_dir), signal.SIGSTOP)
     (tmp_path / "stopped").touch()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     expected = b"up\n" + b"".join(b"%09d\n" % i * 10_000 for i in range(60))
     assert (process.returncode, out == expected, recorded(run_dir) == expected) == (0, True, True)
 
@@ -207,7 +207,7 @@ def test_a_keeper_without_a_fresh_interpreter(tmp_path: Path, program: str) -> N
     """Where no interpreter can be started, a copy of the front carries the output."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys._base_executable = {program!r}")
     process = support.front(tmp_path, support.python(COUNTING, "1"), env={"PYTHONPATH": str(tmp_path)})
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 9
     assert whole(out) and whole(recorded(tmp_path / "run"))
 
@@ -279,7 +279,7 @@ def test_a_process_left_behind_goes_on_writing(tmp_path: Path) -> None:
     assert process.wait(20) == 3
     assert process.stdout is not None
     assert recorded(tmp_path / "run") == b"now\n"
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (out, err) == (b"now\nlate\n", b"late\n")
     assert recorded(tmp_path / "run") == b"now\nlate\n"
 
@@ -290,5 +290,5 @@ def test_a_slow_reader_holds_the_command_back(tmp_path: Path) -> None:
     time.sleep(1.5)
     written = int((tmp_path / "written").read_text())
     assert written < 12
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, len(out)) == (0, 30 << 20)

@@ -57,7 +57,7 @@ def test_recorder_killed(tmp_path: Path) -> None:
     support.until(lambda: len(support.step_indices(run_dir)) > 20)
     os.kill(support.state(run_dir)["recorder_pid"], signal.SIGKILL)
     support.until(lambda: runs.read_run(run_dir).state == "lost", 5)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out.decode()) == (7, EXPECTED)
     seen = support.step_indices(run_dir)
     assert seen == list(range(len(seen))) and len(seen) > 20
@@ -84,7 +84,7 @@ def test_recorder_killed_and_run_taken_up_again(tmp_path: Path) -> None:
         "ranks": [0],
     }
     (tmp_path / "finish").touch()
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     sent = int(out.split()[1])
     support.until(lambda: support.state(run_dir)["exit_code"] == 0, 5)
@@ -226,7 +226,7 @@ def test_recorder_stopped_for_good(tmp_path: Path) -> None:
     os.kill(recorder, signal.SIGSTOP)
     try:
         (tmp_path / "finish").touch()
-        out, _ = process.communicate(timeout=15)
+        out, _ = process.communicate(timeout=60)
         assert (process.returncode, out) == (8, b"begun\n")
     finally:
         os.kill(recorder, signal.SIGCONT)
