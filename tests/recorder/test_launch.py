@@ -136,7 +136,7 @@ def test_another_host_joins_a_run_that_goes(tmp_path: Path, monkeypatch: pytest.
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
     processes = [support.front(tmp_path, ["sh", "-c", f"exit {n}"], options={"run_dir": None}) for n in (4, 5)]
-    assert [process.wait(20) for process in processes] == [4, 5]
+    assert [process.wait(60) for process in processes] == [4, 5]
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -148,7 +148,7 @@ def test_reader_of_stdout_goes_away(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.read(10)
         process.stdout.close()
-        assert process.wait(20) == code
+        assert process.wait(60) == code
 
 
 def test_pty_is_a_terminal(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
     process = support.front(tmp_path, support.python(source))
     support.until(lambda: "up" in support.output(tmp_path / "run"))
     os.kill(support.state(tmp_path / "run")["command_pid"], signal.SIGTERM)
-    assert process.wait(10) == 9
+    assert process.wait(60) == 9
 
 
 @pytest.mark.parametrize("prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"])

@@ -16,7 +16,7 @@ from gputop_probes import client, procfs, stop
 
 def started(tmp_path: Path, command: list[str], word: str = "up"):
     process = support.front(tmp_path, command)
-    support.until(lambda: word in support.output(tmp_path / "run"), 30)
+    support.until(lambda: word in support.output(tmp_path / "run"))
     return process
 
 
@@ -108,7 +108,7 @@ def test_torchrun_leaves_no_rank_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "rank.py"]
     process = started(tmp_path, command)
     ranks = [tmp_path / "pid-0", tmp_path / "pid-1"]
-    support.until(lambda: all(path.exists() and path.read_text() for path in ranks), 30)
+    support.until(lambda: all(path.exists() and path.read_text() for path in ranks))
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
