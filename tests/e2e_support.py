@@ -33,9 +33,12 @@ def gputop(*words: str, tmp_path: Path, timeout: float = 120, **options) -> subp
 
 
 def training(steps: int = 60, body: str = "") -> str:
-    """A real training script of ``steps`` steps of about 5 ms; ``body`` runs inside each, ``i`` is its index."""
+    """A real training script, never compiled, of ``steps`` steps of about 5 ms.
+
+    ``body`` runs inside each, ``i`` is its index.
+    """
     return f"""
-import sys, time, torch
+import sys, time, eager, torch
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 data = torch.utils.data.DataLoader([(torch.randn(32),) for _ in range(8 * {steps})], batch_size=8)

@@ -24,6 +24,7 @@ from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RecordError, RunRecord
 
 SCRIPTS = Path(__file__).parent / "faults" / "scripts"
+SITE = str(Path(__file__).parent / "site")
 
 
 @dataclass
@@ -65,7 +66,8 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     folder.mkdir(exist_ok=True)
     run_dir = folder / "run"
     extra = {key: str(value) for key, value in environment.items()}
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}
+    path = os.pathsep.join(filter(None, [SITE, os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}
     command = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(run_dir)]
     limits = extra.get("CPU_QUOTA", ""), extra.get("MEMORY_MIB", "")
     with control_group(*limits) as joined, (folder / "output").open("w+") as output:

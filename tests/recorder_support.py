@@ -101,7 +101,7 @@ def front(tmp_path: Path, command: list[str], *, env: dict[str, str] | None = No
     )
 
 
-def run(tmp_path: Path, command: list[str], timeout: float = 30, **keywords) -> tuple[int, str, str]:
+def run(tmp_path: Path, command: list[str], timeout: float = 60, **keywords) -> tuple[int, str, str]:
     """Run a command to its end. Returns exit code, forwarded stdout and stderr."""
     process = front(tmp_path, command, **keywords)
     out, err = process.communicate(timeout=timeout)
@@ -148,7 +148,7 @@ def step_indices(run_dir: Path, rank: int = 0) -> list[int]:
     return [fields[place] for fields in wire.STEP.iter_unpack(raw[: len(raw) // wire.STEP.size * wire.STEP.size])]
 
 
-def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -129,7 +129,7 @@ def devices(view: RunView) -> list[Device]:
                 mine = rows[rows["index"] == index]
                 name = info.name if info else ""
                 rank = _rank_of(view, host.name, int(index), info.uuid if info else "")
-                default = (info.model_extra or {}).get("power_limit_default_w") if info else None
+                default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
                 found.append(Device(host.name if several else "", int(index), name, rank, mine, watts))
     return found

@@ -227,6 +227,12 @@ class Stream:
         self[MOVING] = 0
         return count
 
+    def is_echo(self):
+        """Whether a whole line came from the terminal: it was typed before the command answered it."""
+        if not self.beside or self[LOGGED] == self[READ]:
+            return False
+        return self._ring[(self[READ] - 1) % self._size] == 10
+
     def save(self):
         """Write to the log what is not there yet."""
         while self[LOGGED] < self[READ]:
@@ -314,6 +320,7 @@ class Keeper:
             moved = 0
             for stream in self._streams:
                 moved += stream.take()
+            for stream in sorted(self._streams, key=Stream.is_echo, reverse=True):
                 stream.save()
                 stream.skip_target()
                 stream.pass_on()

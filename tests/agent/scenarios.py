@@ -13,8 +13,8 @@ import tempfile
 import threading
 import time
 
+import eager  # noqa: F401
 import torch
-import torch._dynamo  # what the first optimizer would import in every child
 import torch.utils.data
 from torch import nn
 

@@ -6,7 +6,7 @@ from agent_support import run_script
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import os, sys, torch, torch._dynamo, torch.utils.data  # the optimizer imports dynamo: once, and not in every child
+import os, sys, eager, torch, torch.utils.data
 from torch import nn
 torch.set_num_threads(1)
 for kind in sys.argv[1:]:

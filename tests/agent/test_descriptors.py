@@ -11,7 +11,7 @@ from gputop_agent import descriptors
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import json, os, socket, sys, time, torch
+import json, os, socket, sys, time, eager, torch
 net = torch.nn.Linear(4, 4); opt = torch.optim.SGD(net.parameters(), 1e-6)
 def train(n=40, pause=0.003):
     for _ in range(n):

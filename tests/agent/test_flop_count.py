@@ -8,7 +8,7 @@ from gputop_agent import wire
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import torch
+import eager, torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 optimizer = torch.optim.SGD(model.parameters(), 1e-2)

@@ -12,7 +12,7 @@ from gputop_agent import interrupts, wire
 
 ALARMS = 600
 SCRIPT = f"""
-import ctypes, random, signal, sys, threading, time, torch, traceback
+import ctypes, random, signal, sys, threading, time, eager, torch, traceback
 class Late(Exception): pass
 class Lost(OSError):
     def __init__(self): super().__init__("lost")

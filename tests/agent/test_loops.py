@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputop_agent import batch, clock, core, looks, steps, wire
 
 SCRIPT = """
-import gc, json, os, random, sys, torch, torch.nn.functional as F
+import gc, json, os, random, sys, eager, torch, torch.nn.functional as F
 from torch import nn
 def mlp(a, b): return nn.Sequential(nn.Linear(a, 16), nn.ReLU(), nn.Linear(16, b))
 def sgd(m): return torch.optim.SGD(m.parameters(), 1e-3)

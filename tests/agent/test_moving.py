@@ -6,7 +6,7 @@ from agent_support import run_script
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import time, torch
+import time, eager, torch
 from torch import nn
 torch.set_num_threads(1)
 net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
@@ -16,11 +16,11 @@ def train(steps):
         opt.zero_grad(); net(torch.randn(8, 32)).square().mean().backward(); opt.step()
         time.sleep(0.02)
 train(30)
-end = time.monotonic() + 6
+end = time.monotonic() + 3
 with torch.no_grad():
     while time.monotonic() < end: net(torch.randn(8, 32))
 train(30)
-time.sleep(6)
+time.sleep(3)
 train(30)
 """
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 HERE = __file__.rpartition("/")[0]
 
 DYING = """
-import gc, os, sys, threading, warnings, torch, torch._dynamo, torch.utils.data
+import gc, os, sys, threading, warnings, eager, torch, torch.utils.data
 from torch import nn
 gc.collect(); gc.freeze()  # or each fork would copy all of torch when it ends
 for kind in sys.argv[2:]:
@@ -178,7 +178,7 @@ def is_guard(node: ast.stmt) -> bool:
 
 
 COPIES = """
-import copy, io, pickle, sys, torch, torch.distributed as dist
+import copy, io, pickle, sys, eager, torch
 from torch import nn
 class Keeps(nn.Linear):
     def __getstate__(self): return dict(self.__dict__)
@@ -217,7 +217,7 @@ def test_copies_pickles_and_lifetimes(tmp_path):
 
 
 INTERRUPTED = """
-import gc, signal, threading, time, torch
+import gc, signal, threading, time, eager, torch
 def steps():
     for _ in range(30):
         net(torch.randn(2, 4)).sum().backward(); opt.step(); opt.zero_grad()

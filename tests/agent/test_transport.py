@@ -12,7 +12,7 @@ from agent_support import Collector, collecting, guest_env, run_script
 pytestmark = pytest.mark.e2e
 
 LOOP = """
-import sys, time, torch
+import sys, time, eager, torch
 net = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 def steps(n, pause=0.0):

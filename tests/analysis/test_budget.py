@@ -34,7 +34,7 @@ phases = st.fixed_dictionaries({name: st.floats(0, 50) for name in wire.PHASES})
 FLAGS = (0, 0, 0, wire.F_EVAL, wire.F_CHECKPOINT, wire.F_COMPILE, wire.F_SCALER_SKIP, wire.F_AGENT)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(phases, st.one_of(st.none(), st.floats(0, 80)), st.sampled_from(FLAGS), st.integers(1, 5)),

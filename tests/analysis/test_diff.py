@@ -112,7 +112,7 @@ def test_batches_of_another_size_are_compared_by_sample(tmp_path):
     assert found.speed.a_ms == pytest.approx(10 / 32, rel=0.01)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.one_of(st.none(), st.floats(0, 5)), st.sampled_from((0.0, 1.0)))
 def test_the_phases_add_up_to_the_difference(tmp_path_factory, seed, wait_ms, scale):
     random = np.random.default_rng(seed)

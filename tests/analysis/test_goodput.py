@@ -69,7 +69,7 @@ def test_a_hang_counts_from_the_last_step(tmp_path):
     assert seconds(goodput(builder.open())) == {"first_step": 3, "productive": 10, "hang": 100}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.floats(0, 40)), min_size=1, max_size=4),
     st.lists(st.tuples(st.floats(0, 100), st.floats(0, 20), st.booleans()), max_size=4),

@@ -57,7 +57,7 @@ def without(call, *names):
 
 
 @given(calls(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "ü = 'é'; "]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_only_the_arguments_change(text, newline, before):
     text = (before + text + "\n").replace("\n", newline)
     source, call = parsed(text)

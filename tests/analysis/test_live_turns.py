@@ -75,7 +75,7 @@ def every_window(values, k=8.0, min_relative=0.2):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([20, 31, 49, 100, 109, 110, 111, 260]),

@@ -98,7 +98,7 @@ def test_a_rank_without_steps_has_no_numerics(tmp_path):
     assert numerics(RunView(build.open())) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(140, 380))
 def test_stand_outs_agree_with_the_exact_rule_on_clear_spikes(seed, at):
     values = np.random.default_rng(seed).normal(10, 0.1, 400)

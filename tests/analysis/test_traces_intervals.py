@@ -25,7 +25,7 @@ def held(intervals):
 
 
 @given(pairs, pairs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_sets_of_points(a, b):
     one, two = made(a), made(b)
     assert held(one) == points(a)
@@ -35,7 +35,7 @@ def test_sets_of_points(a, b):
 
 
 @given(pairs, pairs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_lengths_in_windows(a, windows):
     starts = np.array([s for s, _ in windows], np.int64)
     ends = starts + np.array([n for _, n in windows], np.int64)
@@ -59,7 +59,7 @@ def calls(draw, start=0, room=40, depth=0):
 
 
 @given(calls())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_self_times_add_up_to_the_covered_time(found):
     starts = np.array([s for s, _ in found], np.int64)
     ends = np.array([e for _, e in found], np.int64)

@@ -22,7 +22,7 @@ LLAMA = Job(model("llama-3-8b"), seq=4096, global_batch=512)
 MOE = Job(model("deepseek-v2"), seq=4096, global_batch=512)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     POWERS, POWERS, POWERS, POWERS, st.integers(0, 3), st.integers(0, 2), st.booleans(), st.sampled_from([LLAMA, MOE])
 )
@@ -118,7 +118,7 @@ def test_groups_of_one_are_silent():
     assert float(collectives.all_reduce(place, group, np.array([1e9]))[0]) == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(POWERS, POWERS, st.integers(0, 2))
 def test_more_data_parallel_ranks_never_compute_longer_at_a_fixed_batch(tp, micro, recompute):
     took = []
@@ -129,7 +129,7 @@ def test_more_data_parallel_ranks_never_compute_longer_at_a_fixed_batch(tp, micr
     assert all(later <= sooner + 1e-9 for sooner, later in pairwise(took))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from([LLAMA, MOE]), POWERS, POWERS)
 def test_memory_grows_with_the_micro_batch_and_shrinks_with_recomputation_and_sharding(job, tp, dp):
     rising = memory.allocated_bytes(job, Layouts.of(tp=tp, dp=dp, micro_batch=[1, 2, 4, 8]))

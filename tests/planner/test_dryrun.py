@@ -76,7 +76,7 @@ def test_a_wrong_shape_in_the_first_forward_is_named_with_its_line(tmp_path):
 
 
 LOSS = """
-import torch
+import eager, torch
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for step in range(100):

@@ -46,7 +46,7 @@ def test_sizes_by_hand():
     assert serving.weight_bytes(LLAMA, "fp8", one)[0] < 0.6 * serving.weight_bytes(LLAMA, "bf16", one)[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt2"]),
     st.sampled_from(["H100", "A100-80GB", "L4", "MI300X"]),

@@ -34,7 +34,7 @@ def test_equal_stages_wait_as_the_paper_says(stages):
     assert filled[0] == pytest.approx((stages - 1) * (forward + backward))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 16), st.integers(1, 4), st.floats(0.1, 9), st.floats(0, 1), st.integers(1, 64))
 def test_it_never_waits_longer_and_never_less_than_not_at_all(pp, vpp, slowest, share, micro):
     sizes = np.array([pp]), np.array([vpp]), pp * slowest, slowest, share * slowest

@@ -49,7 +49,7 @@ def test_streams_pass_through(tmp_path: Path) -> None:
     source = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d * 2); sys.stderr.write('narrated')"
     data = bytes(range(256)) * 300
     process = support.front(tmp_path, support.python(source), stdin=subprocess.PIPE)
-    out, err = process.communicate(data, timeout=20)
+    out, err = process.communicate(data, timeout=60)
     assert (process.returncode, out, err) == (0, data * 2, b"narrated")
     host = support.host_dir(tmp_path / "run")
     assert (host / "output.log").read_bytes() == data * 2
@@ -97,8 +97,8 @@ def test_record_is_valid(tmp_path: Path) -> None:
     record = RunRecord.open(tmp_path / "run")
     host = next(iter(record.hosts.values()))
     assert code == 0
-    written_state = HostState.model_validate(support.state(tmp_path / "run"))
-    assert host.state.model_dump(exclude_none=True) == written_state.model_dump(exclude_none=True)
+    written_state = HostState.of(support.state(tmp_path / "run"))
+    assert host.state == written_state
     assert (host.state.state, host.state.exit_code) == ("ended", 0)
     assert host.state.context["environment"]["NCCL_DEBUG"] == "INFO"
     assert record.manifest.command == [*command[:-1], "[hidden]"]
@@ -136,7 +136,7 @@ def test_another_host_joins_a_run_that_goes(tmp_path: Path, monkeypatch: pytest.
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
     processes = [support.front(tmp_path, ["sh", "-c", f"exit {n}"], options={"run_dir": None}) for n in (4, 5)]
-    assert [process.wait(20) for process in processes] == [4, 5]
+    assert [process.wait(60) for process in processes] == [4, 5]
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -148,7 +148,7 @@ def test_reader_of_stdout_goes_away(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.read(10)
         process.stdout.close()
-        assert process.wait(20) == code
+        assert process.wait(60) == code
 
 
 def test_pty_is_a_terminal(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
     process = support.front(tmp_path, support.python(source))
     support.until(lambda: "up" in support.output(tmp_path / "run"))
     os.kill(support.state(tmp_path / "run")["command_pid"], signal.SIGTERM)
-    assert process.wait(10) == 9
+    assert process.wait(60) == 9
 
 
 @pytest.mark.parametrize("prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"])
@@ -209,7 +209,7 @@ def test_a_blocked_signal_stays_blocked(tmp_path: Path) -> None:
         support.python(source),
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM]),
     )
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert out.decode().strip() == str([signal.SIGUSR1, signal.SIGTERM])
 
 

@@ -34,7 +34,7 @@ def play(allocator, steps):
         yield live
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS, CONFS)
 def test_sums_hold_at_every_step(steps, conf):
     allocator = Allocator(parse(conf))
@@ -48,7 +48,7 @@ def test_sums_hold_at_every_step(steps, conf):
         assert stats.peak_reserved >= stats.reserved
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS, CONFS)
 def test_blocks_never_overlap(steps, conf):
     allocator = Allocator(parse(conf))
@@ -62,7 +62,7 @@ def test_blocks_never_overlap(steps, conf):
     assert 512 * sum(end - start for start, end in spans) == allocator.stats.reserved
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(STEPS, CONFS)
 def test_free_all_leaves_a_cache_that_can_be_given_back(steps, conf):
     allocator = Allocator(parse(conf))
@@ -76,7 +76,7 @@ def test_free_all_leaves_a_cache_that_can_be_given_back(steps, conf):
     assert allocator.stats.reserved == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(STEPS, st.sampled_from(["", "expandable_segments:True"]))
 def test_a_step_that_repeats_soon_reserves_nothing_new(steps, conf):
     """Best fit may place the second round otherwise than the first; from some round on nothing new is needed."""
@@ -92,7 +92,7 @@ def test_a_step_that_repeats_soon_reserves_nothing_new(steps, conf):
     assert reserved[-1] == reserved[-2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_expandable_segments_take_whole_pages_only(steps):
     allocator = Allocator(parse("expandable_segments:True"))
@@ -103,7 +103,7 @@ def test_expandable_segments_take_whole_pages_only(steps):
         assert allocator.stats.reserved % (2 * MIB) == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(STEPS, st.integers(1, 40))
 def test_the_capacity_is_never_exceeded(steps, capacity_mib):
     allocator = Allocator(capacity=capacity_mib * 4 * MIB)
@@ -115,7 +115,7 @@ def test_the_capacity_is_never_exceeded(steps, capacity_mib):
         assert allocator.stats.retries >= 1
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(STEPS, st.one_of(st.none(), st.integers(1, 60)))
 def test_the_quick_loop_gives_out_the_same_blocks(steps, capacity_mib):
     capacity = None if capacity_mib is None else capacity_mib * 2 * MIB
@@ -140,7 +140,7 @@ def test_the_quick_loop_gives_out_the_same_blocks(steps, capacity_mib):
     assert (played.retries, played.oom) == (allocator.stats.retries, oom)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(STEPS)
 def test_the_quick_loop_maps_the_same_pages(steps):
     sizes, streams, events, live, blocks = [1], [0], [], [], [None]

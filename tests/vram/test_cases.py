@@ -335,7 +335,7 @@ def test_a_table_of_something_else():
     assert table.rows(["\0\ufffd\n"]) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from([*ROW, "other"]), st.text(max_size=20)))
 def test_no_cell_raises(cells):
     case = read(cells, "any")

@@ -69,7 +69,7 @@ def never_less(more, less):
     assert more[1] >= 0.98 * less[1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(setups(), st.sampled_from(RECIPES))
 def test_the_breakdown_is_the_peak(setup, recipe):
     found = solve(setup.but(recipe=recipe), "formula")
@@ -80,7 +80,7 @@ def test_the_breakdown_is_the_peak(setup, recipe):
     assert max(found.phases.values(), default=found.allocated) <= found.allocated
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(setups(), st.integers(2, 4))
 def test_more_tokens_never_need_less(setup, factor):
     least = amounts(setup)
@@ -89,7 +89,7 @@ def test_more_tokens_never_need_less(setup, factor):
             never_less(amounts(more), least)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(setups(), st.sampled_from([2, 8, 64]), st.sampled_from(RECIPES))
 def test_more_sharding_never_needs_more(setup, ranks, recipe):
     """Buckets can outweigh what stage 1 shards, such as nothing of adapters or states of 8 bits."""
@@ -106,7 +106,7 @@ def test_more_sharding_never_needs_more(setup, ranks, recipe):
         assert sum(each.breakdown.values()) == each.allocated <= each.reserved
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(setups(), st.integers(1, 256), st.integers(1, 256))
 def test_a_larger_rank_never_needs_less(setup, one, other):
     low, high = sorted((one, other))
@@ -114,7 +114,7 @@ def test_a_larger_rank_never_needs_less(setup, one, other):
     never_less(amounts(setup.but(lora=Lora(high, targets))), amounts(setup.but(lora=Lora(low, targets))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(setups())
 def test_checkpointing_hardly_ever_needs_more(setup):
     """It may by a layer that is computed again beside all gradients, where activations are small beside those."""
@@ -122,7 +122,7 @@ def test_checkpointing_hardly_ever_needs_more(setup):
     assert full <= 1.01 * selective <= 1.02 * whole
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(profiled(), st.integers(1, 3))
 def test_profiles_keep_the_same_rules(setup, factor):
     """Blocks that are not split are a little larger than asked for, a fused loss takes rows by powers of two: both may

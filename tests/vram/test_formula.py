@@ -167,7 +167,7 @@ SETUPS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SETUPS)
 def test_what_holds_for_every_setup(setup: Setup) -> None:
     found = peak(setup)
@@ -177,7 +177,7 @@ def test_what_holds_for_every_setup(setup: Setup) -> None:
     assert all(size >= 0 for size in found.breakdown.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SETUPS, st.sampled_from(["seq", "micro_batch", "accumulation"]))
 def test_more_tokens_never_need_less(setup: Setup, what: str) -> None:
     more = setup.but(**{what: 2 * getattr(setup, what)})
@@ -185,21 +185,21 @@ def test_more_tokens_never_need_less(setup: Setup, what: str) -> None:
     assert peak(more).reserved >= peak(setup).reserved
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SETUPS)
 def test_each_stage_of_zero_needs_no_more_than_the_one_before(setup: Setup) -> None:
     sizes = [peak(setup.but(sharding=sharding)).allocated for sharding in ("zero1", "zero2", "zero3")]
     assert sizes == sorted(sizes, reverse=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SETUPS)
 def test_checkpointing_keeps_less(setup: Setup) -> None:
     sizes = [peak(setup.but(checkpointing=kind)).allocated for kind in ("none", "full")]
     assert sizes[1] <= sizes[0] * 1.02
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SETUPS.filter(lambda setup: setup.lora is not None))
 def test_a_larger_rank_never_needs_less(setup: Setup) -> None:
     assert setup.lora is not None
@@ -207,7 +207,7 @@ def test_a_larger_rank_never_needs_less(setup: Setup) -> None:
     assert peak(setup.but(lora=larger)).allocated >= peak(setup).allocated
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SETUPS, st.lists(st.tuples(COUNTS, COUNTS, COUNTS), min_size=1, max_size=6))
 def test_arrays_give_what_single_setups_give(setup: Setup, rows: list[tuple[int, int, int]]) -> None:
     setup = setup.but(pp=1)

@@ -86,7 +86,7 @@ def test_the_breakdown_adds_up_and_names_where_it_comes_from():
     assert "torch" in found.sources[0]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 8), st.integers(128, 4096), st.sampled_from(("full", "none")))
 def test_more_tokens_never_need_less(micro_batch: int, seq: int, checkpointing: str):
     setup = LLAMA.but(model=SMALL, micro_batch=micro_batch, seq=seq, checkpointing=checkpointing)

@@ -295,7 +295,7 @@ _MANIFEST = record(
 )
 _GPU = record(
     {
-        **named("name:line uuid:line ours:flag"),
+        **named("name:line uuid:line ours:flag power_limit_default_w:amount"),
         "index": between(0, 4096),
         "memory_total_bytes": between(-1, 2**50),
     },

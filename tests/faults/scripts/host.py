@@ -14,6 +14,7 @@ from torch import nn
 
 warnings.simplefilter("ignore")
 FAULT = os.environ.get("FAULT", "none")
+COMPILED = FAULT in ("recompiles", "graph_breaks", "clean_compile")
 STEPS = int(os.environ.get("STEPS", "200"))
 SETTLED = 50
 PERIOD = 20
@@ -42,7 +43,7 @@ def draw_histogram():
 def make_model():
     many = FAULT in ("foreach", "clean_fused")
     net = Net(120, 24) if many else Net(4, 192)
-    if FAULT in ("recompiles", "graph_breaks", "clean_compile"):
+    if COMPILED:
         return net, torch.compile(net, backend="eager", dynamic=False)
     return net, net
 
@@ -91,6 +92,8 @@ def train(net, model, optimizer):
 
 
 def main():
+    if not COMPILED:
+        import eager  # noqa: F401
     net, model = make_model()
     options = {"foreach": {"foreach": False}, "clean_fused": {"fused": True}}.get(FAULT, {})
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, **options)
