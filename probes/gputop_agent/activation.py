@@ -10,7 +10,7 @@ from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, interrupts, lane, modes, steps, wire
+from . import clock, cycle, interrupts, modes, steps, wire
 from .cycle import C
 from .sentinel import sentinel
 from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
@@ -118,7 +118,6 @@ def adopt(by_backward=True):
 
 def _take_over(now_ns):
     """The training thread has ended and another one trains on."""
-    lane.leave()
     clock.unwind(0)
     C.in_forward = C.in_backward = False
     C.in_optimizer = 0

@@ -1,7 +1,6 @@
 """How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies nothing."""
 
 import ctypes
-import math
 import sys
 import zlib
 from collections import UserDict
@@ -25,7 +24,6 @@ _crc = 0
 description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
 site = None  # the line of user code that fetched it
 inside = ()  # packages between that line and the fetch
-_noting_tokens = False  # the shapes noted are those of token ids
 _padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
@@ -72,38 +70,6 @@ def count(batch):
         interrupts.pass_on()
         _plans[type(batch)] = (None, None, 0)
         return 0, 0
-
-
-@modes.unseen
-def plan_ahead(batch):
-    """How batches like this one, which was counted, may be noted until the next that has to be looked at closely.
-
-    Returns:
-        ``(type, path, n)``: the next ``n`` batches of this type leave the shape of the tensor on the path; the type is
-        None where one shape does not tell all.
-    """
-    global _noting_tokens
-    left = -_count % _CRC_PERIOD
-    path, token_path, axis = _plans.get(type(batch), (None, None, 0))
-    if path is None or axis:
-        return None, (), left
-    if token_path is not None and _walk(batch, token_path).shape[0] != _walk(batch, path).shape[0]:
-        return None, (), left
-    _noting_tokens = token_path is not None
-    return type(batch), token_path or path, left
-
-
-def count_noted(found):
-    """``(samples, tokens)`` of batches that left their shapes, booked as ``count`` does; those counted as they are."""
-    return [one if type(one) is tuple else _count_shape(one) for one in found]
-
-
-def _count_shape(shape):
-    global _count
-    if _count % shapes.PERIOD < shapes.WINDOW:
-        shapes.note(_count, shape)
-    _count += 1
-    return shape[0], math.prod(shape) if _noting_tokens else 0
 
 
 def take_crc():

@@ -72,10 +72,6 @@ class Burst:
 
     def on_step_closed(self, step, *_):
         """Called by the training thread at each boundary: starts the profiler, counts, stops it, then waits."""
-        from . import lane  # both this and ``steps`` lead back here when they are imported
-
-        if lane.L.settling:  # the step ended some milliseconds ago
-            return
         try:
             if self._thread is None:
                 _booked(self._next, step)

@@ -11,7 +11,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from . import growth, interrupts, lane, late, replicas, steps, transport
+from . import growth, interrupts, late, replicas, steps, transport
 from .cycle import C
 from .state import S
 
@@ -57,8 +57,6 @@ def reset():
 
 def on_step_closed(step):
     """A step at or after ``C.look_due`` has ended: begin a look, or give one up that met no update."""
-    if lane.L.settling:
-        return  # of a step that ended some milliseconds ago
     C.look_due = step + EVERY_STEPS
     if S.ddp:
         replicas.begin()
@@ -184,7 +182,6 @@ def _finish():
     K.unsent = K.found, K.values
     K.optimizer = K.weights = None
     C.look = 0
-    lane.L.from_step = min(lane.L.from_step, S.step + 2)  # it was refused because of the look
     if not S.cuda:
         _send_unsent()
 

@@ -1,18 +1,19 @@
 """The phase clock: every nanosecond of the training thread belongs to exactly one phase.
 
-``totals`` only ever grows: nanoseconds by phase first, then the counters below. A step is the difference of two copies
+``totals`` holds nanoseconds by phase first, then the time between two windows that no hook has measured (``sampling``
+divides it), then the counters below; all but the unmeasured time only ever grow. A step is the difference of two copies
 of it, which is why the phases of a record add up to its wall time to the nanosecond.
 """
 
 from collections import deque
 from time import monotonic_ns
 
-from .state import OTHER, S
+from .state import OTHER, UNMEASURED, S
 
 N_PHASES = OTHER + 1
-GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(N_PHASES, N_PHASES + 7)
+GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(UNMEASURED + 1, UNMEASURED + 8)
 
-totals = [0] * (N_PHASES + 7)
+totals = [0] * (UNMEASURED + 8)
 floor = [0] * len(totals)  # totals at the last end of a step, or where the present one may have ended
 stack = []  # phases to go back to
 MOST = 1 << 13
@@ -46,6 +47,12 @@ def book():
     totals[S.phase] += now - S.last_ns
     S.last_ns = now
     return now
+
+
+def book_until(now):
+    """Book the time until ``now``, which lies behind us, to the current phase."""
+    totals[S.phase] += now - S.last_ns
+    S.last_ns = now
 
 
 def switch(phase):
@@ -82,6 +89,16 @@ def collected(until_ns):
         if began:
             found.append(ended - began)
     return found
+
+
+def rebase(phase):
+    """Make ``phase`` the one outside all others that are open. Returns the time."""
+    now = book()
+    if stack:
+        stack[0] = phase
+    else:
+        S.phase = phase
+    return now
 
 
 def reset():

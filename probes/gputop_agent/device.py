@@ -65,6 +65,18 @@ def on_step_closed(step, t_end_ns, flags):
         _clock.on_step_closed(step, t_end_ns, flags)
 
 
+def read_back(step):
+    """Between two windows: read what the device has passed."""
+    if _clock is not None:
+        _clock.read_back(step)
+
+
+def pause():
+    """The hooks go out: the step that begins is not sampled."""
+    if _clock is not None:
+        _clock.pause()
+
+
 def reset():
     """Stop (in a fork's child, or when the agent gives up)."""
     global _clock, mark, late_scalar
@@ -159,6 +171,14 @@ class DeviceClock:
         self._queue(step, t_end_ns, flags)
         self._read_oldest(step)
         self._begin(t_end_ns)
+
+    def read_back(self, step):
+        """See the module's function of the same name."""
+        self._read_oldest(step)
+
+    def pause(self):
+        """See the module's function of the same name."""
+        self._abandon_timing()
 
     def _begin(self, t_ns):
         self._timing = t_ns - self._last_ns >= self._period_ns and len(self._pending) < _MAX_PENDING

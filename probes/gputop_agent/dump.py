@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from . import flight, frames, interrupts, lane, transport, wire
+from . import current, flight, frames, interrupts, transport, wire
 from .state import S
 
 _MAX_THREADS = 64
@@ -15,8 +15,8 @@ def send(reason=""):
     transport.send_event(
         "stack_dump",
         reason=reason,
-        phase=wire.PHASES[lane.phase(sys._current_frames().get(S.thread_ident))],
-        step=lane.step(),
+        phase=wire.PHASES[current.phase(sys._current_frames().get(S.thread_ident))],
+        step=current.step(),
         threads=thread_stacks(),
         collective=_collective(),
     )

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 
-from . import dryrun, guard, lane, out_of_memory, transport
+from . import current, dryrun, guard, out_of_memory, transport
 from .activation import before_training
 from .state import S
 
@@ -96,7 +96,7 @@ def report(error, traceback, thread=None):
         message=_shortened(str(error)),
         site=_site(frames + _quoted(str(error))),
         phase=phase,
-        step=lane.step(),
+        step=current.step(),
         thread=thread,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
         **more,

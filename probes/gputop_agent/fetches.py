@@ -7,7 +7,7 @@ thing that the hooks note is the beginning of an epoch, which is rare.
 import sys
 from time import monotonic
 
-from . import batch, descriptors, frames, interrupts, lane, living, transport
+from . import batch, current, descriptors, frames, interrupts, living, transport
 from .state import DATA, S
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
@@ -121,8 +121,9 @@ class Watch:
             if len(self._counts) >= _MAX_LOADERS:
                 return
             counts = self._counts[key] = Counts()
-        fetching = lane.phase() == DATA
-        unpacking = fetching and _is_unpacking(sys._current_frames().get(S.thread_ident))
+        frame = sys._current_frames().get(S.thread_ident)
+        fetching = current.phase(frame) == DATA
+        unpacking = fetching and _is_unpacking(frame)
         waiting = fetching and not unpacking and turn not in stored
         counts.looks += 1
         counts.fetching += fetching

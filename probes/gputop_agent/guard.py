@@ -8,9 +8,10 @@ import os
 import sys
 from _thread import get_ident
 from functools import WRAPPER_ASSIGNMENTS
+from time import monotonic_ns
 
 from . import interrupts, wire
-from .state import SWITCHED_OFF, L, S
+from .state import SWITCHED_OFF, S
 
 MAX_ERRORS = 3
 
@@ -41,17 +42,7 @@ def failed(where):
 
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
-    if L.thin:
-        from . import thin
-
-        try:
-            thin.bypass(False)
-        except Exception:
-            interrupts.pass_on()
-    S.thread_ident = L.ident = SWITCHED_OFF
-    L.until_ns = L.settle_ns = L.thin_id = 0
-    L.thin = L.sampling = False
-    del L.marks[:]
+    S.thread_ident = SWITCHED_OFF
     while S.undo:
         try:
             S.undo.pop()()
@@ -87,16 +78,14 @@ def compiling_flags():
     return flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
 
 
-def around(original, before, after, adopt=None):
+def around(original, before, after, adopt=None, always=False):
     """A function that does what ``original`` does, with our code before and after it.
 
     ``before(args, kwargs)`` returns a token; unless it is None, ``after(token, args, result)`` follows, also when the
     original raised (``result`` is None then). Acts on the training thread only; on another thread ``adopt()`` is asked
-    whether to make that one the training thread.
+    whether to make that one the training thread. Between two windows (``sampling``) it passes straight through unless
+    it acts ``always``.
     """
-    from .lane import leave as leave_lane
-    from .lane import marks
-
     is_compiling = S.torch.compiler.is_compiling
     where = getattr(original, "__name__", "?")
 
@@ -106,10 +95,10 @@ def around(original, before, after, adopt=None):
                 return original(*args, **kwargs)
             token = None
             try:
-                if get_ident() == S.thread_ident or (adopt is not None and adopt()):
-                    if marks:
-                        leave_lane()
+                if (always or not S.hooks_out) and (get_ident() == S.thread_ident or (adopt is not None and adopt())):
+                    began = monotonic_ns()
                     token = before(args, kwargs)
+                    S.hook_ns += monotonic_ns() - began
             except Exception:
                 failed(where)
             result = None
@@ -119,7 +108,9 @@ def around(original, before, after, adopt=None):
             finally:
                 if token is not None:
                     try:
+                        began = monotonic_ns()
                         after(token, args, result)
+                        S.hook_ns += monotonic_ns() - began
                     except Exception:
                         failed(where)
         except BaseException as error:
@@ -172,17 +163,35 @@ def hide(function):
         S.skip_code(code)
 
 
-def patch(owner, name, replacement):
-    """``setattr`` that is undone by ``switch_off``, unless somebody has patched on top of it."""
-    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+class Patch:
+    """An attribute of a class or a module that is ours, unless somebody has patched on top of it."""
 
-    def put_back():
-        current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
-        if current is replacement:
-            setattr(owner, name, original)
+    def __init__(self, owner, name, replacement):
+        self.owner, self.name, self.replacement = owner, name, replacement
+        self.original = self._current()
 
-    setattr(owner, name, replacement)
-    S.undo.append(put_back)
+    def put_in(self):
+        """Set ours where the original is."""
+        if self._current() is self.original:
+            setattr(self.owner, self.name, self.replacement)
+
+    def take_out(self):
+        """Set the original where ours is."""
+        if self._current() is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+    def _current(self):
+        owner = self.owner
+        return owner.__dict__.get(self.name) if isinstance(owner, type) else getattr(owner, self.name, None)
+
+
+def patch(owner, name, replacement, steady=True):
+    """``setattr`` that is undone by ``switch_off``; one that is not ``steady`` is out between two windows."""
+    patch = Patch(owner, name, replacement)
+    patch.put_in()
+    S.undo.append(patch.take_out)
+    if not steady:
+        S.removable.append(patch)
 
 
 def _write_debug(where):

@@ -106,9 +106,9 @@ def _mend():
         return
     from . import steps
 
-    for thoroughly in (False, True):
+    for _ in range(2):
         try:
-            return steps.mend(thoroughly)
+            return steps.mend()
         except Exception:  # interrupted once more (the first exception is on its way already), or worse
             continue
     S.thread_ident = SWITCHED_OFF

@@ -8,7 +8,7 @@ another instruction and has used the CPU, or its process has read or written. A 
 import sys
 from time import monotonic
 
-from . import descriptors, frames, interrupts, lane, transport, wire
+from . import current, descriptors, frames, interrupts, transport, wire
 from .state import CHECKPOINT, COMPILE, EVAL, S
 
 try:
@@ -40,8 +40,8 @@ class Watch:
         if now - self._looked < PERIOD_S:
             return
         frame = sys._current_frames().get(S.thread_ident)
-        phase, step = lane.phase(frame), lane.step()
-        hook = lane.marks[-1] if lane.marks else S.last_ns
+        phase, step = current.phase(frame), current.step()
+        hook = S.last_ns
         silent = step == self._step
         moved = silent and (hook != self._hook or self._works(phase, frame, now))
         self._looked, self._step, self._hook = now, step, hook

@@ -21,11 +21,11 @@ from . import (
     guard,
     hello,
     interrupts,
-    lane,
     memory,
+    own_cost,
     roots,
+    sampling,
     steps,
-    thin,
     thread,
     transport,
 )
@@ -50,9 +50,23 @@ def after_fork():
         return
     try:
         S.reset()
-        for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo, thin):
+        for part in (transport, clock, cycle, sampling, events, roots, steps, activation, dynamo):
             part.reset()
-        for part in (affinity, api, batch, burst, checkup, comm, device, fetches, flop_count, hello, memory, thread):
+        for part in (
+            affinity,
+            api,
+            batch,
+            burst,
+            checkup,
+            comm,
+            device,
+            fetches,
+            flop_count,
+            hello,
+            memory,
+            own_cost,
+            thread,
+        ):
             guard.safely(part.reset)
     except Exception:
         interrupts.pass_on()
@@ -73,10 +87,10 @@ def at_exit():
 
 
 def _end():
-    guard.safely(lane.settle)
+    guard.safely(sampling.settle)
     guard.safely(burst.finish)
     guard.safely(events.process_ends)
-    guard.safely(steps.flush_all)
+    guard.safely(steps.end_record)
     guard.safely(api.flush, float("inf"))
     guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"

@@ -18,9 +18,15 @@ _waiting = []  # (update, values) whose sums are on their way from a device
 
 
 def begin():
-    """Look at every boundary from now on; DDP runs take the general path anyway."""
-    if on_boundary not in S.step_listeners:
-        S.step_listeners.append(on_boundary)
+    """Look at boundaries from now on."""
+    if on_boundary not in S.boundary_listeners:
+        S.boundary_listeners.append(on_boundary)
+
+
+def next_update(update):
+    """The first update after ``update`` that is looked at."""
+    periodic = [update - update % PERIOD + more for more in (0, 1, PERIOD)]
+    return min(due for due in [*FIRST, *(first + 1 for first in FIRST), *periodic] if due > update)
 
 
 def on_boundary(step, t_end_ns):

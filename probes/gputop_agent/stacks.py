@@ -4,7 +4,7 @@ import os
 import sys
 from time import monotonic
 
-from . import frames, lane, tensor_work, transport, wire
+from . import current, frames, tensor_work, transport, wire
 from .state import OTHER, S
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
@@ -34,16 +34,14 @@ class Sampler:
 
     def wants_look(self):
         """Whether the phase of the moment is one that wants a name each time."""
-        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
-        return lane.phase(frame) in _OFTEN
+        return current.phase(sys._current_frames().get(S.thread_ident)) in _OFTEN
 
     def sample(self, fair=True):
         """Look once, if the phase of the moment is one that wants a name; ``fair``: see ``looks``."""
         self._ticks += 1
-        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
-        phase = lane.phase(frame)
+        frame = sys._current_frames().get(S.thread_ident)
+        phase = current.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
-            frame = frame or sys._current_frames().get(S.thread_ident)
             if not fair:
                 self._late[phase] = self._late.get(phase, 0) + 1
                 self._counts.setdefault(phase, {})

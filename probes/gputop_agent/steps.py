@@ -26,6 +26,14 @@ _UINT32 = 0xFFFFFFFF
 _FLOAT32_MAX = 3.4e38
 
 
+def _nothing(*_):
+    """Until somebody registers."""
+
+
+on_closed = _nothing  # on_closed(step, flags): a step was closed by the hooks
+on_mend = _nothing  # on_mend(): a hook was broken off
+
+
 class Fold:
     """The steps that ended since the last record."""
 
@@ -41,8 +49,8 @@ class Fold:
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
-        self.cpu_cut_ns = -1  # the thread's CPU time at a record's end that is booked later
         self.probing = True
+        self.mark = 0  # flags of each record while windows are open and shut
         self.memory: Any = (-1, -1, -1, -1)
         self.loss_step = -1  # the last one whose loss was read
         self.nonfinite_events = 0
@@ -83,7 +91,7 @@ def close(now_ns, upto=None):
         clock.floor[:] = F.upto
         F.n_steps += 1
         C.pending, C.backwards = False, 0  # counted: what interrupts the rest does not have it counted again
-        F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
+        F.flags |= flags
         F.loss, F.grad_norm = loss, C.grad_norm
         if C.loss_count and not loss <= F.loss_max:  # also where there is none yet
             F.loss_max = loss
@@ -99,11 +107,33 @@ def close(now_ns, upto=None):
     if not step:
         totals[AGENT_NS] += F.hello_ns
         C.flags |= wire.F_AGENT
-    if S.ddp or S.cuda or S.step_listeners:
+    if S.ddp or S.cuda or S.step_listeners or S.boundary_listeners:
         _tell(step, transport.unix_ns(now_ns), flags)
     if step >= C.look_due:
         look_closer(step)
     S.step = step + 1
+    on_closed(step, flags)
+
+
+def close_counted(n, end_ns, wall_max_ns, flags):
+    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked. Ends a record."""
+    with S.lock:
+        F.wall_max_ns = wall_max_ns
+        F.upto, F.end_ns, F.last_step = totals[:], end_ns, S.step + n - 1
+        clock.floor[:] = F.upto
+        F.n_steps += n
+        F.flags |= flags
+        F.loss = F.grad_norm = NAN
+        F.probing = False
+        _emit()
+        S.step += n
+
+
+def end_record():
+    """Send what is folded: what follows is measured in another way."""
+    with S.lock:
+        if F.n_steps:
+            _emit()
 
 
 def book_collections(until_ns, step):
@@ -115,52 +145,6 @@ def book_collections(until_ns, step):
             transport.send_event("gc", step=step, duration_ms=round(pause_ns / 1e6, 3))
     totals[GC_NS] += spent_ns
     return spent_ns
-
-
-def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
-    """``n`` plain steps have ended, the last at ``S.last_ns``. All their time is booked.
-
-    ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known. ``losses`` are those of
-    the first step and of each ``every``-th after it. ``may_end``: a record that is full ends here.
-    """
-    first = S.step
-    with S.lock:
-        F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
-        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
-        clock.floor[:] = F.upto
-        F.n_steps += n
-        F.grad_norm = F.grad_norm_max = NAN
-        if every * (len(losses) - 1) != n - 1:
-            F.flags |= wire.F_LOSS_EARLIER
-        else:
-            F.flags &= ~wire.F_LOSS_EARLIER
-        if losses:
-            F.loss, highest, total = losses[-1], max(losses), sum(losses)
-            if total - total != 0:
-                _fold_nonfinite(first, losses, every)
-            elif not highest <= F.loss_max:
-                F.loss_max = highest
-            F.loss_step = first + every * (len(losses) - 1)
-        F.cpu_cut_ns = cpu_ns
-        if F.probing:
-            F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
-        if may_end and F.end_ns - F.began_ns >= FOLD_NS:
-            _emit()
-        F.cpu_cut_ns = -1
-    S.step = first + n
-
-
-def _fold_nonfinite(first, losses, every):
-    """What ``close`` does with a loss, one by one."""
-    before = F.loss_step
-    for i, loss in enumerate(losses):
-        step = first + every * i
-        if not loss <= F.loss_max:
-            F.loss_max = loss
-        if loss - loss != 0:
-            F.flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss, before)
-        before = step
 
 
 def close_at_cut():
@@ -207,13 +191,6 @@ def flush_stale(now_ns):
             S.lock.release()
 
 
-def flush_all():
-    """At the end of the process: send what is folded."""
-    with S.lock:
-        if F.n_steps:
-            _emit()
-
-
 def book_agent_time(function, *args):
     """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
     before = clock.enter(OTHER)
@@ -239,21 +216,13 @@ def look_closer(step):
     guard.safely(checkup.on_step_closed, step)
 
 
-def mend(thoroughly=False):
-    """A hook was broken off: nothing is open any more, and the time up to now is booked.
-
-    Steps that were noted are booked, unless even that is broken off (``thoroughly``): then they are only counted.
-    """
-    from . import lane
-
+def mend():
+    """A hook was broken off: nothing is open any more, and the time up to now is booked."""
     C.in_forward = C.in_backward = False
     C.in_optimizer, C.gap_phase, C.cut = 0, -1, None
     if F.n_steps:
         S.step = max(S.step, F.last_step + 1)
-    if thoroughly:
-        lane.reset()
-    else:
-        lane.mend()
+    on_mend()
     del clock.stack[:]
     S.phase = OTHER
     now = monotonic_ns()
@@ -265,7 +234,7 @@ def _tell(step, t_end_ns, flags):
     comm.on_step_closed(step, t_end_ns)
     if S.cuda:
         device.on_step_closed(step, t_end_ns, flags)
-    for listener in tuple(S.step_listeners):
+    for listener in (*S.step_listeners, *S.boundary_listeners):
         guard.safely(listener, step, t_end_ns)
 
 
@@ -306,7 +275,7 @@ def _emit():
         delta[TOKENS] & _UINT32,
         delta[MICRO_BATCHES] & _UINT32,
         delta[OPTIMIZER_STEPS] & _UINT32,
-        F.flags,
+        F.flags | F.mark,
         S.dropped & _UINT32,
         batch.take_crc() & _UINT32,
     )
@@ -332,7 +301,7 @@ def _levelled(phases):
 def _cpu_ns(by_training_thread):
     """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
     if not F.probing:
-        F.cpu_upto_ns = F.cpu_cut_ns if F.cpu_cut_ns >= 0 else thread_time_ns() if by_training_thread else -1
+        F.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
     known = F.cpu_base_ns >= 0 and F.cpu_upto_ns >= 0
     cpu_ns = F.cpu_upto_ns - F.cpu_base_ns if known else -1
     F.cpu_base_ns = F.cpu_upto_ns

@@ -12,38 +12,32 @@ import linecache
 import types
 from itertools import islice
 
-from . import interrupts, lane
+from . import interrupts
 from .cycle import C
-from .state import L, S
+from .state import S
 
 _MAX_KNOWN = 4096
-_AFTER_FORWARD = 4  # times that the fast lane has noted of a step whose forward ended last
 _HOST = frozenset(("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward"))
 _PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
 _known = {}  # (code, instruction, in a loss) -> label
-_in_losses = {}  # (code, instruction) -> whether it was in a loss when it was last seen outside a thin step
 
 
 def label(frame):
     """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
-    place = frame.f_code, frame.f_lasti
-    in_loss = _in_loss() if not L.thin else _in_losses[place] if place in _in_losses else lane.thin.in_loss()
-    if not L.thin and len(_in_losses) < _MAX_KNOWN:
-        _in_losses[place] = in_loss
-    key = (*place, in_loss)
+    key = frame.f_code, frame.f_lasti, _in_loss()
     found = _known.get(key)
     if found is None:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, in_loss)
+        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
     return found
 
 
 def _in_loss():
     """Whether a forward with gradients has ended and its backward has not begun; always where no module was found."""
-    return C.gap_phase >= 0 or len(lane.marks) & 7 == _AFTER_FORWARD or not S.roots
+    return C.gap_phase >= 0 or not S.roots
 
 
 def _label(node, names, in_loss):

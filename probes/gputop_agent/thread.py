@@ -17,15 +17,16 @@ from . import (
     fetches,
     guard,
     hello,
-    lane,
     looks,
     memory,
     moving,
     paging,
     rivals,
+    sampling,
     stacks,
     transport,
 )
+from .own_cost import own_cost
 from .state import S
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
@@ -115,7 +116,7 @@ class Loop:
     def tick(self, late_s=0.0):
         """One round, ``late_s`` after it was due. Returns whether a recorder listens."""
         now_ns = monotonic_ns()
-        lane.hurry(now_ns)
+        sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
         self._run_commands()
         if not S.connected:
@@ -139,6 +140,7 @@ class Loop:
             api.flush(now)
             hello.send_updates(now)
             memory.send_if_due(now)
+            own_cost.send_if_due(now)
         return True
 
     def period_s(self):

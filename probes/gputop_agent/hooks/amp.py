@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent import clock, guard, late, modes, wire
+from gputop_agent import clock, guard, late, modes, sampling, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import OPTIMIZER, S
 from gputop_agent.steps import F
@@ -13,9 +13,10 @@ from . import autograd, optimizer
 def install(torch):
     """Wrap ``scale``, ``unscale_`` and ``step`` of the class."""
     scaler = sys.modules["torch.amp.grad_scaler"].GradScaler
-    guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale))
-    guard.patch(scaler, "unscale_", guard.around(scaler.unscale_, before_update, after_unscale))
-    guard.patch(scaler, "step", guard.around(scaler.step, before_update, after_step))
+    guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale), steady=False)
+    unscale = guard.around(scaler.unscale_, before_update, after_unscale)
+    guard.patch(scaler, "unscale_", unscale, steady=False)
+    guard.patch(scaler, "step", guard.around(scaler.step, before_step, after_step, always=True))
 
 
 def before_scale(args, kwargs):
@@ -41,6 +42,13 @@ def before_update(args, kwargs):
     return depth, clock.totals[clock.OPTIMIZER_STEPS]
 
 
+def before_step(args, kwargs):
+    """Begin the phase; between two windows only the updates are counted."""
+    if S.hooks_out and _is_enabled(args):
+        return None, clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates()
+    return before_update(args, kwargs)
+
+
 def after_unscale(token, args, result):
     """End the phase."""
     clock.unwind(token[0])
@@ -50,8 +58,15 @@ def after_unscale(token, args, result):
 def after_step(token, args, result):
     """End the phase; without an optimizer step in between, the scaler has skipped it."""
     depth, steps_before = token
-    clock.unwind(depth)
-    if clock.totals[clock.OPTIMIZER_STEPS] == steps_before:
+    if depth is not None:
+        clock.unwind(depth)
+    is_skipped = clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates() == steps_before
+    if depth is None or S.hooks_out:
+        if is_skipped and len(args) > 1:
+            C.flags |= wire.F_SCALER_SKIP
+            sampling.update_skipped(args[1])
+        return
+    if is_skipped:
         C.flags |= wire.F_SCALER_SKIP
         if len(args) > 1:
             C.stepped.add(id(args[1]))

@@ -1,201 +1,32 @@
 """Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
 
-from _thread import get_ident
-from functools import lru_cache
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import (
-    activation,
-    batch,
-    checkup,
-    clock,
-    device,
-    events,
-    guard,
-    interrupts,
-    lane,
-    modes,
-    roots,
-    steps,
-    thin,
-    wire,
-)
-from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, stack, totals
+from gputop_agent import activation, batch, checkup, clock, device, events, guard, modes, roots, steps, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import LOSS_SHARE, L, cpu_marks, losses, marks
 from gputop_agent.sentinel import sentinel
 from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
 
 from . import optimizer
 
-_compiling: Any = None
-dispatch_modes: Any = None
-tensor_type: Any = None
-_wrappers: Any = []  # of ``torch.autograd.backward``: the one that does all, the one that only counts
-_STRIDE, _LOSS_MARKS = thin.STRIDE, thin.STRIDE * thin.LOSS_EVERY
+LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
+_dispatch_modes: Any = None
+_tensor_type: Any = None
 
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
-    global _compiling, dispatch_modes, tensor_type
-    _compiling = guard.compiling_flags()
-    tensor_type = torch.Tensor
-    dispatch_modes = torch._C._len_torch_dispatch_stack
+    global _dispatch_modes, _tensor_type
+    _tensor_type = torch.Tensor
+    _dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
-    thin.counter = counter = lru_cache(maxsize=0)(autograd.backward)  # calls it each time, and counts: all of it in C
-    full = _timed_backward(autograd.backward, counter)
-    _wrappers[:] = full, counter
-    guard.patch(autograd, "backward", full)
-    guard.patch(autograd, "grad", guard.around(autograd.grad, before_grad, after_grad, activation.before_training))
-
-
-def bypass(on):
-    """Put the counter in the place of the other one, or that back, unless somebody else's lies there."""
-    autograd = S.torch.autograd
-    old, new = _wrappers if on else reversed(_wrappers)
-    if autograd.backward is old:
-        autograd.backward = new
-
-
-def read_loss():
-    """In the thin step that has begun the backward leaves its loss, too."""
-    bypass(False)
-
-
-def _timed_backward(original, counter):
-    """What ``guard.around`` makes of ``before_backward`` and ``after_backward``, with the common case written out.
-
-    That is a backward with nothing around it that follows the forward of a known module.
-    """
-
-    def wrapper(*args, **kwargs):
-        try:
-            token, cpu_ns, fast, noted, call = None, 0, False, False, original
-            try:
-                turn = len(L.marks) & 7
-                if L.thin:
-                    if get_ident() != S.thread_ident:
-                        pass
-                    elif _in_thin_step(args):
-                        call = counter
-                    else:
-                        lane.leave()
-                        token = before_backward(args, kwargs)
-                elif turn == 4 and get_ident() == L.ident:
-                    noted = True
-                    L.note(L.now())
-                    if L.probing:
-                        cpu_marks.append(thread_time_ns())
-                elif not _compiling["_is_compiling_flag"] and (get_ident() == S.thread_ident or activation.adopt()):
-                    if turn == 5:  # inside another backward
-                        L.nested = True
-                    elif marks:
-                        lane.leave()
-                        token = before_backward(args, kwargs)
-                    elif stack or C.gap_phase != OTHER or S.phase != OTHER or C.unsure:
-                        token = before_backward(args, kwargs)
-                    else:
-                        now = monotonic_ns()
-                        totals[OTHER] += now - S.last_ns
-                        S.last_ns = now
-                        gap_ns = totals[OTHER] - C.gap_began
-                        if gap_ns * LOSS_SHARE <= C.forward_ns:  # what ``_book_loss`` does
-                            totals[OTHER] -= gap_ns
-                            totals[FORWARD] += gap_ns
-                        C.gap_phase, C.forward_ns = -1, 0
-                        if C.pending or C.backwards:
-                            events.compute_begins()
-                        if C.look:
-                            checkup.before_backward()
-                        sentinel.unseen += 1
-                        C.backwards += 1
-                        totals[MICRO_BATCHES] += 1
-                        if C.inputs is not None:
-                            _count_inputs()
-                        if len(args) > 3 and args[3]:
-                            S.create_graph_seen = True
-                        if F.probing:
-                            cpu_ns = thread_time_ns()
-                        C.in_backward = fast = True
-                        stack.append(OTHER)
-                        S.phase = BACKWARD
-            except Exception:
-                guard.failed("backward")
-            try:
-                return call(*args, **kwargs)
-            finally:
-                if noted:
-                    try:
-                        if len(L.marks) & 7 == 5:
-                            if L.probing:
-                                cpu_marks.append(thread_time_ns())
-                            L.note(L.now())
-                            losses.append(_value(args))
-                            if losses[-1] is None:
-                                lane.leave()
-                                if args:
-                                    note_loss(args[0])
-                        else:
-                            lane.leave()
-                            after_backward((0, L.cpu_ns), args, None)
-                    except Exception:
-                        guard.failed("backward")
-                elif fast:
-                    try:
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = OTHER
-                        del stack[:]
-                        C.in_backward = False
-                        if cpu_ns:
-                            totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-                        if S.cuda:
-                            device.mark("backward_end")
-                        if C.flags & wire.F_OPT_IN_BACKWARD or not C.forwards or not roots.passes or C.loss_is_known:
-                            _look_after(args)
-                        elif args:
-                            note_loss(args[0])
-                    except Exception:
-                        guard.failed("backward")
-                elif token is not None:
-                    try:
-                        after_backward(token, args, None)
-                    except Exception:
-                        guard.failed("backward")
-        except BaseException as error:
-            guard.vanish(error, "backward")
-            raise
-
-    return guard.dress(wrapper, original)
-
-
-def _in_thin_step(args):
-    """Whether the backward that begins is one to be counted. The first of 64 steps leaves its loss."""
-    noted = len(marks)
-    if noted % _STRIDE:
-        return False
-    if noted % _LOSS_MARKS == _STRIDE:
-        value = _value(args)
-        if value is None:
-            return False
-        losses.append(value)
-    bypass(True)
-    return True
-
-
-@modes.unseen
-def _value(args):
-    """A loss of one value in the CPU's memory; None for another one."""
-    loss: Any = args[0] if args else None
-    try:
-        if type(loss) is tensor_type and loss.is_cpu and not dispatch_modes():
-            return loss.item()
-    except Exception:  # more than one value
-        interrupts.pass_on()
-    return None
+    backward = guard.around(autograd.backward, before_backward, after_backward, activation.adopt)
+    guard.patch(autograd, "backward", backward, steady=False)
+    grad = guard.around(autograd.grad, before_grad, after_grad, activation.before_training)
+    guard.patch(autograd, "grad", grad, steady=False)
 
 
 def before_backward(args, kwargs):
@@ -310,13 +141,13 @@ def _parameter(args, kwargs):
 @modes.unseen
 def note_loss(loss):
     """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
-    if type(loss) is not tensor_type:
+    if type(loss) is not _tensor_type:
         if isinstance(loss, (tuple, list)) and loss:
             note_loss(loss[0])
     elif loss.numel() != 1:
         return
     elif loss.is_cpu:
-        if not dispatch_modes():  # reading a value is an operation that a user's mode would see
+        if not _dispatch_modes():  # reading a value is an operation that a user's mode would see
             C.loss_sum += loss.item()
             C.loss_count += 1
     elif S.cuda and loss.is_cuda:

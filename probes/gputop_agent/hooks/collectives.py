@@ -39,9 +39,9 @@ def _wrap(module):
         if original is None:
             continue
         wrapper = guard.around(original, before, after)
-        guard.patch(module, name, wrapper)
+        guard.patch(module, name, wrapper, steady=False)
         if getattr(package, name, None) is original:
-            guard.patch(package, name, wrapper)
+            guard.patch(package, name, wrapper, steady=False)
 
 
 def before(args, kwargs):

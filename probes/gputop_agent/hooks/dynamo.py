@@ -4,7 +4,7 @@ import sys
 import types
 from _thread import get_ident
 
-from gputop_agent import clock, finder, frames, guard, lane, transport, wire
+from gputop_agent import clock, finder, frames, guard, transport, wire
 from gputop_agent.cycle import C
 from gputop_agent.state import COMPILE, S
 
@@ -93,7 +93,6 @@ def _begin():
     S.compile_seen = True
     _running += 1
     if get_ident() == S.thread_ident and _depth < 0:
-        lane.leave()
         _depth = len(clock.stack)
         _began_ns = clock.enter(COMPILE)
         C.flags |= wire.F_COMPILE

@@ -9,10 +9,9 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import checkup, clock, device, events, guard, interrupts, lane, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
+from gputop_agent import checkup, clock, device, events, guard, interrupts, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
 from gputop_agent.cycle import C
-from gputop_agent.lane import L, cpu_marks, marks
 from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
 from gputop_agent.steps import F
 
@@ -22,8 +21,6 @@ AUTOCAST_LOOKS = 16
 LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
 
 _SLOT = "_compiled_call_impl"
-_hooked = []  # weakrefs to the modules whose slot is ours
-_bypassed = []  # (weakref to the module, its ``CallSlot``)
 _looks = 0
 _compiling: Any = None
 is_grad_enabled: Any = None
@@ -33,6 +30,7 @@ def install(torch):
     """Bind what every call asks."""
     global _compiling, is_grad_enabled
     _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
+    S.removable.append(slots)
     _watch_pickling(torch)
 
 
@@ -47,102 +45,26 @@ class CallSlot:
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
-        """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
+        """``before`` and ``after`` around the call."""
         try:
             module: Any = self.module()
             call = self.inner or module._call_impl
-            token, booked, cpu_ns, noted, loss = None, -1, 0, False, False
+            token = None
             try:
-                turn = len(L.marks) & 7
-                if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
-                    noted = True
-                    L.note(L.now())
-                    if L.probing:
-                        cpu_marks.append(thread_time_ns())
-                elif get_ident() != S.thread_ident:
-                    pass
-                elif not C.in_forward and not _compiling["_is_compiling_flag"]:
-                    if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
-                        pass
-                    elif turn == 4 and not self.trained and is_grad_enabled():
-                        loss = True
-                    elif marks:
-                        lane.leave()
-                        token = before(self, module, args, kwargs)
-                    elif (
-                        stack
-                        or _looks < AUTOCAST_LOOKS
-                        or C.soft_eval_ns
-                        or not (module.training and self.trained and is_grad_enabled())
-                    ):
-                        token = before(self, module, args, kwargs)
-                    else:
-                        if C.unsure:  # what ``belongs_to_training`` does
-                            totals[SAMPLES] += C.samples
-                            totals[TOKENS] += C.tokens
-                            C.data_ns = C.samples = C.tokens = 0
-                            C.evaluated = C.unsure = False
-                        if C.pending or C.backwards or len(events.known_optimizers) > 1:
-                            events.compute_begins()
-                        if C.look == 1:
-                            checkup.before_forward()
-                        if S.step - C.last_fetch_step > LOADER_STEPS:
-                            C.inputs = args, kwargs
-                        if S.cuda:
-                            device.mark("forward_begin")
-                        if F.probing:
-                            cpu_ns = thread_time_ns()
-                        C.in_forward = True
-                        stack.append(OTHER)
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = FORWARD
-                        booked = totals[FORWARD]
+                if get_ident() == S.thread_ident and not S.hooks_out and not _compiling["_is_compiling_flag"]:
+                    began = monotonic_ns()
+                    token = before(self, module, args, kwargs)
+                    S.hook_ns += monotonic_ns() - began
             except Exception:
                 guard.failed("forward")
             try:
                 return call(*args, **kwargs)
             finally:
-                if noted:
+                if token is not None:
                     try:
-                        if len(L.marks) & 7 == 3:
-                            if L.probing:
-                                cpu_marks.append(thread_time_ns())
-                            L.note(L.now())
-                        else:
-                            lane.leave()
-                            after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
-                    except Exception:
-                        guard.failed("forward")
-                elif loss:  # it belongs to the forward, which has not ended before
-                    try:
-                        if len(L.marks) & 7 == 4:
-                            L.marks[-1] = L.now()
-                            if L.probing:
-                                cpu_marks[-1] = thread_time_ns()
-                    except Exception:
-                        guard.failed("forward")
-                elif booked >= 0:
-                    try:
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = OTHER
-                        del stack[:]
-                        C.in_forward = False
-                        if cpu_ns:
-                            totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-                        if S.cuda:
-                            device.mark("forward_end")
-                        C.forwards += 1
-                        C.forward_ns += totals[FORWARD] - booked
-                        C.gap_phase, C.gap_began = OTHER, totals[OTHER]
-                    except Exception:
-                        guard.failed("forward")
-                elif token is not None:
-                    try:
+                        began = monotonic_ns()
                         after(self, token)
+                        S.hook_ns += monotonic_ns() - began
                     except Exception:
                         guard.failed("forward")
         except BaseException as error:
@@ -157,6 +79,38 @@ class CallSlot:
 guard.hide(CallSlot.__call__)
 
 
+class Slots:
+    """All call slots that were set: they are taken out between two windows."""
+
+    def __init__(self):
+        self.set = []  # (weak reference to the module, its ``CallSlot``)
+
+    def put_in(self):
+        """Set them again, unless somebody has set others meanwhile."""
+        self.set = [(reference, slot) for reference, slot in self.set if reference() is not None]
+        for reference, slot in self.set:
+            module: Any = reference()
+            if module is not None and module.__dict__.get(_SLOT) is slot.inner:
+                module.__dict__[_SLOT] = slot
+
+    def take_out(self):
+        """Leave the instances as they were."""
+        for reference, slot in self.set:
+            module: Any = reference()
+            if module is not None and module.__dict__.get(_SLOT) is slot:
+                _restore(module, slot)
+
+
+slots = Slots()
+
+
+def _restore(module, slot):
+    if slot.inner is None:
+        del module.__dict__[_SLOT]
+    else:
+        module.__dict__[_SLOT] = slot.inner
+
+
 def hook(module, trained=True):
     """Put a timer into the module's call slot. Returns whether there was none."""
     current = module.__dict__.get(_SLOT)
@@ -167,14 +121,14 @@ def hook(module, trained=True):
         current = None
     module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
     reference = slot.module
-    _hooked.append(reference)
 
     def put_back():
         owner = reference()
         if owner is not None and owner.__dict__.get(_SLOT) is slot:
-            owner.__dict__[_SLOT] = slot.inner
+            _restore(owner, slot)
 
     S.undo.append(put_back)
+    slots.set.append((reference, slot))
     return True
 
 
@@ -190,9 +144,7 @@ def _watch_pickling(torch):
         try:
             slot = self.__dict__.get(_SLOT)
             if type(slot) is CallSlot and type(self).__getstate__ is not plain:
-                del self.__dict__[_SLOT]
-                if slot.inner is not None:
-                    self.__dict__[_SLOT] = slot.inner
+                _restore(self, slot)
         except Exception:
             guard.failed("__reduce_ex__")
         return super(kind, self).__reduce_ex__(protocol)
@@ -201,24 +153,6 @@ def _watch_pickling(torch):
         guard.hide(__reduce_ex__)
         kind.__reduce_ex__ = __reduce_ex__
         S.undo.append(lambda: delattr(kind, "__reduce_ex__"))
-
-
-def bypass(on):
-    """Take our slots out of all modules, or put them back, unless somebody has set others meanwhile."""
-    if on:
-        _hooked[:] = [reference for reference in _hooked if reference() is not None]
-        for reference in _hooked:
-            module: Any = reference()
-            slot = module.__dict__.get(_SLOT)
-            if type(slot) is CallSlot:
-                _bypassed.append((reference, slot))
-                module.__dict__[_SLOT] = slot.inner
-        return
-    while _bypassed:
-        reference, slot = _bypassed.pop()
-        module = reference()
-        if module is not None and module.__dict__.get(_SLOT) is slot.inner:
-            module.__dict__[_SLOT] = slot
 
 
 def before(slot, module, args, kwargs):

@@ -31,7 +31,7 @@ def after_wait(token, args, result):
 def before_step(args, kwargs):
     """Note the schedule once: the hello tells it."""
     if S.pipeline is None:
-        S.pipeline = describe(args[0])
+        S.pipeline, S.engine_seen = describe(args[0]), True
 
 
 def after_step(token, args, result):

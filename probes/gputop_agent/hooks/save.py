@@ -42,7 +42,7 @@ def _timed(original, via, path_at):
         if outermost:
             _report(began_ns, via, _path(args, path_at))
 
-    return guard.around(original, before, after)
+    return guard.around(original, before, after, always=True)
 
 
 def before(args, kwargs):
