@@ -65,14 +65,10 @@ class OwnCost:
 
 
 def _fields(method, cost_ns, interval, step_ns):
-    low, high = interval if interval else (None, None)
-    return {
-        "method": method,
-        "cost_us": round(cost_ns / 1e3, 3),
-        "low_us": None if low is None else round(low / 1e3, 3),
-        "high_us": None if high is None else round(high / 1e3, 3),
-        "step_us": round(step_ns / 1e3, 3),
-    }
+    fields = {"method": method, "cost_us": round(cost_ns / 1e3, 3), "step_us": round(step_ns / 1e3, 3)}
+    if interval:
+        fields["low_us"], fields["high_us"] = (round(end / 1e3, 3) for end in interval)
+    return fields
 
 
 def median_ci95(values):
