@@ -40,6 +40,7 @@ class Sampler:
         self.calm_since = 0  # the step after which all fits
         self.shares = Shares()
         self.base = list(totals)  # totals when the step began that is being measured
+        self.hook_base = S.hook_ns  # when that step began
         self.recent_ns = self.recent_steps = 0  # of the steps since it was asked whether they are short
         # -- the pattern: ids of optimizers, and whether a step ends with each
         self.ids: Any = ()
@@ -72,11 +73,14 @@ def on_closed(step, flags):
     upto = steps.F.upto
     delta = [new - old for new, old in zip(upto, self.base)]
     self.base = upto
+    hook_ns, self.hook_base = S.hook_ns - self.hook_base, S.hook_ns
     wall_ns = sum(delta[: clock.N_PHASES])
     if flags & wire.F_UNSTEADY:
         if not self.window_left:
             self.calm_since = step + 1
     elif min(delta[: clock.N_PHASES]) >= 0:
+        # what the hooks took lies in "other", nearly all of it; steps without hooks have none of it
+        delta[OTHER] = max(0, delta[OTHER] - hook_ns)
         self.shares.add_step(delta)
         self.recent_ns += wall_ns
         self.recent_steps += 1
@@ -353,7 +357,7 @@ def _open(now):
     _put_in()
     steps.F.mark = wire.F_WINDOW
     self.window_marks = []
-    self.base = list(totals)
+    self.base, self.hook_base = list(totals), S.hook_ns
 
 
 def _put_in():
@@ -434,8 +438,12 @@ def settle():
     if not (S.hooks_out or sampler.resuming):
         return
     with S.lock:
-        clock.book()
-        _book(max(S.last_ns, S.update_times[-1]) if S.update_times else S.last_ns)
+        times = S.update_times
+        if times and S.last_ns < times[-1]:
+            clock.book_until(times[-1])
+        elif times:
+            times[-1] = S.last_ns
+        _book(S.last_ns)
         _resume()
         _give_up()
 

@@ -13,9 +13,9 @@ from . import autograd, optimizer
 def install(torch):
     """Wrap ``scale``, ``unscale_`` and ``step`` of the class."""
     scaler = sys.modules["torch.amp.grad_scaler"].GradScaler
-    guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale), steady=False)
+    guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale))
     unscale = guard.around(scaler.unscale_, before_update, after_unscale)
-    guard.patch(scaler, "unscale_", unscale, steady=False)
+    guard.patch(scaler, "unscale_", unscale)
     guard.patch(scaler, "step", guard.around(scaler.step, before_step, after_step, always=True))
 
 

@@ -17,8 +17,8 @@ def install(torch):
         ("clip_grad_value_", before_value, after_value),
     ):
         wrapper = guard.around(getattr(module, name), before, after)
-        guard.patch(module, name, wrapper, steady=False)
-        guard.patch(package, name, wrapper, steady=False)
+        guard.patch(module, name, wrapper)
+        guard.patch(package, name, wrapper)
 
 
 def before_norm(args, kwargs):

@@ -39,9 +39,9 @@ def _wrap(module):
         if original is None:
             continue
         wrapper = guard.around(original, before, after)
-        guard.patch(module, name, wrapper, steady=False)
+        guard.patch(module, name, wrapper)
         if getattr(package, name, None) is original:
-            guard.patch(package, name, wrapper, steady=False)
+            guard.patch(package, name, wrapper)
 
 
 def before(args, kwargs):
