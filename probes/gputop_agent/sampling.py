@@ -49,10 +49,12 @@ class Sampler:
         # -- the window
         self.window_left = 0  # steps; 0: all hooks stay in
         self.window_marks: Any = []  # times of its updates
+        self.is_random = True  # it was opened by chance, or all hooks stay in
         self.marks_before: Any = ()  # times of the last updates before it
         self.pending_pair: Any = None  # walls of the last window and of what came before it
         # -- between two windows
         self.until_window = 0  # steps
+        self.passed = 0  # steps from the last window to the next one
         self.book_at = 0  # so many noted updates are booked
         self.due_ns = 0  # or at this time
         self.updates = 0  # of optimizers, not booked yet
@@ -79,9 +81,9 @@ def on_closed(step, flags):
         if not self.window_left:
             self.calm_since = step + 1
     elif min(delta[: clock.N_PHASES]) >= 0:
-        # what the hooks took lies in "other", nearly all of it; steps without hooks have none of it
-        delta[OTHER] = max(0, delta[OTHER] - hook_ns)
-        self.shares.add_step(delta)
+        if self.is_random:  # what the hooks took lies in "other"; steps without hooks have none of it
+            delta[OTHER] = max(0, delta[OTHER] - hook_ns)
+            self.shares.add_step(delta)
         self.recent_ns += wall_ns
         self.recent_steps += 1
     if self.window_left:
@@ -144,7 +146,6 @@ def update_ended(key):
     now = clock.book()
     if self.resuming:
         S.update_times.append(now)
-        self.updates += 1
         _book(now)
         _give_up()
         return
@@ -178,7 +179,9 @@ def _end_window(now):
             own_cost.measured_steps += len(self.window_marks)
             own_cost.wall_ns += now - self.began_ns
         self.shares.window_ended()
-        _note_pair()
+        if self.is_random:
+            _note_pair()
+        self.is_random, C.weight = True, 1.0
         _shut()
     own_cost.switching_ns += monotonic_ns() - now
 
@@ -205,7 +208,7 @@ def _shut():
     self.began_ns = S.last_ns
     clock.rebase(UNMEASURED)
     block = schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
-    self.until_window = schedule.window_after(schedule.seed(), S.step, block) - S.step
+    self.until_window = self.passed = schedule.window_after(schedule.seed(), S.step, block) - S.step
     steps.F.probing = False
     steps.F.mark = wire.F_ESTIMATED
     self.updates = 0
@@ -358,6 +361,24 @@ def _open(now):
     steps.F.mark = wire.F_WINDOW
     self.window_marks = []
     self.base, self.hook_base = list(totals), S.hook_ns
+    C.weight = (self.window_left + self.passed) / self.window_left
+
+
+def measure_now():
+    """An epoch or an evaluation begins between two windows: measure this step, which is like no other."""
+    self = sampler
+    if not S.hooks_out or self.place or S.phase != UNMEASURED:
+        return
+    with S.lock:
+        times = S.update_times
+        if times and S.last_ns < times[-1]:
+            clock.book_until(times[-1])
+        elif times:
+            times[-1] = S.last_ns
+        _book(S.last_ns)
+        self.window_left, self.is_random, self.window_marks = 1, False, []
+        _put_in()
+        self.base, self.hook_base = list(totals), S.hook_ns
 
 
 def _put_in():
@@ -392,7 +413,8 @@ def _resume():
 def _give_up():
     """Measure each step again, until all has fitted for a while."""
     self = sampler
-    self.window_left, self.resuming = 0, False
+    self.window_left, self.resuming, self.is_random = 0, False, True
+    C.weight = 1.0
     self.ids = self.ends = ()
     self.calm_since = S.step
     self.marks_before, self.pending_pair = (), None

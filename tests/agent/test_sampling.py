@@ -15,33 +15,36 @@ import contextlib, json, os, sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 spent = dict.fromkeys(("data", "forward", "backward", "optimizer", "other"), 0.0)
-def nap(phase, us):
+def timed(phase, call, *args):
     began = time.perf_counter()
-    time.sleep(us / 1e6)
+    result = call(*args)
     spent[phase] += time.perf_counter() - began
+    return result
 class Rows(IterableDataset):
     def __iter__(self):
         while True: yield torch.ones(8)
 def collate(rows):
-    nap("data", 150)
+    time.sleep(150e-6)
     return torch.stack(rows)
 class Slow(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure=None):
-        nap("optimizer", 100)
-        return super().step(closure)
+        def update():
+            time.sleep(100e-6)
+            return super(Slow, self).step(closure)
+        return timed("optimizer", update)
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 8)
     def forward(self, x):
-        nap("forward", 200)
+        time.sleep(200e-6)
         return self.layer(x)
 agent = {name: sys.modules["gputop_agent." + name] for name in ("sampling", "state")}
 agent["sampling"].SHORT_NS = agent["sampling"].LONG_NS = 10**9  # a busy machine's steps too
 S = agent["state"].S
 net = Net()
-net.layer.weight.register_hook(lambda gradient: nap("backward", 150))
+net.layer.weight.register_hook(lambda gradient: time.sleep(150e-6))
 optimizer = Slow(net.parameters(), 1e-9)
 original = {"backward": torch.autograd.backward.__wrapped__}
 kind, steps = sys.argv[1], int(sys.argv[2])
@@ -56,11 +59,11 @@ def look():
 seen = {True: set(), False: set()}
 step = 0
 while step < steps:
-    x = next(batches)
+    x = timed("data", next, batches)
     act = kind if S.hooks_out and step > steps // 2 and happened is None else None
     seen[S.hooks_out].add(tuple(look()))
     outside += S.hooks_out
-    loss = net(x).pow(2).mean()
+    loss = timed("forward", lambda: net(x).pow(2).mean())
     if act == "evaluate":
         net.eval()
         with torch.no_grad():
@@ -69,7 +72,7 @@ while step < steps:
     if act == "raise":
         with contextlib.suppress(RuntimeError): net(torch.ones(1, 5))
     if act == "nan" or (kind == "nan" and happened is not None): loss = loss * float("nan")
-    loss.backward()
+    timed("backward", loss.backward)
     if act == "save": torch.save(net.state_dict(), os.devnull)
     if act == "another": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1).step()
     if act == "fork":
@@ -79,7 +82,7 @@ while step < steps:
     if act == "mode": optimizer.zero_grad()
     optimizer.step()
     optimizer.zero_grad()
-    nap("other", 80)
+    time.sleep(80e-6)
     if act: happened = step, time.time_ns()
     step += 1
 print(json.dumps([outside, [sorted(map(list, seen[True])), sorted(map(list, seen[False]))], spent, happened]))

@@ -14,6 +14,7 @@ from gputop_agent import (
     guard,
     living,
     loader_places,
+    sampling,
 )
 from gputop_agent.clock import stack
 from gputop_agent.cycle import C
@@ -32,7 +33,7 @@ def install(torch):
     fetch = guard.around(iterator.__next__, before_fetch, after_fetch, may_start)
     guard.patch(iterator, "__next__", fetch, steady=False)
     guard.patch(loader, "__init__", loader_places.noting(loader.__init__))
-    make = guard.around(loader._get_iterator, before_fetch, after_iterator, may_start, always=True)
+    make = guard.around(loader._get_iterator, before_iterator, after_iterator, may_start, always=True)
     guard.patch(loader, "_get_iterator", make)
 
 
@@ -68,6 +69,12 @@ def after_fetch(token, args, result):
         device.mark("data_end")
         if not stack:
             clock.switch(H2D)
+
+
+def before_iterator(args, kwargs):
+    """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
+    sampling.measure_now()
+    return before_fetch(args, kwargs)
 
 
 def after_iterator(token, args, result):
