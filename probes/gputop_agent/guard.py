@@ -188,7 +188,7 @@ class Patch:
 def patch(owner, name, replacement, steady=True):
     """``setattr`` that is undone by ``switch_off``; one that is not ``steady`` is out between two windows.
 
-    Those are what every step calls. A wrapper that few steps call costs less where it stays and passes straight through.
+    Those are what every step calls. A wrapper that few steps call costs less where it stays and passes through.
     """
     patch = Patch(owner, name, replacement)
     patch.put_in()
