@@ -265,8 +265,8 @@ class Hooks:
 
 def pass_over(ns: int) -> None:
     """Move all times that the guest has noted."""
-    session = sys.modules["gputop_agent.state"].S
-    fold = sys.modules["gputop_agent.steps"].F
+    session = sys.modules["gputop_agent.session"].session
+    fold = sys.modules["gputop_agent.steps"].fold
     sampler = sys.modules["gputop_agent.sampling"].sampler
     for owner, names in (
         (session, ("last_ns",)),
@@ -282,7 +282,7 @@ def pass_over(ns: int) -> None:
 
 def take_in_and_out(on: bool) -> None:
     """Put the guest's hooks where they were, or torch's own functions back."""
-    session = sys.modules["gputop_agent.state"].S
+    session = sys.modules["gputop_agent.session"].session
     optimizer = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
     for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         table = getattr(optimizer, name)

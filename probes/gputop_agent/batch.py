@@ -6,7 +6,7 @@ import zlib
 from collections import UserDict
 
 from . import frames, interrupts, modes, shapes
-from .state import S
+from .session import session
 
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
@@ -86,6 +86,7 @@ def take_padding():
     return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
 
 
+@session.after_fork
 def reset():
     """Forget the counting of the parent process (called in a fork's child)."""
     global _count, _crc, _padding, description, site, inside
@@ -212,7 +213,7 @@ def _look_closely(batch):
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
                 _crc = fingerprint(tensor)
-                if S.cuda and description is not None and "pinned" not in description:
+                if session.cuda and description is not None and "pinned" not in description:
                     description = dict(description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on

@@ -8,7 +8,7 @@ of it, which is why the phases of a record add up to its wall time to the nanose
 from collections import deque
 from time import monotonic_ns
 
-from .state import OTHER, UNMEASURED, S
+from .session import OTHER, UNMEASURED, session
 
 N_PHASES = OTHER + 1
 GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(UNMEASURED + 1, UNMEASURED + 8)
@@ -24,51 +24,51 @@ collections_began, collections_ended = deque(maxlen=MOST), deque(maxlen=MOST)  #
 def enter(phase):
     """Begin a phase inside the current one. Returns the time."""
     now = monotonic_ns()
-    current = S.phase
-    totals[current] += now - S.last_ns
-    S.last_ns = now
+    current = session.phase
+    totals[current] += now - session.last_ns
+    session.last_ns = now
     stack.append(current)
-    S.phase = phase
+    session.phase = phase
     return now
 
 
 def leave():
     """End the innermost phase. Returns the time."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
-    S.phase = stack.pop() if stack else OTHER
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+    session.phase = stack.pop() if stack else OTHER
     return now
 
 
 def book():
     """Book the time so far to the current phase. Returns the time."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
     return now
 
 
 def book_until(now):
     """Book the time until ``now``, which lies behind us, to the current phase."""
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
 
 
 def switch(phase):
     """End the current phase and go on in ``phase`` at the same depth. Returns the time."""
     now = book()
-    S.phase = phase
+    session.phase = phase
     return now
 
 
 def unwind(depth):
     """Leave phases until ``depth`` are open; heals what an exception left behind."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
     if len(stack) > depth:
-        S.phase = stack[depth]
+        session.phase = stack[depth]
         del stack[depth:]
 
 
@@ -97,15 +97,16 @@ def rebase(phase):
     if stack:
         stack[0] = phase
     else:
-        S.phase = phase
+        session.phase = phase
     return now
 
 
+@session.after_fork
 def reset():
     """Start from zero (in a forked child, or when training begins)."""
     totals[:] = floor[:] = [0] * len(totals)
     del stack[:]
     collections_began.clear()
     collections_ended.clear()
-    S.phase = OTHER
-    S.last_ns = monotonic_ns()
+    session.phase = OTHER
+    session.last_ns = monotonic_ns()

@@ -16,7 +16,7 @@ from .hooks import (
     pipelining,
     save,
 )
-from .state import S
+from .session import session
 
 HOOKS = (
     modes,
@@ -40,7 +40,7 @@ HOOKS = (
 
 def install(torch, import_finder):
     """Put every hook in place. A hook that does not fit this version of torch is left out; the others work."""
-    S.torch = torch
+    session.torch = torch
     finder.use(import_finder)
     for hook in HOOKS:
         guard.safely(hook.install, torch)

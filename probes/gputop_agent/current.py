@@ -3,7 +3,7 @@
 import os
 
 from . import frames
-from .state import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, UNMEASURED, S
+from .session import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, UNMEASURED, session
 
 _LOADER_FILE = os.path.join("torch", "utils", "data", "dataloader.py")
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
@@ -11,7 +11,7 @@ _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 def phase(frame=None):
     """Index into ``wire.PHASES``; between two windows by where the thread's innermost ``frame`` stands."""
-    phase = S.phase
+    phase = session.phase
     if phase != UNMEASURED:
         return phase
     for outer in frames.stack(frame):
@@ -29,4 +29,4 @@ def phase(frame=None):
 
 def step():
     """Index of the step being timed."""
-    return S.step + len(S.update_times)
+    return session.step + len(session.update_times)

@@ -12,6 +12,7 @@ from collections import deque
 from time import monotonic_ns
 
 from . import memory, transport, wire
+from .session import session
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
 _NS_PER_MARK = 6_000_000  # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
@@ -77,6 +78,7 @@ def pause():
         _clock.pause()
 
 
+@session.after_fork
 def reset():
     """Stop (in a fork's child, or when the agent gives up)."""
     global _clock, mark, late_scalar

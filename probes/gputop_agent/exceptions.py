@@ -7,7 +7,7 @@ import threading
 
 from . import current, dryrun, guard, out_of_memory, transport
 from .activation import before_training
-from .state import S
+from .session import session
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
@@ -154,7 +154,7 @@ def _quoted(message):
 
 def _phase(error, traceback):
     """The innermost phase that the exception passed through: by then the clock has left it."""
-    passed, name = S.phase_at_error
+    passed, name = session.phase_at_error
     if passed == id(error):
         return _PHASE_OF.get(name, "comm")
     phase = "other"

@@ -11,7 +11,7 @@ from functools import WRAPPER_ASSIGNMENTS
 from time import monotonic_ns
 
 from . import interrupts, wire
-from .state import SWITCHED_OFF, S
+from .session import SWITCHED_OFF, session
 
 MAX_ERRORS = 3
 
@@ -26,8 +26,8 @@ def failed(where):
     """Call in an ``except`` block: count the error and at the third give up. Raises only what is the user's."""
     interrupts.pass_on()
     try:
-        S.errors += 1
-        last = S.errors >= MAX_ERRORS
+        session.errors += 1
+        last = session.errors >= MAX_ERRORS
         _write_debug(where)
         error = sys.exc_info()[1]
         if last:
@@ -37,15 +37,15 @@ def failed(where):
         transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
     except Exception:
         interrupts.pass_on()
-        S.thread_ident = SWITCHED_OFF
+        session.thread_ident = SWITCHED_OFF
 
 
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
-    S.thread_ident = SWITCHED_OFF
-    while S.undo:
+    session.thread_ident = SWITCHED_OFF
+    while session.undo:
         try:
-            S.undo.pop()()
+            session.undo.pop()()
         except Exception:
             interrupts.pass_on()
 
@@ -74,7 +74,7 @@ def safely(function, *args):
 
 def compiling_flags():
     """The dict that holds what ``torch.compiler.is_compiling()`` returns, where dynamo does not trace through us."""
-    flags = vars(S.torch.compiler)
+    flags = vars(session.torch.compiler)
     return flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
 
 
@@ -86,7 +86,7 @@ def around(original, before, after, adopt=None, always=False):
     whether to make that one the training thread. Between two windows (``sampling``) it passes straight through unless
     it acts ``always``.
     """
-    is_compiling = S.torch.compiler.is_compiling
+    is_compiling = session.torch.compiler.is_compiling
     where = getattr(original, "__name__", "?")
 
     def wrapper(*args, **kwargs):
@@ -95,10 +95,12 @@ def around(original, before, after, adopt=None, always=False):
                 return original(*args, **kwargs)
             token = None
             try:
-                if (always or not S.hooks_out) and (get_ident() == S.thread_ident or (adopt is not None and adopt())):
+                if (always or not session.hooks_out) and (
+                    get_ident() == session.thread_ident or (adopt is not None and adopt())
+                ):
                     began = monotonic_ns()
                     token = before(args, kwargs)
-                    S.hook_ns += monotonic_ns() - began
+                    session.hook_ns += monotonic_ns() - began
             except Exception:
                 failed(where)
             result = None
@@ -110,7 +112,7 @@ def around(original, before, after, adopt=None, always=False):
                     try:
                         began = monotonic_ns()
                         after(token, args, result)
-                        S.hook_ns += monotonic_ns() - began
+                        session.hook_ns += monotonic_ns() - began
                     except Exception:
                         failed(where)
         except BaseException as error:
@@ -126,8 +128,8 @@ def vanish(error, where):
     Then its traceback is the one without us, also for who catches it. Until Python 3.10 the interpreter keeps a
     traceback of its own meanwhile, so there the frames stay until the exception is printed.
     """
-    if S.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
-        S.phase_at_error = id(error), where
+    if session.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
+        session.phase_at_error = id(error), where
     try:
         entry = error.__traceback__
         while entry is not None and is_ours(entry.tb_frame.f_code):
@@ -159,8 +161,8 @@ def hide(function):
     """Give the function's code the hidden file name and keep dynamo away from it."""
     function.__code__ = code = function.__code__.replace(co_filename=HIDDEN_FILE)
     hidden_codes.append(code)
-    if S.skip_code is not None:
-        S.skip_code(code)
+    if session.skip_code is not None:
+        session.skip_code(code)
 
 
 class Patch:
@@ -192,9 +194,9 @@ def patch(owner, name, replacement, steady=True):
     """
     patch = Patch(owner, name, replacement)
     patch.put_in()
-    S.undo.append(patch.take_out)
+    session.undo.append(patch.take_out)
     if not steady:
-        S.removable.append(patch)
+        session.removable.append(patch)
 
 
 def _write_debug(where):

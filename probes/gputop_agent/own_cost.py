@@ -12,7 +12,7 @@ from collections import deque
 from statistics import median
 
 from . import transport
-from .state import S
+from .session import session
 
 MAX_PAIRS = 256
 MIN_PAIRS = 8  # fewer give no interval
@@ -43,7 +43,7 @@ class OwnCost:
         if len(self.pairs) >= MIN_PAIRS and self.counted_steps:
             return self._by_windows()
         if self.hooked_steps >= MIN_STEPS and not self.counted_steps:
-            return _fields("clock", S.hook_ns / self.hooked_steps, None, self.hooked_wall_ns / self.hooked_steps)
+            return _fields("clock", session.hook_ns / self.hooked_steps, None, self.hooked_wall_ns / self.hooked_steps)
         return None
 
     def _by_windows(self):
@@ -61,7 +61,7 @@ class OwnCost:
         if fields:
             self._events += 1
             self._next_s = now_s + (_EARLY_S if self._events < _EARLY_EVENTS else _LATE_S)
-            transport.send_event("own_cost", step=S.step, **fields)
+            transport.send_event("own_cost", step=session.step, **fields)
 
 
 def _fields(method, cost_ns, interval, step_ns):
@@ -83,6 +83,7 @@ def median_ci95(values):
 own_cost = OwnCost()
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     own_cost.__init__()

@@ -15,11 +15,11 @@ from typing import Any
 
 from . import clock, device, events, guard, modes, replicas, schedule, steps, transport, wire
 from .clock import OPTIMIZER_STEPS, totals
-from .cycle import C
 from .own_cost import own_cost
 from .sentinel import sentinel
+from .session import OTHER, UNMEASURED, session
 from .shares import Shares
-from .state import OTHER, UNMEASURED, S
+from .step_state import open_step
 
 SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
 BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
@@ -40,7 +40,7 @@ class Sampler:
         self.calm_since = 0  # the step after which all fits
         self.shares = Shares()
         self.base = list(totals)  # totals when the step began that is being measured
-        self.hook_base = S.hook_ns  # when that step began
+        self.hook_base = session.hook_ns  # when that step began
         self.recent_ns = self.recent_steps = 0  # of the steps since it was asked whether they are short
         # -- the pattern: ids of optimizers, and whether a step ends with each
         self.ids: Any = ()
@@ -72,10 +72,10 @@ def on_closed(step, flags):
     """A step was closed by the hooks."""
     self = sampler
     self.log.append(_STEP_ENDS)
-    upto = steps.F.upto
+    upto = steps.fold.upto
     delta = [new - old for new, old in zip(upto, self.base)]
     self.base = upto
-    hook_ns, self.hook_base = S.hook_ns - self.hook_base, S.hook_ns
+    hook_ns, self.hook_base = session.hook_ns - self.hook_base, session.hook_ns
     wall_ns = sum(delta[: clock.N_PHASES])
     if flags & wire.F_UNSTEADY:
         if not self.window_left:
@@ -112,10 +112,16 @@ def _ask(step):
 
 def _allowed():
     """Whether updates alone tell where steps end, and nothing of ours wants to see each step."""
-    busy = S.manual or S.step_listeners or S.engine_seen or S.phases_named or S.nested_update_seen or S.want_batch
-    if busy or C.look or C.flags & wire.F_OPT_IN_BACKWARD or modes.watching():
+    if not _is_plain() or session.want_batch or open_step.look:
         return False
-    return bool(sentinel.events) and not sentinel.overdue and not sentinel.by_grads
+    if open_step.flags & wire.F_OPT_IN_BACKWARD or modes.watching():
+        return False
+    return bool(sentinel.events) and not sentinel.by_grads
+
+
+def _is_plain():
+    named = session.manual or session.engine_seen or session.phases_named
+    return not (named or session.step_listeners or session.nested_update_seen or sentinel.overdue)
 
 
 def find_pattern(log):
@@ -145,7 +151,7 @@ def update_ended(key):
         return
     now = clock.book()
     if self.resuming:
-        S.update_times.append(now)
+        session.update_times.append(now)
         _book(now)
         _give_up()
         return
@@ -168,26 +174,22 @@ def _end_window(now):
     """The last step of the window has ended: take the hooks out."""
     self = sampler
     if not _allowed() or self.shares.ordinary.step_ns() > LONG_NS:
-        if not C.look or not _is_still_plain():  # a look ends with the next step
+        if not open_step.look or not _is_plain():  # a look ends with the next step
             _give_up()
         return
-    with S.lock:
+    with session.lock:
         steps.close(now)
         steps.end_record()
         self.window_left = 0
-        if steps.F.mark:
+        if steps.fold.mark:
             own_cost.measured_steps += len(self.window_marks)
             own_cost.wall_ns += now - self.began_ns
         self.shares.window_ended()
         if self.is_random:
             _note_pair()
-        self.is_random, C.weight = True, 1.0
+        self.is_random, open_step.weight = True, 1.0
         _shut()
     own_cost.switching_ns += monotonic_ns() - now
-
-
-def _is_still_plain():
-    return not (S.manual or S.step_listeners or S.engine_seen or S.phases_named or sentinel.overdue)
 
 
 def _note_pair():
@@ -203,27 +205,27 @@ def _walls(times):
 
 def _shut():
     self = sampler
-    if S.cuda:
+    if session.cuda:
         device.pause()
-    self.began_ns = S.last_ns
+    self.began_ns = session.last_ns
     clock.rebase(UNMEASURED)
     block = schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
-    self.until_window = self.passed = schedule.window_after(schedule.seed(), S.step, block) - S.step
-    steps.F.probing = False
-    steps.F.mark = wire.F_ESTIMATED
+    self.until_window = self.passed = schedule.window_after(schedule.seed(), session.step, block) - session.step
+    steps.fold.probing = False
+    steps.fold.mark = wire.F_ESTIMATED
     self.updates = 0
     _plan_booking()
-    for patch in S.removable:
+    for patch in session.removable:
         patch.take_out()
-    S.hooks_out = True
+    session.hooks_out = True
 
 
 def _plan_booking():
     self = sampler
-    early = S.world_size > 1
-    self.due_ns = S.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
+    early = session.world_size > 1
+    self.due_ns = session.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
     self.book_at = self.until_window
-    if S.ddp and len(self.ids) == 1:
+    if session.ddp and len(self.ids) == 1:
         done = totals[OPTIMIZER_STEPS]
         self.book_at = min(self.book_at, replicas.next_update(done) - done)
 
@@ -240,8 +242,8 @@ def count(optimizer):
     if not _advance():
         return
     now = monotonic_ns()
-    S.update_times.append(now)
-    if now >= self.due_ns or len(S.update_times) >= self.book_at or C.flags:
+    session.update_times.append(now)
+    if now >= self.due_ns or len(session.update_times) >= self.book_at or open_step.flags:
         _turn(now)
 
 
@@ -259,19 +261,19 @@ def unbooked_updates():
 def _turn(now):
     """Book what was counted; open the window if it is time."""
     self = sampler
-    with S.lock:
-        if not S.hooks_out:  # the agent's thread has put them in meanwhile
+    with session.lock:
+        if not session.hooks_out:  # the agent's thread has put them in meanwhile
             return
         clock.book_until(now)
-        self.until_window -= len(S.update_times)
+        self.until_window -= len(session.update_times)
         _complete_pair()
-        self.marks_before = [self.began_ns, *S.update_times][-9:]
+        self.marks_before = [self.began_ns, *session.update_times][-9:]
         _book(now)
-        if S.cuda:
-            device.read_back(S.step)
-        for listener in S.boundary_listeners:
-            guard.safely(listener, S.step - 1, transport.unix_ns(now))
-        if S.step_listeners or S.manual:
+        if session.cuda:
+            device.read_back(session.step)
+        for listener in session.boundary_listeners:
+            guard.safely(listener, session.step - 1, transport.unix_ns(now))
+        if session.step_listeners or session.manual:
             _resume()
             _give_up()
         elif self.until_window <= 0:
@@ -283,32 +285,32 @@ def _turn(now):
 
 def _complete_pair():
     self = sampler
-    if self.pending_pair and len(S.update_times) > 2:
+    if self.pending_pair and len(session.update_times) > 2:
         within, before = self.pending_pair
-        own_cost.add_pair(within, before, _walls(S.update_times)[:8])
+        own_cost.add_pair(within, before, _walls(session.update_times)[:8])
         self.pending_pair = None
 
 
 def _book(now):
     """Book the steps that were counted, up to ``now``; all time is booked. One with flags has a record of its own."""
     self = sampler
-    times = S.update_times
+    times = session.update_times
     if not times:
         return
     own_cost.counted_steps += len(times)
     own_cost.wall_ns += times[-1] - self.began_ns
-    steps.book_collections(now, S.step)
-    if S.ddp:
+    steps.book_collections(now, session.step)
+    if session.ddp:
         _tell_ddp(times)
-    flags = C.flags
+    flags = open_step.flags
     if flags & wire.F_UNSTEADY and len(times) > 1:
         _book_plain(times[:-1])
         times = times[-1:]
-    C.begin_step()
-    C.unsure = False
-    C.data_ns = C.samples = C.tokens = 0
+    open_step.begin_step()
+    open_step.unsure = False
+    open_step.data_ns = open_step.samples = open_step.tokens = 0
     _book_steps(times, flags, self.updates)
-    del S.update_times[:]
+    del session.update_times[:]
 
 
 def _book_plain(times):
@@ -336,13 +338,13 @@ def _book_steps(times, flags, updates):
     self.shares.count(n)
     totals[OPTIMIZER_STEPS] += updates
     self.updates -= updates
-    is_fetching = S.step - C.last_fetch_step <= 2
+    is_fetching = session.step - open_step.last_fetch_step <= 2
     steps.close_counted(n, times[-1], max(walls), flags)
     self.began_ns = times[-1]
     if is_fetching:
-        C.last_fetch_step = S.step - 1
+        open_step.last_fetch_step = session.step - 1
     for key in self.ids:
-        events.known_optimizers[key] = S.step
+        events.known_optimizers[key] = session.step
     self.base = list(totals)
 
 
@@ -350,7 +352,7 @@ def _tell_ddp(times):
     from . import comm
 
     for i, ended_ns in enumerate(times):
-        comm.on_step_closed(S.step + i, transport.unix_ns(ended_ns))
+        comm.on_step_closed(session.step + i, transport.unix_ns(ended_ns))
 
 
 def _open(now):
@@ -358,36 +360,36 @@ def _open(now):
     self = sampler
     self.window_left = schedule.window_length(schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS))
     _put_in()
-    steps.F.mark = wire.F_WINDOW
+    steps.fold.mark = wire.F_WINDOW
     self.window_marks = []
-    self.base, self.hook_base = list(totals), S.hook_ns
-    C.weight = (self.window_left + self.passed) / self.window_left
+    self.base, self.hook_base = list(totals), session.hook_ns
+    open_step.weight = (self.window_left + self.passed) / self.window_left
 
 
 def measure_now():
     """An epoch or an evaluation begins between two windows: measure this step, which is like no other."""
     self = sampler
-    if not S.hooks_out or self.place or S.phase != UNMEASURED:
+    if not session.hooks_out or self.place or session.phase != UNMEASURED:
         return
-    with S.lock:
-        times = S.update_times
-        if times and S.last_ns < times[-1]:
+    with session.lock:
+        times = session.update_times
+        if times and session.last_ns < times[-1]:
             clock.book_until(times[-1])
         elif times:
-            times[-1] = S.last_ns
-        _book(S.last_ns)
+            times[-1] = session.last_ns
+        _book(session.last_ns)
         self.window_left, self.is_random, self.window_marks = 1, False, []
         _put_in()
-        self.base, self.hook_base = list(totals), S.hook_ns
+        self.base, self.hook_base = list(totals), session.hook_ns
 
 
 def _put_in():
-    for patch in S.removable:
+    for patch in session.removable:
         patch.put_in()
-    S.hooks_out = False
+    session.hooks_out = False
     _measure_again()
-    steps.F.probing = True
-    steps.F.mark = 0
+    steps.fold.probing = True
+    steps.fold.mark = 0
 
 
 # ------------------------------------------------------------------ what does not fit
@@ -396,8 +398,8 @@ def _put_in():
 def _out_of_turn():
     """Another optimizer stepped than the pattern has: its step ends here."""
     now = clock.book()
-    with S.lock:
-        S.update_times.append(now)
+    with session.lock:
+        session.update_times.append(now)
         sampler.updates += 1
         _book(now)
         _resume()
@@ -406,7 +408,7 @@ def _out_of_turn():
 
 def _resume():
     """Put the hooks in, in the middle of a step."""
-    if S.hooks_out:
+    if session.hooks_out:
         _put_in()
 
 
@@ -414,14 +416,14 @@ def _give_up():
     """Measure each step again, until all has fitted for a while."""
     self = sampler
     self.window_left, self.resuming, self.is_random = 0, False, True
-    C.weight = 1.0
+    open_step.weight = 1.0
     self.ids = self.ends = ()
-    self.calm_since = S.step
+    self.calm_since = session.step
     self.marks_before, self.pending_pair = (), None
     self.log.clear()
     self.recent_ns = self.recent_steps = 0
     steps.end_record()
-    steps.F.mark = 0
+    steps.fold.mark = 0
     _measure_again()
 
 
@@ -440,32 +442,32 @@ def is_resuming():
 def watch(now_ns):
     """From the agent's thread: put the hooks in where no update has come for long, as in an evaluation."""
     self = sampler
-    if not S.hooks_out:
+    if not session.hooks_out:
         return
-    last_ns = S.update_times[-1] if S.update_times else self.began_ns
+    last_ns = session.update_times[-1] if session.update_times else self.began_ns
     limit_ns = max(STALL_NS, STALL_STEPS * self.shares.ordinary.step_ns())
-    if now_ns - last_ns > limit_ns and S.lock.acquire(False):
+    if now_ns - last_ns > limit_ns and session.lock.acquire(False):
         try:
-            if S.hooks_out:
+            if session.hooks_out:
                 self.resuming = True
-                for patch in S.removable:
+                for patch in session.removable:
                     patch.put_in()
-                S.hooks_out = False
+                session.hooks_out = False
         finally:
-            S.lock.release()
+            session.lock.release()
 
 
 def settle():
     """Book what was counted; the process ends."""
-    if not (S.hooks_out or sampler.resuming):
+    if not (session.hooks_out or sampler.resuming):
         return
-    with S.lock:
-        times = S.update_times
-        if times and S.last_ns < times[-1]:
+    with session.lock:
+        times = session.update_times
+        if times and session.last_ns < times[-1]:
             clock.book_until(times[-1])
         elif times:
-            times[-1] = S.last_ns
-        _book(S.last_ns)
+            times[-1] = session.last_ns
+        _book(session.last_ns)
         _resume()
         _give_up()
 
@@ -473,26 +475,27 @@ def settle():
 def mend():
     """A hook was broken off: steps that were counted stay counted."""
     self = sampler
-    n = len(S.update_times)
-    del S.update_times[:]
+    n = len(session.update_times)
+    del session.update_times[:]
     totals[OTHER] += totals[UNMEASURED]
     totals[OPTIMIZER_STEPS] += self.updates
     totals[UNMEASURED] = self.updates = 0
     if n:
-        steps.F.upto, steps.F.end_ns, steps.F.last_step = totals[:], S.last_ns, S.step + n - 1
-        steps.F.n_steps += n
-        S.step += n
-    if S.hooks_out:
-        for patch in S.removable:
+        steps.fold.upto, steps.fold.end_ns, steps.fold.last_step = totals[:], session.last_ns, session.step + n - 1
+        steps.fold.n_steps += n
+        session.step += n
+    if session.hooks_out:
+        for patch in session.removable:
             patch.put_in()
-        S.hooks_out = False
+        session.hooks_out = False
     self.__init__()
-    steps.F.mark = 0
+    steps.fold.mark = 0
 
 
+@session.after_fork
 def reset():
     """In a forked child: the hooks are in until it has trained for a while."""
-    for patch in S.removable:
+    for patch in session.removable:
         patch.put_in()
     sampler.__init__()
 

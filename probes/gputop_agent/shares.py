@@ -8,7 +8,7 @@ long steps, while none was measured, only the usual time is divided; the rest is
 
 from . import wire
 from .clock import MICRO_BATCHES, N_PHASES, SAMPLES, TOKENS, totals
-from .state import CHECKPOINT, COMPILE, EVAL, OTHER
+from .session import CHECKPOINT, COMPILE, EVAL, OTHER
 
 LONG_TIMES, LONG_NS = 3, 100_000  # a long step takes so many times the usual time and so much more
 FORGET = 15 / 16  # weight of a window when the next one ends

@@ -5,7 +5,7 @@ import sys
 from time import monotonic
 
 from . import current, frames, tensor_work, transport, wire
-from .state import OTHER, S
+from .session import OTHER, session
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
@@ -34,12 +34,12 @@ class Sampler:
 
     def wants_look(self):
         """Whether the phase of the moment is one that wants a name each time."""
-        return current.phase(sys._current_frames().get(S.thread_ident)) in _OFTEN
+        return current.phase(sys._current_frames().get(session.thread_ident)) in _OFTEN
 
     def sample(self, fair=True):
         """Look once, if the phase of the moment is one that wants a name; ``fair``: see ``looks``."""
         self._ticks += 1
-        frame = sys._current_frames().get(S.thread_ident)
+        frame = sys._current_frames().get(session.thread_ident)
         phase = current.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             if not fair:
@@ -47,8 +47,8 @@ class Sampler:
                 self._counts.setdefault(phase, {})
             elif frame is not None:
                 self._count(phase, describe(frame, phase == OTHER), path_of(frame))
-                if phase in _SELDOM and not S.checkpointing_seen:
-                    S.checkpointing_seen = _in_checkpoint(frame)
+                if phase in _SELDOM and not session.checkpointing_seen:
+                    session.checkpointing_seen = _in_checkpoint(frame)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""

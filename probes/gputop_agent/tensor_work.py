@@ -13,8 +13,8 @@ import types
 from itertools import islice
 
 from . import interrupts
-from .cycle import C
-from .state import S
+from .session import session
+from .step_state import open_step
 
 _MAX_KNOWN = 4096
 _HOST = frozenset(("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward"))
@@ -37,13 +37,13 @@ def label(frame):
 
 def _in_loss():
     """Whether a forward with gradients has ended and its backward has not begun; always where no module was found."""
-    return C.gap_phase >= 0 or not S.roots
+    return open_step.gap_phase >= 0 or not session.roots
 
 
 def _label(node, names, in_loss):
     if isinstance(node, ast.Call):
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        in_place = method.endswith("_") and hasattr(S.torch.Tensor, method) and method not in _HOST
+        in_place = method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
         work = in_place or (in_loss and _is_torch_call(node.func, names))
     else:
         work = isinstance(node, _OPERATORS) and (in_loss or _mentions_gradient(node))
@@ -91,7 +91,7 @@ def _is_torchs(thing):
 
 def _is_tensor_method(name):
     """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss flows."""
-    return name not in _HOST and hasattr(S.torch.Tensor, name) and not any(hasattr(kind, name) for kind in _PLAIN)
+    return name not in _HOST and hasattr(session.torch.Tensor, name) and not any(hasattr(kind, name) for kind in _PLAIN)
 
 
 def _mentions_gradient(node):

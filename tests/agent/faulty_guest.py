@@ -143,8 +143,8 @@ def train_short_steps(net):
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-        guest = sys.modules.get("gputop_agent.state")
-        counted += bool(guest and guest.S.hooks_out)
+        guest = sys.modules.get("gputop_agent.session")
+        counted += bool(guest and guest.session.hooks_out)
     print(repr(loss.item()))
     return counted
 

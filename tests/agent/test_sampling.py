@@ -40,9 +40,9 @@ class Net(nn.Module):
     def forward(self, x):
         time.sleep(200e-6)
         return self.layer(x)
-agent = {name: sys.modules["gputop_agent." + name] for name in ("sampling", "state")}
+agent = {name: sys.modules["gputop_agent." + name] for name in ("sampling", "session")}
 agent["sampling"].SHORT_NS = agent["sampling"].LONG_NS = 10**9  # a busy machine's steps too
-S = agent["state"].S
+S = agent["session"].session
 net = Net()
 net.layer.weight.register_hook(lambda gradient: time.sleep(150e-6))
 optimizer = Slow(net.parameters(), 1e-9)

@@ -3,7 +3,7 @@
 import pytest
 
 from gputop_agent import clock, sampling, schedule, shares, wire
-from gputop_agent.state import BACKWARD, EVAL, FORWARD, OTHER
+from gputop_agent.session import BACKWARD, EVAL, FORWARD, OTHER
 
 
 def windows(seed, block, until):

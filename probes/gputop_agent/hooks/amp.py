@@ -3,9 +3,9 @@
 import sys
 
 from gputop_agent import clock, guard, late, modes, sampling, wire
-from gputop_agent.cycle import C
-from gputop_agent.state import OPTIMIZER, S
-from gputop_agent.steps import F
+from gputop_agent.session import OPTIMIZER, session
+from gputop_agent.step_state import open_step
+from gputop_agent.steps import fold
 
 from . import autograd, optimizer
 
@@ -23,10 +23,10 @@ def before_scale(args, kwargs):
     """Read the loss that is about to be scaled."""
     if not _is_enabled(args):
         return
-    S.scaler_seen = True
+    session.scaler_seen = True
     outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
     autograd.note_loss(outputs)
-    C.loss_is_known = True
+    open_step.loss_is_known = True
 
 
 def after_scale(token, args, result):
@@ -44,7 +44,7 @@ def before_update(args, kwargs):
 
 def before_step(args, kwargs):
     """Begin the phase; between two windows only the updates are counted."""
-    if S.hooks_out and _is_enabled(args):
+    if session.hooks_out and _is_enabled(args):
         return None, clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates()
     return before_update(args, kwargs)
 
@@ -61,18 +61,18 @@ def after_step(token, args, result):
     if depth is not None:
         clock.unwind(depth)
     is_skipped = clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates() == steps_before
-    if depth is None or S.hooks_out:
+    if depth is None or session.hooks_out:
         if is_skipped and len(args) > 1:
-            C.flags |= wire.F_SCALER_SKIP
+            open_step.flags |= wire.F_SCALER_SKIP
             sampling.update_skipped(args[1])
         return
     if is_skipped:
-        C.flags |= wire.F_SCALER_SKIP
+        open_step.flags |= wire.F_SCALER_SKIP
         if len(args) > 1:
-            C.stepped.add(id(args[1]))
+            open_step.stepped.add(id(args[1]))
     scale = getattr(args[0], "_scale", None)
     if scale is not None and scale.is_cpu and late.may_look():
-        F.loss_scale = scale.item()
+        fold.loss_scale = scale.item()
     optimizer.step_seen()
 
 

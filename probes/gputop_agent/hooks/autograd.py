@@ -5,10 +5,10 @@ from typing import Any
 
 from gputop_agent import activation, batch, checkup, clock, device, events, guard, modes, roots, steps, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
-from gputop_agent.cycle import C
 from gputop_agent.sentinel import sentinel
-from gputop_agent.state import BACKWARD, FORWARD, H2D, OTHER, S
-from gputop_agent.steps import F
+from gputop_agent.session import BACKWARD, FORWARD, H2D, OTHER, session
+from gputop_agent.step_state import open_step
+from gputop_agent.steps import fold
 
 from . import optimizer
 
@@ -31,26 +31,26 @@ def install(torch):
 
 def before_backward(args, kwargs):
     """Begin the phase; a backward inside another one (re-entrant checkpointing) is part of that."""
-    if C.in_backward:
+    if open_step.in_backward:
         return None
-    if C.in_optimizer:
+    if open_step.in_optimizer:
         optimizer.heal()
     if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
-        S.create_graph_seen = True
+        session.create_graph_seen = True
     depth = len(clock.stack)
-    if C.gap_phase >= 0:
+    if open_step.gap_phase >= 0:
         _book_loss()
-    if not C.in_forward and not C.in_optimizer:
+    if not open_step.in_forward and not open_step.in_optimizer:
         _begin_outermost()
-    if C.look:
+    if open_step.look:
         checkup.before_backward()
     sentinel.unseen += 1
-    C.backwards += 1
+    open_step.backwards += 1
     totals[MICRO_BATCHES] += 1
-    if C.inputs is not None:
+    if open_step.inputs is not None:
         _count_inputs()
-    C.in_backward = True
-    cpu_ns = thread_time_ns() if F.probing else 0
+    open_step.in_backward = True
+    cpu_ns = thread_time_ns() if fold.probing else 0
     clock.enter(BACKWARD)
     return depth, cpu_ns
 
@@ -61,11 +61,11 @@ def _count_inputs():
     Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have
     backwards of the same batch, so then only those count that begin at the line of the step's first one.
     """
-    (args, kwargs), C.inputs = C.inputs, None
+    (args, kwargs), open_step.inputs = open_step.inputs, None
     if len(events.known_optimizers) > 1:
         place = events.place()
-        C.counted_at = C.counted_at or place
-        if C.counted_at != place:
+        open_step.counted_at = open_step.counted_at or place
+        if open_step.counted_at != place:
             return
     samples, tokens = batch.count_inputs(args, kwargs)
     totals[SAMPLES] += samples
@@ -76,23 +76,23 @@ def after_backward(token, args, result):
     """End the phase, read the loss."""
     depth, cpu_ns = token
     clock.unwind(depth)
-    C.in_backward = False
+    open_step.in_backward = False
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-    if S.cuda:
+    if session.cuda:
         device.mark("backward_end")
     _look_after(args)
 
 
 def _look_after(args):
-    if C.flags & wire.F_OPT_IN_BACKWARD:
-        C.pending = True
-    if args and not C.loss_is_known:
+    if open_step.flags & wire.F_OPT_IN_BACKWARD:
+        open_step.pending = True
+    if args and not open_step.loss_is_known:
         note_loss(args[0])
-    C.loss_is_known = False
+    open_step.loss_is_known = False
     if not roots.passes:
         steps.book_agent_time(roots.discover)
-    elif not C.forwards:
+    elif not open_step.forwards:
         steps.book_agent_time(roots.look_again)
     if sentinel.reference is None and not sentinel.events and args:
         roots.watch_leaf(args[0])
@@ -100,33 +100,33 @@ def _look_after(args):
 
 def before_grad(args, kwargs):
     """``autograd.grad`` counts as backward; before training begins it only leaves a trace."""
-    if not S.thread_ident and not activation.trains_by_hand(_parameter(args, kwargs)):
+    if not session.thread_ident and not activation.trains_by_hand(_parameter(args, kwargs)):
         return monotonic_ns()
-    if C.in_backward:
+    if open_step.in_backward:
         return None
     if kwargs.get("create_graph"):
-        S.create_graph_seen = True
+        session.create_graph_seen = True
     depth = len(clock.stack)
-    if C.gap_phase >= 0:
+    if open_step.gap_phase >= 0:
         _book_loss()
-    if not C.in_forward and not C.in_optimizer:
+    if not open_step.in_forward and not open_step.in_optimizer:
         _begin_outermost()
-        C.grads += 1
+        open_step.grads += 1
         if sentinel.by_grads:
             sentinel.unseen += 1
-            C.backwards += 1
+            open_step.backwards += 1
             totals[MICRO_BATCHES] += 1
-    C.in_backward = True
+    open_step.in_backward = True
     clock.enter(BACKWARD)
     return depth
 
 
 def after_grad(token, args, result):
     """End the phase."""
-    if not S.thread_ident:
+    if not session.thread_ident:
         return activation.grad_ended(token)
     clock.unwind(token)
-    C.in_backward = False
+    open_step.in_backward = False
     if sentinel.by_grads:
         _look_after(args)
 
@@ -135,7 +135,7 @@ def _parameter(args, kwargs):
     """The first parameter that gradients are asked for; None without any, or where looking would use them up."""
     inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
     asked = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-    return next((one for one in asked if isinstance(one, S.torch.nn.Parameter)), None)
+    return next((one for one in asked if isinstance(one, session.torch.nn.Parameter)), None)
 
 
 @modes.unseen
@@ -148,24 +148,24 @@ def note_loss(loss):
         return
     elif loss.is_cpu:
         if not _dispatch_modes():  # reading a value is an operation that a user's mode would see
-            C.loss_sum += loss.item()
-            C.loss_count += 1
-    elif S.cuda and loss.is_cuda:
+            open_step.loss_sum += loss.item()
+            open_step.loss_count += 1
+    elif session.cuda and loss.is_cuda:
         device.late_scalar("loss", loss)
 
 
 def _begin_outermost():
-    if S.phase == H2D:
+    if session.phase == H2D:
         clock.switch(OTHER)
-    if C.unsure:
-        C.belongs_to_training()
+    if open_step.unsure:
+        open_step.belongs_to_training()
     events.compute_begins()
 
 
 def _book_loss():
     """What ran between a forward's end and its backward is the loss, if it took no longer than a loss would."""
     clock.book()
-    gap_ns = totals[C.gap_phase] - C.gap_began
-    if S.phase == C.gap_phase and gap_ns * LOSS_SHARE <= C.forward_ns:
-        clock.move(gap_ns, C.gap_phase, FORWARD)
-    C.gap_phase, C.forward_ns = -1, 0
+    gap_ns = totals[open_step.gap_phase] - open_step.gap_began
+    if session.phase == open_step.gap_phase and gap_ns * LOSS_SHARE <= open_step.forward_ns:
+        clock.move(gap_ns, open_step.gap_phase, FORWARD)
+    open_step.gap_phase, open_step.forward_ns = -1, 0

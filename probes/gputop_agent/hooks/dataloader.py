@@ -17,8 +17,8 @@ from gputop_agent import (
     sampling,
 )
 from gputop_agent.clock import stack
-from gputop_agent.cycle import C
-from gputop_agent.state import DATA, EVAL, H2D, S
+from gputop_agent.session import DATA, EVAL, H2D, session
+from gputop_agent.step_state import open_step
 
 from . import optimizer
 
@@ -39,12 +39,12 @@ def install(torch):
 
 def before_fetch(args, kwargs):
     """Begin the phase. Before training begins only the time is remembered."""
-    if not S.thread_ident:
-        return -1, monotonic_ns(), S.torch.is_grad_enabled()
-    graded = S.torch.is_grad_enabled()
-    if C.in_optimizer:
+    if not session.thread_ident:
+        return -1, monotonic_ns(), session.torch.is_grad_enabled()
+    graded = session.torch.is_grad_enabled()
+    if open_step.in_optimizer:
         optimizer.heal()
-    if graded and not C.in_forward and not C.in_backward and not C.in_optimizer:
+    if graded and not open_step.in_forward and not open_step.in_backward and not open_step.in_optimizer:
         events.fetch_begins()
     depth = len(clock.stack)
     clock.enter(DATA)
@@ -60,12 +60,12 @@ def after_fetch(token, args, result):
             activation.fetch_ended(booked, samples, tokens, _descriptions.get(args[0]))
         return
     spent_ns = _book_fetch(depth, booked, graded)
-    C.samples += samples
-    C.tokens += tokens
+    open_step.samples += samples
+    open_step.tokens += tokens
     _look_at(args[0], result if graded else None, spent_ns)
     if result is None:
         fetches.iterator_exhausted(args[0], spent_ns)
-    if S.cuda:
+    if session.cuda:
         device.mark("data_end")
         if not stack:
             clock.switch(H2D)
@@ -83,7 +83,7 @@ def after_iterator(token, args, result):
     if result is not None and result not in _descriptions:
         _descriptions.put(result, describe_loader.describe_loader(args[0], loader_places.of(args[0])))
     if depth >= 0:
-        C.iterator_id = 0  # a new iterator may lie where the last one lay
+        open_step.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, booked, graded))
 
 
@@ -92,21 +92,21 @@ def _book_fetch(depth, booked, graded):
     clock.unwind(depth)
     spent_ns = clock.totals[DATA] - booked
     if graded:
-        C.data_ns += spent_ns
-        C.unsure = True
+        open_step.data_ns += spent_ns
+        open_step.unsure = True
     else:
         clock.move(spent_ns, DATA, EVAL)
-        C.evaluated = C.unsure = True
-    C.last_fetch_step = S.step
+        open_step.evaluated = open_step.unsure = True
+    open_step.last_fetch_step = session.step
     return spent_ns
 
 
 def _look_at(iterator, batch_or_none, spent_ns):
     """Once an iterator: describe what the training fetches from now."""
-    if C.iterator_id != id(iterator):
-        C.iterator_id = id(iterator)
-        C.loader = _descriptions.get(iterator)
-        fetches.watch(iterator, C.loader if batch_or_none is not None else None)
+    if open_step.iterator_id != id(iterator):
+        open_step.iterator_id = id(iterator)
+        open_step.loader = _descriptions.get(iterator)
+        fetches.watch(iterator, open_step.loader if batch_or_none is not None else None)
         fetches.first_fetch(iterator, spent_ns)
-    if S.want_batch and batch_or_none is not None:
-        S.last_batch, S.want_batch = batch_or_none, False
+    if session.want_batch and batch_or_none is not None:
+        session.last_batch, session.want_batch = batch_or_none, False

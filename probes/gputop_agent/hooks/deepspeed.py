@@ -2,7 +2,7 @@
 
 from gputop_agent import clock, finder, guard
 from gputop_agent.sentinel import sentinel
-from gputop_agent.state import OPTIMIZER, S
+from gputop_agent.session import OPTIMIZER, session
 
 from . import optimizer
 
@@ -22,7 +22,7 @@ def before(args, kwargs):
 
     ZeRO takes gradients away between micro-batches, which looks like an update unseen: the engine tells of each.
     """
-    S.engine_seen = True
+    session.engine_seen = True
     sentinel.optimizer_stepped()
     depth = len(clock.stack)
     boundary = bool(args[0].is_gradient_accumulation_boundary())

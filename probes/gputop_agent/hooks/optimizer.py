@@ -7,10 +7,10 @@ from typing import Any
 
 from gputop_agent import activation, checkup, clock, device, events, frames, guard, modes, roots, sampling, steps, wire
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
-from gputop_agent.cycle import C
 from gputop_agent.sentinel import sentinel
-from gputop_agent.state import H2D, OPTIMIZER, OTHER, S
-from gputop_agent.steps import F
+from gputop_agent.session import H2D, OPTIMIZER, OTHER, session
+from gputop_agent.step_state import open_step
+from gputop_agent.steps import fold
 
 is_compiling: Any = None
 
@@ -24,7 +24,7 @@ def install(torch):
         (module.register_optimizer_step_pre_hook, before_step),
         (module.register_optimizer_step_post_hook, after_step),
     ):
-        S.undo.append(register(hook).remove)
+        session.undo.append(register(hook).remove)
 
 
 def before_step(optimizer, args, kwargs):
@@ -33,10 +33,10 @@ def before_step(optimizer, args, kwargs):
         try:
             if is_compiling():  # first: dynamo traces into hooks
                 return None
-            if not S.hooks_out and (get_ident() == S.thread_ident or activation.adopt(by_backward=False)):
+            if not session.hooks_out and (get_ident() == session.thread_ident or activation.adopt(by_backward=False)):
                 began = monotonic_ns()
                 _begin(optimizer)
-                S.hook_ns += monotonic_ns() - began
+                session.hook_ns += monotonic_ns() - began
         except Exception:
             guard.failed("optimizer pre hook")
         return None
@@ -51,13 +51,13 @@ def after_step(optimizer, args, kwargs):
         try:
             if is_compiling():
                 return None
-            if get_ident() == S.thread_ident:
-                if S.hooks_out:
+            if get_ident() == session.thread_ident:
+                if session.hooks_out:
                     sampling.count(optimizer)
                 else:
                     began = monotonic_ns()
                     _end(optimizer)
-                    S.hook_ns += monotonic_ns() - began
+                    session.hook_ns += monotonic_ns() - began
         except Exception:
             guard.failed("optimizer post hook")
         return None
@@ -67,73 +67,73 @@ def after_step(optimizer, args, kwargs):
 
 
 def _begin(optimizer):
-    if not C.in_optimizer:
-        if not C.in_backward:
-            if S.phase == H2D:
+    if not open_step.in_optimizer:
+        if not open_step.in_backward:
+            if session.phase == H2D:
                 clock.switch(OTHER)
             events.optimizer_begins(id(optimizer))
-        if id(optimizer) not in S.optimizers or not roots.passes:
+        if id(optimizer) not in session.optimizers or not roots.passes:
             if roots.new_optimizer(optimizer):
                 steps.book_agent_time(roots.discover)
-        if C.look:
+        if open_step.look:
             checkup.before_update(optimizer)
-        C.optimizer_depth = len(clock.stack)
-    C.in_optimizer += 1
+        open_step.optimizer_depth = len(clock.stack)
+    open_step.in_optimizer += 1
     clock.enter(OPTIMIZER)
 
 
 def _end(optimizer):
-    if C.in_optimizer > 1:
-        C.in_optimizer -= 1
-        S.nested_update_seen = True
+    if open_step.in_optimizer > 1:
+        open_step.in_optimizer -= 1
+        session.nested_update_seen = True
         clock.leave()
         return
-    if C.in_optimizer:
-        clock.unwind(C.optimizer_depth)
+    if open_step.in_optimizer:
+        clock.unwind(open_step.optimizer_depth)
     elif not sampling.is_resuming():  # then the hooks came in while the optimizer stepped
         return
-    C.in_optimizer = 0
-    if C.look:
+    open_step.in_optimizer = 0
+    if open_step.look:
         checkup.after_update(optimizer)
     key = id(optimizer)
-    C.stepped.add(key)
-    events.known_optimizers[key] = S.step
+    open_step.stepped.add(key)
+    events.known_optimizers[key] = session.step
     if sentinel.unseen != 1 or sentinel.overdue or sentinel.longest < 1 or not sentinel.events:
         sentinel.optimizer_stepped()
     else:
         sentinel.unseen = 0
     totals[OPTIMIZER_STEPS] += 1
-    if C.grads and not C.backwards:
+    if open_step.grads and not open_step.backwards:
         totals[MICRO_BATCHES] += 1
-        C.grads = 0
-    if C.in_backward:
-        C.flags |= wire.F_OPT_IN_BACKWARD
+        open_step.grads = 0
+    if open_step.in_backward:
+        open_step.flags |= wire.F_OPT_IN_BACKWARD
     else:
-        if not C.pending:
-            C.pending, C.cut = True, None
-        if S.cuda:
+        if not open_step.pending:
+            open_step.pending, open_step.cut = True, None
+        if session.cuda:
             device.mark("optimizer_end")
     lr = optimizer.param_groups[0].get("lr")
     if type(lr) is float:
-        F.lr = lr
+        fold.lr = lr
     elif lr is not None:
         _note_unusual_lr(lr)
-    if not C.in_backward:
+    if not open_step.in_backward:
         sampling.update_ended(key)
 
 
 def step_seen():
     """An update was made or skipped: the next event closes the step."""
-    if not C.pending:
-        C.pending, C.cut = True, None
-    if S.cuda:
+    if not open_step.pending:
+        open_step.pending, open_step.cut = True, None
+    if session.cuda:
         device.mark("optimizer_end")
 
 
 @modes.unseen
 def _note_unusual_lr(lr):
-    if isinstance(lr, int) or (type(lr) is S.torch.Tensor and lr.is_cpu and lr.numel() == 1):
-        F.lr = float(lr)
+    if isinstance(lr, int) or (type(lr) is session.torch.Tensor and lr.is_cpu and lr.numel() == 1):
+        fold.lr = float(lr)
 
 
 def heal():
@@ -143,5 +143,5 @@ def heal():
         if frames.is_optimizer_step(frame):
             return
         frame = frame.f_back
-    C.in_optimizer = 0
-    clock.unwind(C.optimizer_depth)
+    open_step.in_optimizer = 0
+    clock.unwind(open_step.optimizer_depth)

@@ -9,12 +9,12 @@ from typing import Any
 
 from . import clock, wire
 from .clock import SAMPLES, TOKENS, totals
-from .state import DATA, EVAL, FORWARD
+from .session import DATA, EVAL, FORWARD, session
 
 NAN = float("nan")
 
 
-class Cycle:
+class StepState:
     """The current step. ``begin_step`` forgets what belongs to one step only."""
 
     def __init__(self):
@@ -95,9 +95,10 @@ class Cycle:
             self.evaluated = self.unsure = False
 
 
-C = Cycle()
+open_step = StepState()
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
-    C.__init__()
+    open_step.__init__()

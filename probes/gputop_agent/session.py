@@ -1,7 +1,7 @@
 """The one shared state of the guest.
 
-Everything that more than one module looks at is an attribute of ``S``. The training thread writes, the agent's own
-thread reads; what must not be torn is changed under ``S.lock``.
+Everything that more than one module looks at is an attribute of ``session``. The training thread writes, the agent's
+own thread reads; what must not be torn is changed under ``session.lock``.
 """
 
 import os
@@ -18,7 +18,7 @@ NOT_ACTIVE = 0  # thread_ident before the first backward or optimizer step
 SWITCHED_OFF = -1  # thread_ident after three errors: no thread has it, so every hook passes straight through
 
 
-class State:
+class Session:
     """Plain attributes; ``reset`` is what a forked child starts from."""
 
     #: read at every hook
@@ -30,7 +30,13 @@ class State:
         self.undo: Any = []  # callables that put the originals back
         self.removable: Any = []  # what is taken out between two windows: has ``put_in`` and ``take_out``
         self.skip_code: Any = None  # dynamo's, once it is imported
+        self.resets: Any = []  # of modules with state of their own, in the order of their imports
         self.reset()
+
+    def after_fork(self, reset):
+        """Decorate the function that starts a module from zero in a forked child."""
+        self.resets.append(reset)
+        return reset
 
     def reset(self):
         """Forget everything that belongs to one process."""
@@ -84,4 +90,4 @@ def _int_from_env(name, default):
         return default
 
 
-S = State()
+session = Session()
