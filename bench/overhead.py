@@ -1,20 +1,18 @@
 """What the guest costs a training step, printed as one line of JSON.
 
-    python bench/overhead.py [--pairs 400] [--processes 2] [--step-ms 1] [--null]
+    python bench/overhead.py [--pairs 150] [--processes 2] [--step-ms 1] [--null]
 
-In one process, blocks of about 20 ms with the guest's hooks and without them alternate, each pair in the other order
-than the pair before: a machine's clock drifts by tens of percent within seconds, but little within 40 ms. Between the
-blocks the hooks are taken out and put back, so "off" is torch as it is. What the guest knows of time stands still
-meanwhile, so that it goes on as in a training that is never interrupted (``in_lane``: the share of the steps with it
-that its fast path took, ``thin``: those of them that it did not take apart). The loop has a DataLoader, a forward, a
-loss, a backward and an optimizer step; a repeated matrix product sets its length. A recorder that reads and throws away
-listens at the other end.
+In one process, blocks of steps with the guest and without it alternate, each pair in the other order than the pair
+before: a machine's clock drifts by tens of percent within seconds. Between the blocks everything of the guest is taken
+out and put back, so "off" is torch as it is; what the guest knows of time stands still meanwhile, so that it goes on as
+in a training that is never interrupted. Of short steps a block holds several windows (``sampled``: the share of the
+steps with it that were only counted). The loop has a DataLoader, a forward, a loss, a backward and an optimizer step; a
+repeated matrix product sets its length. A recorder that reads and throws away listens at the other end.
 
-``added_step_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the thread, since a
-core that was taken away is no cost of ours; ``wall_added_step_us`` is the same in wall time. The booking and sending of
-what was noted, five to ten times a second, would fall into few of the blocks: it is taken out of them and timed by
-itself, ``booking_us`` is its mean for each step. ``added_us`` is both; ``ratio`` compares it with the bare step, and
-``ratio_ci95`` is what the median's order statistics leave open. ``--null`` compares off with off.
+``added_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the thread, since a core
+that was taken away is no cost of ours, ``added_us_ci95`` what its order statistics leave open; ``wall_added_us`` is the
+same in wall time; ``ratio`` compares it with the bare step. ``told_us`` is what the guest says of itself. ``--null``
+compares off with off.
 
 ``processes`` adds whole runs, with and without injection, interleaved.
 
@@ -36,22 +34,21 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 PROBES = Path(__file__).resolve().parents[1] / "probes"
-_patched: dict = {}  # what take_in_and_out took out
+_taken: dict = {}  # torch's tables of hooks -> what was in them
 AGENT_DIR = PROBES / "gputop_agent"
 STEP_MS = (0.1, 1.0, 20.0)
 LOW = 0.1  # quantile of step times that a busy machine does not reach
-BLOCK_MS, SLOW_BLOCK_MS = 20, 120  # the other tools take long to start and stop
+BLOCK_MS = 120  # of steps of 1 ms it holds two windows
 MIN_BLOCK_STEPS = 2
-WARM_UP_STEPS = 1200  # the guest looks closely at gradients up to step 100, and takes 500 plain steps apart
+WARM_UP_STEPS = 1200  # the guest looks closely at gradients up to step 100, and measures each step until then
 PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=150)
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--step-ms", type=float, action="append", help="may be repeated")
     parser.add_argument("--null", action="store_true", help="compare torch as it is with itself")
@@ -65,7 +62,7 @@ def main() -> None:
         path = listen(Path(folder) / "sock")
         what = "null" if options.null else "interleaved"
         result: dict[str, object] = {"bench": "overhead", "unit": "us a step"}
-        for length in lengths:  # each in a process of its own: what came before puts thin steps off
+        for length in lengths:  # each in a process of its own
             result |= child(what, options.pairs, path, [length])
         if options.processes:
             result["processes"] = whole_runs(options.processes, path)
@@ -140,8 +137,7 @@ def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
         steps = make_steps(torch)
         loop = Loop(steps, step_ms)
         loop(WARM_UP_STEPS if step_ms < 5 else WARM_UP_STEPS // 8)
-        block_ms = BLOCK_MS if what in ("interleaved", "null") else SLOW_BLOCK_MS
-        block = max(MIN_BLOCK_STEPS, round(block_ms / step_ms))
+        block = max(MIN_BLOCK_STEPS, round(BLOCK_MS / step_ms))
         rows[f"{step_ms:g}ms"] = compare(loop, block, pairs, switch(what, steps))
     return rows
 
@@ -250,113 +246,84 @@ def traceml_switch(steps):
 
 
 class Hooks:
-    """Takes the guest's hooks out and puts them in; what it knows stands still meanwhile."""
+    """Takes the guest out and puts it in; its time stands still meanwhile."""
 
     def __init__(self):
-        self.out: tuple[int, int, int] | None = None  # when they were taken out
+        self.out_since: int | None = None
 
     def __call__(self, on: bool) -> None:
-        if on == (self.out is None):
+        if on == (self.out_since is None):
             return
-        if self.out is None:
-            self.out = moment()
+        if self.out_since is None:
+            self.out_since = time.monotonic_ns()
             take_in_and_out(False)
         else:
             take_in_and_out(True)
-            pass_over(*(now - then for now, then in zip(moment(), self.out, strict=True)))
-            self.out = None
+            pass_over(time.monotonic_ns() - self.out_since)
+            self.out_since = None
 
 
-def moment() -> tuple[int, int, int]:
-    """What goes on without the guest: time, the thread's CPU time, the version of the parameter that it looks at."""
-    watched = sys.modules["gputop_agent.sentinel"].sentinel.reference()
-    return time.monotonic_ns(), time.thread_time_ns(), watched._version
-
-
-def pass_over(ns: int, cpu_ns: int, updates: int) -> None:
-    """Move all that the guest has noted: the steps without it are none that it missed."""
-    state, lane, thin = (sys.modules[f"gputop_agent.{name}"] for name in ("state", "lane", "thin"))
-    fold = sys.modules["gputop_agent.steps"].F
-
-    def later(reading):
-        return reading and (reading[0] + ns, reading[1] + cpu_ns, *reading[2:])
-
-    state.L.marks[:] = [noted + ns if noted else 0 for noted in state.L.marks]
-    for i, (kind, times, reading) in enumerate(lane.segments):
-        lane.segments[i] = kind, [noted + ns if noted else 0 for noted in times], later(reading)
-    thin.T.began = later(thin.T.began)
-    thin.T.unknown_since += ns
-    state.L.version += updates
-    for owner, name in (
-        (state.L, "until_ns"),
-        (state.L, "record_ns"),
-        (state.L, "settle_ns"),
-        (state.S, "last_ns"),
-        (fold, "began_ns"),
-        (fold, "end_ns"),
+def pass_over(ns: int) -> None:
+    """Move all times that the guest has noted."""
+    session = sys.modules["gputop_agent.session"].session
+    fold = sys.modules["gputop_agent.steps"].fold
+    sampler = sys.modules["gputop_agent.sampling"].sampler
+    for owner, names in (
+        (session, ("last_ns",)),
+        (fold, ("began_ns", "end_ns")),
+        (sampler, ("began_ns", "due_ns")),
     ):
-        setattr(owner, name, getattr(owner, name) + ns)
-    for i, noted in enumerate(lane.cpu_marks):
-        lane.cpu_marks[i] = noted + cpu_ns
+        for name in names:
+            setattr(owner, name, getattr(owner, name) + ns)
+    session.update_times[:] = [noted + ns for noted in session.update_times]
+    sampler.window_marks[:] = [noted + ns for noted in sampler.window_marks]
+    sampler.marks_before = [noted + ns for noted in sampler.marks_before]
 
 
 def take_in_and_out(on: bool) -> None:
-    """Put the guest's patches in, or torch's own functions back."""
-    import torch
-
-    hooks = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
-    for table in (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks):
-        _swap(table, list(table), on)
-    loader: Any = sys.modules["torch.utils.data.dataloader"]
-    owners: list[tuple[Any, str]] = [(loader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward")]
-    for owner, name in owners:
-        if not on:
-            _patched[name] = getattr(owner, name)
-        setattr(owner, name, _patched[name] if on else _patched[name].__wrapped__)
-    for reference in sys.modules["gputop_agent.state"].S.roots:
-        module = reference()
-        if module is not None:
-            _swap(module.__dict__, ["_compiled_call_impl"], on)
-
-
-def _swap(table, keys, on: bool) -> None:
-    kept = _patched.setdefault(id(table), {})
-    if on:
-        table.update(kept)
-        kept.clear()
-    else:
-        kept.update((key, table.pop(key)) for key in keys if key in table)
+    """Put the guest's hooks where they were, or torch's own functions back."""
+    session = sys.modules["gputop_agent.session"].session
+    optimizer = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        table = getattr(optimizer, name)
+        if on:
+            table.update(_taken.pop(name))
+        else:
+            _taken[name] = dict(table)
+            table.clear()
+    if not session.hooks_out:
+        for patch in session.removable:
+            patch.put_in() if on else patch.take_out()
 
 
 def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
     """Alternate blocks of steps with and without; see the module's page for what is compared."""
     base, added, wall_added = [], [], []
-    with Booking() as booking:
-        for i in range(pairs):
-            found = {}
-            for state in ((False, True), (True, False))[i % 2]:
-                set_on(state)
-                loop(1)
-                before_cpu, before_wall = booking.cpu, booking.wall
-                cpu, wall = loop(block)
-                found[state] = cpu - (booking.cpu - before_cpu) / block, wall - (booking.wall - before_wall) / block
-            base.append(found[False][0])
-            loop.tune(found[False][0])
-            added.append(found[True][0] - found[False][0])
-            wall_added.append(found[True][1] - found[False][1])
-        set_on(True)
-        booked, mine = booking.mean(), pairs * (block + 1)
+    own = sys.modules.get("gputop_agent.own_cost")
+    counted = own.own_cost.counted_steps if own else 0
+    for i in range(pairs):
+        found = {}
+        for state in ((False, True), (True, False))[i % 2]:
+            set_on(state)
+            loop(1)
+            found[state] = loop(block)
+        base.append(found[False][0])
+        loop.tune(found[False][0])
+        added.append(found[True][0] - found[False][0])
+        wall_added.append(found[True][1] - found[False][1])
+    set_on(True)
+    counted = own.own_cost.counted_steps - counted if own else 0
+    told = own.own_cost.summary() if own else None
     step, (least, middle, most) = statistics.median(base), median_ci95(added)
     return {
         "step_us": round(step * 1e6, 1),
-        "added_us": round((middle + booked) * 1e6, 2),
-        "added_step_us": round(middle * 1e6, 2),
-        "booking_us": round(booked * 1e6, 2),
-        "wall_added_step_us": round(statistics.median(wall_added) * 1e6, 2),
-        "ratio": round(1 + (middle + booked) / step, 4),
-        "ratio_ci95": [round(1 + (end + booked) / step, 4) for end in (least, most)],
-        "in_lane": round(booking.steps / mine, 3),
-        "thin": round(booking.thin / mine, 3),
+        "added_us": round(middle * 1e6, 2),
+        "added_us_ci95": [round(least * 1e6, 2), round(most * 1e6, 2)],
+        "wall_added_us": round(statistics.median(wall_added) * 1e6, 2),
+        "ratio": round(1 + middle / step, 4),
+        "ratio_ci95": [round(1 + end / step, 4) for end in (least, most)],
+        "sampled": round(counted / (pairs * (block + 1)), 3),
+        "told_us": told and [told.get("low_us"), told["cost_us"], told.get("high_us")],
     }
 
 
@@ -366,38 +333,6 @@ def median_ci95(values: list[float]) -> tuple[float, float, float]:
     last = len(ordered) - 1
     least, most = max(0, int(last / 2 - half)), min(last, round(last / 2 + half + 0.5))
     return ordered[least], statistics.median(ordered), ordered[most]
-
-
-class Booking:
-    """CPU and wall seconds of each booking of noted steps, and how many those were; nothing without the guest."""
-
-    def __init__(self):
-        self.lane: Any = sys.modules.get("gputop_agent.lane")
-        self.cpu = self.wall = 0.0
-        self.steps = self.thin = 0
-
-    def __enter__(self):
-        if self.lane is not None:
-            self.original, self.lane.settle = self.lane.settle, self.timed
-        return self
-
-    def __exit__(self, *_):
-        if self.lane is not None:
-            self.lane.settle = self.original
-
-    def timed(self, end_ns: int = 0) -> None:
-        self.steps += self.lane.whole_steps()
-        stride = sys.modules["gputop_agent.thin"].STRIDE
-        open_too = [(self.lane.L.thin, self.lane.marks, None)]
-        self.thin += sum(len(times) // stride for is_thin, times, _ in self.lane.segments + open_too if is_thin)
-        began, began_cpu = time.perf_counter(), time.thread_time()
-        self.original(end_ns)
-        self.cpu += time.thread_time() - began_cpu
-        self.wall += time.perf_counter() - began
-
-    def mean(self) -> float:
-        """CPU seconds for each step that was booked."""
-        return self.cpu / self.steps if self.steps else 0.0
 
 
 def whole_runs(n: int, path: Path) -> dict[str, object]:

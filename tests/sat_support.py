@@ -112,8 +112,8 @@ def start(folder, script, environ, *arguments, name="train.py"):
 GUEST = """
 import os, sys, threading, time
 import torch
-from gputop_agent import api, batch, clock, comm, device, hello, state, thread, transport
-S = state.S
+from gputop_agent import api, batch, clock, comm, device, hello, session as state, thread, transport
+S = state.session
 
 def begin(roots=(), optimizers=(), ddp=(), loader=None):
     import weakref

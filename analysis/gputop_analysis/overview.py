@@ -5,6 +5,7 @@ Apart from ``model``, since the live screen needs these two before its first fra
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,6 +25,49 @@ class Ending(NamedTuple):
     """``stopped``: by its user; ``terminated``: by a signal from outside, as a scheduler sends it."""
     words: str
     """``stopped by you``, ``ended, exit 0``."""
+
+
+class Sampled(NamedTuple):
+    """Steps were only counted but for windows at random times: from how many the phases are estimated."""
+
+    measured: int
+    """Steps whose phases were measured, of all ranks."""
+    steps: int
+    half_width: float
+    """Of the 95 % interval of a phase's share of the time where it is widest, 0 to 1; NaN where too little is known."""
+
+    @property
+    def words(self) -> str:
+        """``phases estimated from 240 of 4,000 steps, +- 1.2 % of the step``."""
+        text = f"phases estimated from {self.measured:,} of {self.steps:,} steps"
+        if math.isfinite(self.half_width):
+            text += f", +- {100 * self.half_width:.1f} % of the step"
+        return text
+
+
+class OwnCost(NamedTuple):
+    """What gputop itself takes of a step."""
+
+    share: float
+    """0 to 1."""
+    low: float
+    """Lower end of its 95 % interval; NaN without one."""
+    high: float
+    cost_us: float
+    method: str
+    """``windows``: what hooks in and hooks out differ by; ``clock``: the time inside the hooks, which are always in."""
+
+    @property
+    def words(self) -> str:
+        """``0.3 % of a step, 0.2 to 0.4``."""
+        text = f"{_percent(self.share)} % of a step"
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            text += f", {_percent(max(0.0, self.low))} to {_percent(self.high)}"
+        return text
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}" if abs(share) < 0.001 else f"{100 * share:.1f}"
 
 
 class RunSummary(NamedTuple):
@@ -59,6 +103,10 @@ class RunSummary(NamedTuple):
     """Since the newest step of any rank, while the run goes on and that is longer than steps take; else 0."""
     doing: str = ""
     """What the run does in that silence: ``evaluating``; empty: nothing that is known."""
+    sampled: Sampled | None = None
+    """None where all steps were measured."""
+    own_cost: OwnCost | None = None
+    """None while it is not known."""
 
     @property
     def duration_s(self) -> float:

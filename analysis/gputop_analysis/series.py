@@ -76,6 +76,17 @@ class RankSeries:
         return (self.rows["flags"] & wire.F_COMPILE) != 0
 
     @cached_property
+    def measured(self) -> Array:
+        """Mask of records whose phases were measured; those of the others are estimates, their wall time is exact."""
+        return (self.rows["flags"] & wire.F_ESTIMATED) == 0
+
+    @cached_property
+    def representative(self) -> Array:
+        """Mask of records by which phases are judged: where steps were sampled, the windows, else all."""
+        in_window = (self.rows["flags"] & wire.F_WINDOW) != 0
+        return in_window if in_window.sum() >= ENOUGH_STEPS else np.ones(len(self.rows), bool)
+
+    @cached_property
     def past_warm_up(self) -> Array:
         """Mask of the last attempt's records past the warm-up, without set-up and gputop's own one-off work."""
         mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (self.steps - self.n_steps + 1 >= WARM_UP_STEPS)

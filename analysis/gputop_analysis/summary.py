@@ -15,6 +15,7 @@ from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RunSummary
+from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
@@ -69,6 +70,8 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
         wait_in_backward_ms=_wait_in_backward_ms(view),
         silent_s=silent_s,
         doing=doing_since(record, now_ns - int(1e9 * silent_s)) if silent_s else "",
+        sampled=sampled(view),
+        own_cost=own_cost(view),
     )
 
 
@@ -154,11 +157,14 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     if not len(weights):
         return ()
     steps, wall_ns = float(weights.sum()), sum(float(s.averaged_rows["wall_ns"].sum()) for s in series)
+    measured = np.concatenate([s.measured[s.averaged] for s in series])
+    if not measured.any():
+        measured[:] = True
     stats = []
     for name in wire.PHASES:
         values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
-        p50, p95 = _two_quantiles(values, weights) if total_ms else (0.0, 0.0)
+        p50, p95 = _two_quantiles(values[measured], weights[measured]) if total_ms else (0.0, 0.0)
         stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
     return tuple(stats)
 

@@ -10,10 +10,10 @@ from threading import enumerate as living_threads
 from time import monotonic_ns
 from typing import Any
 
-from . import clock, cycle, interrupts, lane, modes, steps, wire
-from .cycle import C
+from . import clock, interrupts, modes, step_state, steps, wire
 from .sentinel import sentinel
-from .state import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, S
+from .session import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, session
+from .step_state import open_step
 
 IDLE_NS = 2_000_000_000
 
@@ -31,7 +31,7 @@ class Trail:
 
 def before_training():
     """Whether this process has not begun to train: then fetches and ``autograd.grad`` only leave a trail."""
-    return S.thread_ident == NOT_ACTIVE
+    return session.thread_ident == NOT_ACTIVE
 
 
 def fetch_ended(began_ns, samples, tokens, loader):
@@ -65,7 +65,7 @@ def trains_by_hand(parameter):
     _close_first_step(grad, parameter, second[0] if second else now)
     if second:
         _book_first_step(second, now, True)
-    S.last_ns = now
+    session.last_ns = now
     return True
 
 
@@ -75,28 +75,28 @@ def _close_first_step(grad, parameter, end_ns):
     totals[BACKWARD] += grad[1] - grad[0]
     totals[OTHER] += end_ns - grad[1]
     totals[clock.MICRO_BATCHES] += 1
-    C.backwards, C.forwards = 1, 1
-    C.flags |= wire.F_NO_OPT_EVENT
+    open_step.backwards, open_step.forwards = 1, 1
+    open_step.flags |= wire.F_NO_OPT_EVENT
     sentinel.follow(parameter)
-    S.last_ns = end_ns
-    C.belongs_to_training()
+    session.last_ns = end_ns
+    open_step.belongs_to_training()
     steps.close(end_ns)
-    totals[S.phase] -= S.last_ns - end_ns  # the hello's time: what has been since then is booked once
+    totals[session.phase] -= session.last_ns - end_ns  # the hello's time: what has been since then is booked once
 
 
 def start(now_ns, by_backward=True):
     """Make this thread the training thread. Its first step began with the fetch that led here, if there was one."""
-    S.native_tid = _native_tid()
-    S.thread_ident = get_ident()
+    session.native_tid = _native_tid()
+    session.thread_ident = get_ident()
     clock.reset()
-    cycle.reset()
-    fetch = Trail.fetch if Trail.thread_ident == S.thread_ident else None
-    S.last_ns = fetch[0] if fetch else now_ns
+    step_state.reset()
+    fetch = Trail.fetch if Trail.thread_ident == session.thread_ident else None
+    session.last_ns = fetch[0] if fetch else now_ns
     steps.reset()
     if fetch:
         _book_first_step(fetch, now_ns, by_backward)
-    S.last_ns = now_ns
-    C.loader = Trail.loader if fetch else None
+    session.last_ns = now_ns
+    open_step.loader = Trail.loader if fetch else None
     Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = None
     from . import exceptions, process
 
@@ -107,10 +107,10 @@ def start(now_ns, by_backward=True):
 def adopt(by_backward=True):
     """A backward or an optimizer step on a thread that is not the training thread: should it become that?"""
     now = monotonic_ns()
-    if S.thread_ident == NOT_ACTIVE:
+    if session.thread_ident == NOT_ACTIVE:
         start(now, by_backward)
         return True
-    if S.thread_ident == SWITCHED_OFF or now - S.last_ns < IDLE_NS or _alive(S.thread_ident):
+    if session.thread_ident == SWITCHED_OFF or now - session.last_ns < IDLE_NS or _alive(session.thread_ident):
         return False
     _take_over(now)
     return True
@@ -118,13 +118,12 @@ def adopt(by_backward=True):
 
 def _take_over(now_ns):
     """The training thread has ended and another one trains on."""
-    lane.leave()
     clock.unwind(0)
-    C.in_forward = C.in_backward = False
-    C.in_optimizer = 0
-    S.thread_ident, S.native_tid = get_ident(), _native_tid()
-    steps.F.cpu_base_ns = -1
-    if C.pending:
+    open_step.in_forward = open_step.in_backward = False
+    open_step.in_optimizer = 0
+    session.thread_ident, session.native_tid = get_ident(), _native_tid()
+    steps.fold.cpu_base_ns = -1
+    if open_step.pending:
         steps.close(clock.book())
 
 
@@ -137,12 +136,12 @@ def _book_first_step(fetch, now_ns, by_backward):
     totals = clock.totals
     totals[DATA] += ended - began
     grad_ns = Trail.grad[1] - Trail.grad[0] if Trail.grad and Trail.grad[0] >= ended else 0
-    C.grads = 1 if grad_ns else 0
-    C.forwards = 1 if grad_ns or by_backward else 0
+    open_step.grads = 1 if grad_ns else 0
+    open_step.forwards = 1 if grad_ns or by_backward else 0
     totals[BACKWARD] += grad_ns
-    totals[FORWARD if C.forwards else OTHER] += now_ns - ended - grad_ns
-    C.samples, C.tokens, C.unsure = samples, tokens, True
-    C.last_fetch_step = S.step
+    totals[FORWARD if open_step.forwards else OTHER] += now_ns - ended - grad_ns
+    open_step.samples, open_step.tokens, open_step.unsure = samples, tokens, True
+    open_step.last_fetch_step = session.step
 
 
 def _alive(ident):
@@ -159,6 +158,7 @@ def _native_tid():
         return 0
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = Trail.asked = None

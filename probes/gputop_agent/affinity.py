@@ -3,7 +3,7 @@
 import os
 
 from . import descriptors, interrupts, transport
-from .state import S
+from .session import session
 
 _FLUSH_AFTER = 10  # looks
 
@@ -31,10 +31,10 @@ class Watch:
 
     def look(self):
         """Count one look; nothing to do where the GPU's cores are not known."""
-        if not _near or not S.native_tid:
+        if not _near or not session.native_tid:
             return
         try:
-            last = int(descriptors.read("/proc/self/task/%d/stat" % S.native_tid).rpartition(b")")[2].split()[36])
+            last = int(descriptors.read("/proc/self/task/%d/stat" % session.native_tid).rpartition(b")")[2].split()[36])
         except (OSError, ValueError, IndexError):
             interrupts.pass_on()
             return
@@ -78,6 +78,7 @@ def _device_cpus(properties):
         return None
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     global _near

@@ -3,8 +3,8 @@
 import threading
 from time import monotonic_ns
 
-from . import clock, device, interrupts, lane, steps, transport, wire
-from .state import S
+from . import clock, current, device, interrupts, steps, transport, wire
+from .session import session
 
 _OTHER = wire.PHASES.index("other")
 _MAX_NAMES = 64
@@ -21,17 +21,16 @@ _lock = threading.Lock()
 
 def step():
     """The script says that a training step ends here."""
-    if threading.get_ident() == S.thread_ident or not S.thread_ident:
-        lane.leave()
+    if threading.get_ident() == session.thread_ident or not session.thread_ident:
         steps.manual_step()
 
 
 def enter(name):
     """Begin a named phase. Returns the token that ``leave`` wants."""
     phase = wire.PHASES.index(name) if name in wire.PHASES else _OTHER
-    timed = threading.get_ident() == S.thread_ident
+    timed = threading.get_ident() == session.thread_ident
     if timed:
-        lane.leave()
+        session.phases_named = True
         clock.enter(phase)
     return name, phase, timed, monotonic_ns()
 
@@ -66,7 +65,7 @@ def log(values):
         if number is not None:
             found[str(name)] = number
     if found:
-        transport.send_event("log", step=lane.step(), values=found)
+        transport.send_event("log", step=current.step(), values=found)
 
 
 def flush(now_s):
@@ -86,6 +85,7 @@ def flush(now_s):
         transport.send_event("named_phase", name=name, phase=wire.PHASES[phase], total_ns=total_ns, count=count)
 
 
+@session.after_fork
 def reset():
     """Forget the parent's totals (called in a fork's child)."""
     global _lock, _started_s, _sent_s, _last_log_ns
@@ -100,7 +100,7 @@ def reset():
 def _number(name, value):
     """A float, or None for what has no value on the host yet: a CUDA scalar is read late, without waiting for it."""
     if getattr(value, "is_cuda", False):
-        if threading.get_ident() == S.thread_ident:
+        if threading.get_ident() == session.thread_ident:
             device.late_scalar(device.LOG_PREFIX + name, value)
         return None
     if isinstance(value, (str, bytes)):

@@ -1,13 +1,12 @@
 """How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies nothing."""
 
 import ctypes
-import math
 import sys
 import zlib
 from collections import UserDict
 
 from . import frames, interrupts, modes, shapes
-from .state import S
+from .session import session
 
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
@@ -25,7 +24,6 @@ _crc = 0
 description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
 site = None  # the line of user code that fetched it
 inside = ()  # packages between that line and the fetch
-_noting_tokens = False  # the shapes noted are those of token ids
 _padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
@@ -74,38 +72,6 @@ def count(batch):
         return 0, 0
 
 
-@modes.unseen
-def plan_ahead(batch):
-    """How batches like this one, which was counted, may be noted until the next that has to be looked at closely.
-
-    Returns:
-        ``(type, path, n)``: the next ``n`` batches of this type leave the shape of the tensor on the path; the type is
-        None where one shape does not tell all.
-    """
-    global _noting_tokens
-    left = -_count % _CRC_PERIOD
-    path, token_path, axis = _plans.get(type(batch), (None, None, 0))
-    if path is None or axis:
-        return None, (), left
-    if token_path is not None and _walk(batch, token_path).shape[0] != _walk(batch, path).shape[0]:
-        return None, (), left
-    _noting_tokens = token_path is not None
-    return type(batch), token_path or path, left
-
-
-def count_noted(found):
-    """``(samples, tokens)`` of batches that left their shapes, booked as ``count`` does; those counted as they are."""
-    return [one if type(one) is tuple else _count_shape(one) for one in found]
-
-
-def _count_shape(shape):
-    global _count
-    if _count % shapes.PERIOD < shapes.WINDOW:
-        shapes.note(_count, shape)
-    _count += 1
-    return shape[0], math.prod(shape) if _noting_tokens else 0
-
-
 def take_crc():
     """Fingerprint of the last batch that was sampled since the previous call; 0 if none was."""
     global _crc
@@ -120,6 +86,7 @@ def take_padding():
     return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
 
 
+@session.after_fork
 def reset():
     """Forget the counting of the parent process (called in a fork's child)."""
     global _count, _crc, _padding, description, site, inside
@@ -246,7 +213,7 @@ def _look_closely(batch):
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
                 _crc = fingerprint(tensor)
-                if S.cuda and description is not None and "pinned" not in description:
+                if session.cuda and description is not None and "pinned" not in description:
                     description = dict(description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on

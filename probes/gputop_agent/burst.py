@@ -10,8 +10,8 @@ import threading
 from typing import Any
 
 from . import interrupts, rivals, transport, wire
-from .cycle import C
-from .state import S
+from .session import session
+from .step_state import open_step
 
 _MAX_STEPS = 100
 _ROWS = 40
@@ -33,7 +33,7 @@ def request(command):
     count = command.get("steps")
     count = max(1, min(_MAX_STEPS, count if isinstance(count, int) else 3))
     _active = Burst(count, command.get("trace_dir"))
-    S.step_listeners.append(_active.on_step_closed)
+    session.step_listeners.append(_active.on_step_closed)
 
 
 def is_active():
@@ -51,6 +51,7 @@ def finish():
         burst.finish()
 
 
+@session.after_fork
 def reset():
     """Forget the parent's profile (called in a fork's child)."""
     global _active
@@ -72,10 +73,6 @@ class Burst:
 
     def on_step_closed(self, step, *_):
         """Called by the training thread at each boundary: starts the profiler, counts, stops it, then waits."""
-        from . import lane  # both this and ``steps`` lead back here when they are imported
-
-        if lane.L.settling:  # the step ended some milliseconds ago
-            return
         try:
             if self._thread is None:
                 _booked(self._next, step)
@@ -83,7 +80,7 @@ class Burst:
             interrupts.pass_on()
             self._abandon()
             _report_failure(error)
-        C.flags |= wire.F_AGENT
+        open_step.flags |= wire.F_AGENT
 
     def finish(self):
         """See the function of this name."""
@@ -142,8 +139,8 @@ class Burst:
     def _end(self):
         global _active
         _active = None
-        if self.on_step_closed in S.step_listeners:
-            S.step_listeners.remove(self.on_step_closed)
+        if self.on_step_closed in session.step_listeners:
+            session.step_listeners.remove(self.on_step_closed)
 
     def _report(self):
         try:
@@ -161,7 +158,7 @@ class Burst:
         if not self._trace_dir:
             return None
         os.makedirs(self._trace_dir, exist_ok=True)
-        path = os.path.join(self._trace_dir, "rank-%05d-step-%d.trace.json" % (S.rank, self._first))
+        path = os.path.join(self._trace_dir, "rank-%05d-step-%d.trace.json" % (session.rank, self._first))
         part = path[: -len(".json")] + ".part"
         self._profile.export_chrome_trace(part)
         os.replace(part, path)

@@ -11,9 +11,9 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from . import growth, interrupts, lane, late, replicas, steps, transport
-from .cycle import C
-from .state import S
+from . import growth, interrupts, late, replicas, steps, transport
+from .session import session
+from .step_state import open_step
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -48,6 +48,7 @@ class Checkup:
 K = Checkup()
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     K.__init__()
@@ -56,13 +57,11 @@ def reset():
 
 
 def on_step_closed(step):
-    """A step at or after ``C.look_due`` has ended: begin a look, or give one up that met no update."""
-    if lane.L.settling:
-        return  # of a step that ended some milliseconds ago
-    C.look_due = step + EVERY_STEPS
-    if S.ddp:
+    """A step at or after ``open_step.look_due`` has ended: begin a look, or give one up that met no update."""
+    open_step.look_due = step + EVERY_STEPS
+    if session.ddp:
         replicas.begin()
-    if C.look:
+    if open_step.look:
         if step >= K.began_step + GIVE_UP_STEPS:
             _finish()
         return
@@ -74,12 +73,12 @@ def on_step_closed(step):
 def _begin(step):
     K.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
     K.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
-    optimizers = [optimizer for optimizer in (reference() for reference in S.optimizers.values()) if optimizer]
+    optimizers = [optimizer for optimizer in (reference() for reference in session.optimizers.values()) if optimizer]
     if optimizers and late.may_look():
         _send_unsent()
         K.optimizer = max(optimizers, key=lambda one: sum(len(group["params"]) for group in one.param_groups))
         K.found, K.values, K.weights = {"step": step}, late.Late(), None
-        K.began_step, C.look = step, 1
+        K.began_step, open_step.look = step, 1
 
 
 def before_forward():
@@ -110,8 +109,8 @@ def _look_at_held():
     if K.count:
         K.count = False
         growth.count()
-    if C.look == 1:
-        C.look = 2
+    if open_step.look == 1:
+        open_step.look = 2
         parameters = _trainable()
         K.found["parameter_bytes"] = sum(map(_bytes, parameters))
         K.found["held_bytes"] = sum(_bytes(one.grad) for one in parameters if one.grad is not None)
@@ -119,9 +118,9 @@ def _look_at_held():
 
 def _look_at_stale():
     """Gradients that are not zero before the first backward are added up over steps. With one optimizer only."""
-    if 0 < C.look < 3 and not C.backwards:
-        C.look = 3
-        if sum(reference() is not None for reference in S.optimizers.values()) > 1:
+    if 0 < open_step.look < 3 and not open_step.backwards:
+        open_step.look = 3
+        if sum(reference() is not None for reference in session.optimizers.values()) > 1:
             return  # this backward may be for another one, whose turn to be cleared comes first
         held = [one.grad.detach() for one in _trainable() if one.grad is not None and late.is_plain(one.grad)]
         held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
@@ -139,7 +138,9 @@ def _look_at_missing(optimizer):
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
     K.found["lr_max"] = max((_number(group.get("lr")) for group in optimizer.param_groups), default=None)
-    low = [one for one in parameters if one.dtype is S.torch.bfloat16 and one.grad is not None and late.is_plain(one)]
+    low = [
+        one for one in parameters if one.dtype is session.torch.bfloat16 and one.grad is not None and late.is_plain(one)
+    ]
     if low and late.may_look():
         largest = max(low, key=lambda one: one.numel())
         K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
@@ -183,9 +184,8 @@ def _finish():
         K.found["scheduler_first"] = _scheduler_came_first()
     K.unsent = K.found, K.values
     K.optimizer = K.weights = None
-    C.look = 0
-    lane.L.from_step = min(lane.L.from_step, S.step + 2)  # it was refused because of the look
-    if not S.cuda:
+    open_step.look = 0
+    if not session.cuda:
         _send_unsent()
 
 
@@ -235,7 +235,7 @@ def _number(lr):
 def _names(parameters):
     """Names of parameters in the modules that are trained; None for one that lies in none of them."""
     wanted = {id(parameter): None for parameter in parameters}
-    todo = [("", root) for root in (reference() for reference in S.roots) if root is not None]
+    todo = [("", root) for root in (reference() for reference in session.roots) if root is not None]
     seen = set()
     while todo:
         prefix, module = todo.pop()

@@ -1,18 +1,19 @@
 """The phase clock: every nanosecond of the training thread belongs to exactly one phase.
 
-``totals`` only ever grows: nanoseconds by phase first, then the counters below. A step is the difference of two copies
+``totals`` holds nanoseconds by phase first, then the time between two windows that no hook has measured (``sampling``
+divides it), then the counters below; all but the unmeasured time only ever grow. A step is the difference of two copies
 of it, which is why the phases of a record add up to its wall time to the nanosecond.
 """
 
 from collections import deque
 from time import monotonic_ns
 
-from .state import OTHER, S
+from .session import OTHER, UNMEASURED, session
 
 N_PHASES = OTHER + 1
-GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(N_PHASES, N_PHASES + 7)
+GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(UNMEASURED + 1, UNMEASURED + 8)
 
-totals = [0] * (N_PHASES + 7)
+totals = [0] * (UNMEASURED + 8)
 floor = [0] * len(totals)  # totals at the last end of a step, or where the present one may have ended
 stack = []  # phases to go back to
 MOST = 1 << 13
@@ -23,45 +24,51 @@ collections_began, collections_ended = deque(maxlen=MOST), deque(maxlen=MOST)  #
 def enter(phase):
     """Begin a phase inside the current one. Returns the time."""
     now = monotonic_ns()
-    current = S.phase
-    totals[current] += now - S.last_ns
-    S.last_ns = now
+    current = session.phase
+    totals[current] += now - session.last_ns
+    session.last_ns = now
     stack.append(current)
-    S.phase = phase
+    session.phase = phase
     return now
 
 
 def leave():
     """End the innermost phase. Returns the time."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
-    S.phase = stack.pop() if stack else OTHER
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+    session.phase = stack.pop() if stack else OTHER
     return now
 
 
 def book():
     """Book the time so far to the current phase. Returns the time."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
     return now
+
+
+def book_until(now):
+    """Book the time until ``now``, which lies behind us, to the current phase."""
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
 
 
 def switch(phase):
     """End the current phase and go on in ``phase`` at the same depth. Returns the time."""
     now = book()
-    S.phase = phase
+    session.phase = phase
     return now
 
 
 def unwind(depth):
     """Leave phases until ``depth`` are open; heals what an exception left behind."""
     now = monotonic_ns()
-    totals[S.phase] += now - S.last_ns
-    S.last_ns = now
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
     if len(stack) > depth:
-        S.phase = stack[depth]
+        session.phase = stack[depth]
         del stack[depth:]
 
 
@@ -84,11 +91,22 @@ def collected(until_ns):
     return found
 
 
+def rebase(phase):
+    """Make ``phase`` the one outside all others that are open. Returns the time."""
+    now = book()
+    if stack:
+        stack[0] = phase
+    else:
+        session.phase = phase
+    return now
+
+
+@session.after_fork
 def reset():
     """Start from zero (in a forked child, or when training begins)."""
     totals[:] = floor[:] = [0] * len(totals)
     del stack[:]
     collections_began.clear()
     collections_ended.clear()
-    S.phase = OTHER
-    S.last_ns = monotonic_ns()
+    session.phase = OTHER
+    session.last_ns = monotonic_ns()

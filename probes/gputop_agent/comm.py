@@ -11,7 +11,7 @@ which step it belongs to.
 from collections import deque
 
 from . import transport, wire
-from .state import S
+from .session import session
 
 _PERIOD_NS = 50_000_000  # at most 20 reads a second or one a step, 10-30 us each
 _OWN_RATE = 100  # DDP measures one iteration in so many
@@ -28,18 +28,19 @@ _stride = 1  # every how many steps we read: a power of two, so that all ranks r
 def on_step_closed(step, t_end_ns):
     """Remember when the step ended; now and then read what DDP has measured. Costs nothing without DDP."""
     global _stride
-    if not S.ddp:
+    if not session.ddp:
         return
     _steps.append((step, t_end_ns))
     if step % _stride:
         return
     _stride = stride(_mean_step_ns())
-    for reference in S.ddp:
+    for reference in session.ddp:
         root = reference()
         if root is not None:
             _watch(root).read(root, max(1, _stride // 2))
 
 
+@session.after_fork
 def reset():
     """Forget the parent's roots (called in a fork's child)."""
     global _stride

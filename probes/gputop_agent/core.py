@@ -1,6 +1,6 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import dryrun, exceptions, finder, guard, hello, modes, process, thin, transport
+from . import dryrun, exceptions, finder, guard, hello, modes, process, sampling, transport
 from .hooks import (
     amp,
     autograd,
@@ -16,7 +16,7 @@ from .hooks import (
     pipelining,
     save,
 )
-from .state import S
+from .session import session
 
 HOOKS = (
     modes,
@@ -34,13 +34,13 @@ HOOKS = (
     pipelining,
     empty_cache,
     dryrun,
+    sampling,
 )
 
 
 def install(torch, import_finder):
     """Put every hook in place. A hook that does not fit this version of torch is left out; the others work."""
-    S.torch = torch
-    thin.hooked[:] = forward, optimizer, autograd
+    session.torch = torch
     finder.use(import_finder)
     for hook in HOOKS:
         guard.safely(hook.install, torch)

@@ -9,14 +9,14 @@ from typing import Any
 
 from . import burst
 from .hooks import dynamo
-from .state import S
+from .session import session
 
 _MIN_LOOKS = 20
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
 
 
 class Watch:
-    """How often the agent's thread found each aid switched on; ``S.debug`` gets the parts of the time so far."""
+    """How often the agent's thread found each aid switched on; ``session.debug`` gets the parts of the time so far."""
 
     def __init__(self):
         self.looks = 0
@@ -30,15 +30,15 @@ class Watch:
         """
         if dynamo.is_compiling():
             return
-        torch = S.torch
+        torch = session.torch
         self.looks += 1
         if torch.is_anomaly_enabled():
             self.anomaly += 1
         if not burst.is_active() and getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
             self.profiler += 1
         if self.looks % _MIN_LOOKS == 0:
-            S.debug["anomaly"] = _rounded(self.anomaly / self.looks)
-            S.debug["profiler"] = _rounded(self.profiler / self.looks)
+            session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
+            session.debug["profiler"] = _rounded(self.profiler / self.looks)
 
 
 def _rounded(share):

@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from . import comm, describe_model, interrupts
-from .state import S
+from .session import session
 
 
 def describe_parallel(roots, ddp_roots):
@@ -27,8 +27,8 @@ def describe_parallel(roots, ddp_roots):
         mesh = _mesh(root)
         if mesh:
             found["mesh"] = mesh
-    if S.pipeline:
-        found["pipeline"] = S.pipeline
+    if session.pipeline:
+        found["pipeline"] = session.pipeline
     return found
 
 

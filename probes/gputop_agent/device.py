@@ -12,6 +12,7 @@ from collections import deque
 from time import monotonic_ns
 
 from . import memory, transport, wire
+from .session import session
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
 _NS_PER_MARK = 6_000_000  # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
@@ -65,6 +66,19 @@ def on_step_closed(step, t_end_ns, flags):
         _clock.on_step_closed(step, t_end_ns, flags)
 
 
+def read_back(step):
+    """Between two windows: read what the device has passed."""
+    if _clock is not None:
+        _clock.read_back(step)
+
+
+def pause():
+    """The hooks go out: the step that begins is not sampled."""
+    if _clock is not None:
+        _clock.pause()
+
+
+@session.after_fork
 def reset():
     """Stop (in a fork's child, or when the agent gives up)."""
     global _clock, mark, late_scalar
@@ -159,6 +173,14 @@ class DeviceClock:
         self._queue(step, t_end_ns, flags)
         self._read_oldest(step)
         self._begin(t_end_ns)
+
+    def read_back(self, step):
+        """See the module's function of the same name."""
+        self._read_oldest(step)
+
+    def pause(self):
+        """See the module's function of the same name."""
+        self._abandon_timing()
 
     def _begin(self, t_ns):
         self._timing = t_ns - self._last_ns >= self._period_ns and len(self._pending) < _MAX_PENDING

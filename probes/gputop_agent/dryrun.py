@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from . import finder, guard, wire
-from .state import S
+from .session import session
 
 _COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 _SECOND_HAND = (  # what launchers raise when a rank has failed
@@ -46,8 +46,8 @@ def install(_torch):
 
 def request_if_wanted():
     """Listen for steps. Called once, with the hello."""
-    if steps_wanted() and _end_when_done not in S.step_listeners:
-        S.step_listeners.append(_end_when_done)
+    if steps_wanted() and _end_when_done not in session.step_listeners:
+        session.step_listeners.append(_end_when_done)
 
 
 def describe():
@@ -63,7 +63,7 @@ def _end_when_done(step, *_):
     SystemExit passes `except Exception`, runs the script's `finally` and its exit handlers, and saves nothing.
     """
     if step + 1 >= steps_wanted():
-        S.step = step + 1
+        session.step = step + 1
         raise SystemExit(0)
 
 

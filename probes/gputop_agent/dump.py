@@ -3,8 +3,8 @@
 import sys
 import threading
 
-from . import flight, frames, interrupts, lane, transport, wire
-from .state import S
+from . import current, flight, frames, interrupts, transport, wire
+from .session import session
 
 _MAX_THREADS = 64
 _MAX_FRAMES = 48
@@ -15,8 +15,8 @@ def send(reason=""):
     transport.send_event(
         "stack_dump",
         reason=reason,
-        phase=wire.PHASES[lane.phase(sys._current_frames().get(S.thread_ident))],
-        step=lane.step(),
+        phase=wire.PHASES[current.phase(sys._current_frames().get(session.thread_ident))],
+        step=current.step(),
         threads=thread_stacks(),
         collective=_collective(),
     )
@@ -27,11 +27,11 @@ def thread_stacks():
     names = {ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())}
     current = sys._current_frames()
     own = threading.get_ident()
-    idents = sorted((ident for ident in current if ident != own), key=lambda ident: ident != S.thread_ident)
+    idents = sorted((ident for ident in current if ident != own), key=lambda ident: ident != session.thread_ident)
     return [
         {
             "name": names.get(ident, "thread-%d" % ident),
-            "training": ident == S.thread_ident,
+            "training": ident == session.thread_ident,
             "frames": _labels(current[ident]),
         }
         for ident in idents[:_MAX_THREADS]

@@ -4,9 +4,9 @@ import sys
 from collections import deque
 
 from . import clock, frames, steps, wire
-from .cycle import C
 from .sentinel import sentinel
-from .state import S
+from .session import session
+from .step_state import open_step
 
 WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
 
@@ -18,13 +18,13 @@ gone_optimizers = deque()  # weak references to those that were freed since the 
 
 def fetch_begins():
     """The loop asks for a batch: the step is over if its optimizer has stepped."""
-    if C.unsure:
-        C.belongs_to_evaluation()
-    if S.manual:
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    if session.manual:
         return
-    if C.pending:
+    if open_step.pending:
         steps.close(clock.book())
-    elif C.backwards and sentinel.watching():
+    elif open_step.backwards and sentinel.watching():
         if sentinel.was_updated():
             _update_inferred()
         else:  # if the gradient is gone at the next forward, the step ended here
@@ -33,20 +33,20 @@ def fetch_begins():
 
 def compute_begins():
     """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
-    if S.manual:
+    if session.manual:
         return
     here = place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
-    if C.pending:
+    if open_step.pending:
         if all_stepped():
             steps.close(clock.book())
-        elif here in C.places:
-            steps.close_at_cut() if C.cut is not None else steps.close(clock.book())
-        elif C.cut is None:
+        elif here in open_step.places:
+            steps.close_at_cut() if open_step.cut is not None else steps.close(clock.book())
+        elif open_step.cut is None:
             steps.cut_here()
-    elif C.backwards and sentinel.watching() and sentinel.was_updated():
+    elif open_step.backwards and sentinel.watching() and sentinel.was_updated():
         _update_inferred()
-    if here and len(C.places) < MAX_PLACES:
-        C.places.add(here)
+    if here and len(open_step.places) < MAX_PLACES:
+        open_step.places.add(here)
 
 
 def optimizer_begins(key):
@@ -56,23 +56,23 @@ def optimizer_begins(key):
     the batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one),
     the step goes on.
     """
-    if C.pending and key in C.stepped:
-        if C.last_fetch_step == S.step and not all_stepped():
-            C.cut = None
-        elif C.cut is not None:
+    if open_step.pending and key in open_step.stepped:
+        if open_step.last_fetch_step == session.step and not all_stepped():
+            open_step.cut = None
+        elif open_step.cut is not None:
             steps.close_at_cut()
-        elif not S.manual:
+        elif not session.manual:
             steps.close(clock.book())
 
 
 def process_ends():
     """Close the last step if it is complete."""
-    if C.unsure:
-        C.belongs_to_evaluation()
-    if C.pending:  # it ended with the last thing seen; what the script did after training is no part of it
-        steps.close(S.last_ns)
-    elif C.backwards and not S.manual and sentinel.watching():
-        complete = C.backwards >= sentinel.backwards if sentinel.was_freed() else sentinel.was_updated()
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    if open_step.pending:  # it ended with the last thing seen; what the script did after training is no part of it
+        steps.close(session.last_ns)
+    elif open_step.backwards and not session.manual and sentinel.watching():
+        complete = open_step.backwards >= sentinel.backwards if sentinel.was_freed() else sentinel.was_updated()
         if complete:
             _believe()
             _close_inferred()
@@ -82,18 +82,18 @@ def forget_optimizers():
     """Forget those that were freed: others may get their ids."""
     while gone_optimizers:
         reference = gone_optimizers.popleft()
-        if S.optimizers.get(reference.key) is reference:
-            del S.optimizers[reference.key]
+        if session.optimizers.get(reference.key) is reference:
+            del session.optimizers[reference.key]
             known_optimizers.pop(reference.key, None)
-            C.stepped.discard(reference.key)
+            open_step.stepped.discard(reference.key)
 
 
 def all_stepped():
     """Whether every optimizer that is in use has stepped since the last boundary."""
     forget_optimizers()
-    if len(known_optimizers) < 2 or C.flags & wire.F_OPT_IN_BACKWARD:
+    if len(known_optimizers) < 2 or open_step.flags & wire.F_OPT_IN_BACKWARD:
         return True
-    stepped, oldest = C.stepped, S.step - WAIT_STEPS
+    stepped, oldest = open_step.stepped, session.step - WAIT_STEPS
     return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
 
 
@@ -119,8 +119,8 @@ def _update_inferred():
         _close_inferred()
     elif sentinel.guess is None:
         steps.cut_here()
-        sentinel.guess, C.cut = C.cut, None
-    elif C.backwards > sentinel.guess[5]:
+        sentinel.guess, open_step.cut = open_step.cut, None
+    elif open_step.backwards > sentinel.guess[5]:
         _believe()
         _close_inferred()
 
@@ -129,25 +129,26 @@ def _believe():
     """End the first step where the first change was seen; what came after is the next step's."""
     sentinel.believed = True
     guess, sentinel.guess = sentinel.guess, None
-    if guess is None or not C.backwards > guess[5]:
+    if guess is None or not open_step.backwards > guess[5]:
         return
-    later, C.cut = C.cut, guess
-    C.flags |= wire.F_NO_OPT_EVENT
+    later, open_step.cut = open_step.cut, guess
+    open_step.flags |= wire.F_NO_OPT_EVENT
     steps.close_at_cut()
     if later is not None:
         ended, upto, flags, loss_sum, loss_count, backwards = later
-        C.cut = ended, upto, flags, loss_sum - guess[3], loss_count - guess[4], backwards - guess[5]
+        open_step.cut = ended, upto, flags, loss_sum - guess[3], loss_count - guess[4], backwards - guess[5]
 
 
 def _close_inferred():
-    C.flags |= wire.F_NO_OPT_EVENT
-    sentinel.backwards = C.backwards
-    if C.cut is not None:
+    open_step.flags |= wire.F_NO_OPT_EVENT
+    sentinel.backwards = open_step.backwards
+    if open_step.cut is not None:
         steps.close_at_cut()
     else:
         steps.close(clock.book())
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     known_optimizers.clear()

@@ -5,9 +5,9 @@ import re
 import sys
 import threading
 
-from . import dryrun, guard, lane, out_of_memory, transport
+from . import current, dryrun, guard, out_of_memory, transport
 from .activation import before_training
-from .state import S
+from .session import session
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
@@ -96,7 +96,7 @@ def report(error, traceback, thread=None):
         message=_shortened(str(error)),
         site=_site(frames + _quoted(str(error))),
         phase=phase,
-        step=lane.step(),
+        step=current.step(),
         thread=thread,
         traceback=["%s:%d %s" % frame for frame in frames[-MAX_FRAMES:]],
         **more,
@@ -154,7 +154,7 @@ def _quoted(message):
 
 def _phase(error, traceback):
     """The innermost phase that the exception passed through: by then the clock has left it."""
-    passed, name = S.phase_at_error
+    passed, name = session.phase_at_error
     if passed == id(error):
         return _PHASE_OF.get(name, "comm")
     phase = "other"

@@ -7,8 +7,8 @@ thing that the hooks note is the beginning of an epoch, which is rare.
 import sys
 from time import monotonic
 
-from . import batch, descriptors, frames, interrupts, lane, living, transport
-from .state import DATA, S
+from . import batch, current, descriptors, frames, interrupts, living, transport
+from .session import DATA, session
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
 _MAX_LOADERS = 8
@@ -65,7 +65,7 @@ def first_fetch(iterator, spent_ns):
     key = _training[1]
     if made == id(iterator) and key is not None:
         if len(_epochs) < _MAX_EPOCHS * _MAX_LOADERS:
-            _epochs.append((key, S.step, _ended_ns, start_ns, spent_ns))
+            _epochs.append((key, session.step, _ended_ns, start_ns, spent_ns))
         if key in _sums or len(_sums) < _MAX_LOADERS:
             total = _sums.setdefault(key, [0, 0, 0])
             total[0] += 1
@@ -75,6 +75,7 @@ def first_fetch(iterator, spent_ns):
     _made = (0, 0)
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     global _training, _made, _ended_ns
@@ -121,8 +122,9 @@ class Watch:
             if len(self._counts) >= _MAX_LOADERS:
                 return
             counts = self._counts[key] = Counts()
-        fetching = lane.phase() == DATA
-        unpacking = fetching and _is_unpacking(sys._current_frames().get(S.thread_ident))
+        frame = sys._current_frames().get(session.thread_ident)
+        fetching = current.phase(frame) == DATA
+        unpacking = fetching and _is_unpacking(frame)
         waiting = fetching and not unpacking and turn not in stored
         counts.looks += 1
         counts.fetching += fetching

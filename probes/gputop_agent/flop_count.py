@@ -11,8 +11,8 @@ from typing import Any
 
 from . import guard, interrupts, transport, wire
 from .clock import SAMPLES, TOKENS, totals
-from .cycle import C
-from .state import COMPILE, EVAL, S
+from .session import COMPILE, EVAL, session
+from .step_state import open_step
 
 FIRST_STEP = 5
 ATTEMPTS = 20
@@ -30,8 +30,8 @@ class Request:
 
 def request_if_wanted():
     """Listen for steps if the launcher asked for it. Called once, with the hello."""
-    if os.environ.get(wire.ENV_COUNT_FLOPS) == "1" and on_step_closed not in S.step_listeners:
-        S.step_listeners.append(on_step_closed)
+    if os.environ.get(wire.ENV_COUNT_FLOPS) == "1" and on_step_closed not in session.step_listeners:
+        session.step_listeners.append(on_step_closed)
 
 
 def on_step_closed(step, *_):
@@ -48,7 +48,7 @@ def on_step_closed(step, *_):
 
 def _begin():
     modes = sys.modules["torch.utils._python_dispatch"]
-    if S.compile_seen:
+    if session.compile_seen:
         _give_up("compiled code is not dispatched operator by operator: nothing to count")
     elif Request.left <= 0:
         _give_up("no step without an evaluation, a compilation or another dispatch mode was found")
@@ -56,7 +56,7 @@ def _begin():
         counter = _counter(modes)
         counter.__enter__()
         Request.counter, Request.before = counter, totals[:]
-        C.flags |= wire.F_AGENT
+        open_step.flags |= wire.F_AGENT
     else:
         Request.left -= 1
 
@@ -72,7 +72,7 @@ def _take(step):
     Request.left -= 1
     if before is None or counter.failed or not counter.flops or any(totals[i] != before[i] for i in _NOT_TRAINING):
         return
-    S.step_listeners.remove(on_step_closed)
+    session.step_listeners.remove(on_step_closed)
     samples, tokens = (totals[i] - before[i] for i in (SAMPLES, TOKENS))
     transport.send_event(
         "flops", step=step, flops=counter.flops, samples=samples, tokens=tokens, operators=counter.operators
@@ -80,8 +80,8 @@ def _take(step):
 
 
 def _give_up(why):
-    if on_step_closed in S.step_listeners:
-        S.step_listeners.remove(on_step_closed)
+    if on_step_closed in session.step_listeners:
+        session.step_listeners.remove(on_step_closed)
     transport.send_event("flops", error=why)
 
 
@@ -115,6 +115,7 @@ def _counter(modes):
     return Counter()
 
 
+@session.after_fork
 def reset():
     """Forget the parent's count (called in a fork's child)."""
     Request.counter = Request.before = None

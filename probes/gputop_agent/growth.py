@@ -8,7 +8,7 @@ import gc
 from time import monotonic_ns
 
 from . import memory, transport
-from .state import S
+from .session import session
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
@@ -45,7 +45,7 @@ def reset():
 
 def count():
     """Count the tensors, and those among them that hold a graph; 20-40 ms for 300,000 objects."""
-    began, used, torch = monotonic_ns(), memory.last(), S.torch
+    began, used, torch = monotonic_ns(), memory.last(), session.torch
     G.looks += 1
     G.next_bytes = used + max(RISE_BYTES, used - G.base)
     kinds = (torch.Tensor, torch.nn.Parameter)
@@ -58,7 +58,7 @@ def count():
         G.looks = MAX_LOOKS - 1 if G.looks == 1 else MAX_LOOKS
     transport.send_event(
         "tensors",
-        step=S.step,
+        step=session.step,
         memory_bytes=used,
         anonymous_bytes=memory.anonymous_bytes(),
         tensors=tensors,

@@ -8,9 +8,10 @@ import os
 import sys
 from _thread import get_ident
 from functools import WRAPPER_ASSIGNMENTS
+from time import monotonic_ns
 
 from . import interrupts, wire
-from .state import SWITCHED_OFF, L, S
+from .session import SWITCHED_OFF, session
 
 MAX_ERRORS = 3
 
@@ -25,8 +26,8 @@ def failed(where):
     """Call in an ``except`` block: count the error and at the third give up. Raises only what is the user's."""
     interrupts.pass_on()
     try:
-        S.errors += 1
-        last = S.errors >= MAX_ERRORS
+        session.errors += 1
+        last = session.errors >= MAX_ERRORS
         _write_debug(where)
         error = sys.exc_info()[1]
         if last:
@@ -36,25 +37,15 @@ def failed(where):
         transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
     except Exception:
         interrupts.pass_on()
-        S.thread_ident = SWITCHED_OFF
+        session.thread_ident = SWITCHED_OFF
 
 
 def switch_off():
     """Put every original back. Wrappers that the user still holds pass straight through."""
-    if L.thin:
-        from . import thin
-
+    session.thread_ident = SWITCHED_OFF
+    while session.undo:
         try:
-            thin.bypass(False)
-        except Exception:
-            interrupts.pass_on()
-    S.thread_ident = L.ident = SWITCHED_OFF
-    L.until_ns = L.settle_ns = L.thin_id = 0
-    L.thin = L.sampling = False
-    del L.marks[:]
-    while S.undo:
-        try:
-            S.undo.pop()()
+            session.undo.pop()()
         except Exception:
             interrupts.pass_on()
 
@@ -83,21 +74,19 @@ def safely(function, *args):
 
 def compiling_flags():
     """The dict that holds what ``torch.compiler.is_compiling()`` returns, where dynamo does not trace through us."""
-    flags = vars(S.torch.compiler)
+    flags = vars(session.torch.compiler)
     return flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
 
 
-def around(original, before, after, adopt=None):
+def around(original, before, after, adopt=None, always=False):
     """A function that does what ``original`` does, with our code before and after it.
 
     ``before(args, kwargs)`` returns a token; unless it is None, ``after(token, args, result)`` follows, also when the
     original raised (``result`` is None then). Acts on the training thread only; on another thread ``adopt()`` is asked
-    whether to make that one the training thread.
+    whether to make that one the training thread. Between two windows (``sampling``) it passes straight through unless
+    it acts ``always``.
     """
-    from .lane import leave as leave_lane
-    from .lane import marks
-
-    is_compiling = S.torch.compiler.is_compiling
+    is_compiling = session.torch.compiler.is_compiling
     where = getattr(original, "__name__", "?")
 
     def wrapper(*args, **kwargs):
@@ -106,10 +95,12 @@ def around(original, before, after, adopt=None):
                 return original(*args, **kwargs)
             token = None
             try:
-                if get_ident() == S.thread_ident or (adopt is not None and adopt()):
-                    if marks:
-                        leave_lane()
+                if (always or not session.hooks_out) and (
+                    get_ident() == session.thread_ident or (adopt is not None and adopt())
+                ):
+                    began = monotonic_ns()
                     token = before(args, kwargs)
+                    session.hook_ns += monotonic_ns() - began
             except Exception:
                 failed(where)
             result = None
@@ -119,7 +110,9 @@ def around(original, before, after, adopt=None):
             finally:
                 if token is not None:
                     try:
+                        began = monotonic_ns()
                         after(token, args, result)
+                        session.hook_ns += monotonic_ns() - began
                     except Exception:
                         failed(where)
         except BaseException as error:
@@ -135,8 +128,8 @@ def vanish(error, where):
     Then its traceback is the one without us, also for who catches it. Until Python 3.10 the interpreter keeps a
     traceback of its own meanwhile, so there the frames stay until the exception is printed.
     """
-    if S.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
-        S.phase_at_error = id(error), where
+    if session.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
+        session.phase_at_error = id(error), where
     try:
         entry = error.__traceback__
         while entry is not None and is_ours(entry.tb_frame.f_code):
@@ -168,21 +161,42 @@ def hide(function):
     """Give the function's code the hidden file name and keep dynamo away from it."""
     function.__code__ = code = function.__code__.replace(co_filename=HIDDEN_FILE)
     hidden_codes.append(code)
-    if S.skip_code is not None:
-        S.skip_code(code)
+    if session.skip_code is not None:
+        session.skip_code(code)
 
 
-def patch(owner, name, replacement):
-    """``setattr`` that is undone by ``switch_off``, unless somebody has patched on top of it."""
-    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+class Patch:
+    """An attribute of a class or a module that is ours, unless somebody has patched on top of it."""
 
-    def put_back():
-        current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
-        if current is replacement:
-            setattr(owner, name, original)
+    def __init__(self, owner, name, replacement):
+        self.owner, self.name, self.replacement = owner, name, replacement
+        self.original = self._current()
 
-    setattr(owner, name, replacement)
-    S.undo.append(put_back)
+    def put_in(self):
+        """Set ours where the original is."""
+        if self._current() is self.original:
+            setattr(self.owner, self.name, self.replacement)
+
+    def take_out(self):
+        """Set the original where ours is."""
+        if self._current() is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+    def _current(self):
+        owner = self.owner
+        return owner.__dict__.get(self.name) if isinstance(owner, type) else getattr(owner, self.name, None)
+
+
+def patch(owner, name, replacement, steady=True):
+    """``setattr`` that is undone by ``switch_off``; one that is not ``steady`` is out between two windows.
+
+    Those are what every step calls. A wrapper that few steps call costs less where it stays and passes through.
+    """
+    patch = Patch(owner, name, replacement)
+    patch.put_in()
+    session.undo.append(patch.take_out)
+    if not steady:
+        session.removable.append(patch)
 
 
 def _write_debug(where):

@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 from typing import Any
 
-from .state import SWITCHED_OFF, S
+from .session import SWITCHED_OFF, session
 
 AGENT_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
 #: raised by C code of Python without arguments, as what was sent is
@@ -28,7 +28,7 @@ def pass_on():
     except Exception as another:  # a second signal came meanwhile, or what we look at is not as we know it
         passes = _was_raised_by_handler(another)
     if passes:
-        if get_ident() == S.thread_ident:
+        if get_ident() == session.thread_ident:
             _mend()
         raise
 
@@ -43,7 +43,7 @@ def is_users(error):
             return True
         foreign_code = foreign_code or not _is_known(innermost.f_code.co_filename)
         traceback = traceback.tb_next
-    if innermost is None or S.agent_ident == get_ident():
+    if innermost is None or session.agent_ident == get_ident():
         return False
     if not _is_known_class(type(error)):
         return not foreign_code  # neither ours nor torch's nor Python's own code could have raised it
@@ -102,14 +102,14 @@ def _is_known_class(kind):
 
 def _mend():
     """End what the interruption has left half done, so that the next hook finds nothing open and all time booked."""
-    if S.thread_ident == SWITCHED_OFF:
+    if session.thread_ident == SWITCHED_OFF:
         return
     from . import steps
 
-    for thoroughly in (False, True):
+    for _ in range(2):
         try:
-            return steps.mend(thoroughly)
+            return steps.mend()
         except Exception:  # interrupted once more (the first exception is on its way already), or worse
             continue
-    S.thread_ident = SWITCHED_OFF
+    session.thread_ident = SWITCHED_OFF
     return None

@@ -1,6 +1,6 @@
 """Single values that a tensor operation of ours gave: read at once on the CPU, later and without waiting on a GPU."""
 
-from .state import S
+from .session import session
 
 
 class Late:
@@ -15,9 +15,9 @@ class Late:
         if tensor.is_cpu:
             self.known[name] = tensor.item()
         elif tensor.is_cuda:
-            slot = S.torch.empty((), dtype=tensor.dtype, pin_memory=True)
+            slot = session.torch.empty((), dtype=tensor.dtype, pin_memory=True)
             slot.copy_(tensor.reshape(()), non_blocking=True)
-            event = S.torch.cuda.Event()
+            event = session.torch.cuda.Event()
             event.record()
             self._pending.append((name, slot, event))
 
@@ -33,15 +33,15 @@ class Late:
 
 def may_look():
     """Whether operations of ours on the user's tensors go unnoticed: no mode of the user's, no stream capture."""
-    torch = S.torch
+    torch = session.torch
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     if modes is None or modes():
         return False
-    return not (S.cuda and torch.cuda.is_current_stream_capturing())
+    return not (session.cuda and torch.cuda.is_current_stream_capturing())
 
 
 def is_plain(tensor):
     """A tensor or parameter of torch's own, with its values in reach: no subclass, no sparse or meta tensor."""
-    torch = S.torch
+    torch = session.torch
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import descriptors, interrupts, transport
 from .hooks import empty_cache
-from .state import S
+from .session import session
 
 _RSS_PERIOD_NS = 100_000_000
 
@@ -55,7 +55,7 @@ def send_if_due(now_s):
     _next_send_s = now_s + (2.0 if now_s - _first_send_s < 60.0 else 30.0)
     transport.send_event(
         "allocator",
-        step=S.step,
+        step=session.step,
         device_allocs=stats.get("num_device_alloc"),
         device_frees=stats.get("num_device_free"),
         retries=stats.get("num_alloc_retries"),
@@ -100,6 +100,7 @@ def rss():
     return _rss
 
 
+@session.after_fork
 def reset():
     """Forget what belongs to the parent process (called in a fork's child)."""
     global _cuda_stats, _rss_ns, _noted, _last_counter, _used, _stats

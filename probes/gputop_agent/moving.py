@@ -8,8 +8,8 @@ another instruction and has used the CPU, or its process has read or written. A 
 import sys
 from time import monotonic
 
-from . import descriptors, frames, interrupts, lane, transport, wire
-from .state import CHECKPOINT, COMPILE, EVAL, S
+from . import current, descriptors, frames, interrupts, transport, wire
+from .session import CHECKPOINT, COMPILE, EVAL, session
 
 try:
     from time import clock_gettime, pthread_getcpuclockid
@@ -39,9 +39,9 @@ class Watch:
         """Send a ``moving`` event if no step has ended since the last look, but something else has moved."""
         if now - self._looked < PERIOD_S:
             return
-        frame = sys._current_frames().get(S.thread_ident)
-        phase, step = lane.phase(frame), lane.step()
-        hook = lane.marks[-1] if lane.marks else S.last_ns
+        frame = sys._current_frames().get(session.thread_ident)
+        phase, step = current.phase(frame), current.step()
+        hook = session.last_ns
         silent = step == self._step
         moved = silent and (hook != self._hook or self._works(phase, frame, now))
         self._looked, self._step, self._hook = now, step, hook
@@ -71,7 +71,7 @@ def _cpu_s():
     if pthread_getcpuclockid is None or clock_gettime is None:
         return 0.0
     try:
-        return clock_gettime(pthread_getcpuclockid(S.thread_ident))
+        return clock_gettime(pthread_getcpuclockid(session.thread_ident))
     except (OSError, ValueError):
         interrupts.pass_on()
         return 0.0

@@ -6,7 +6,7 @@ Called once, when such an error ends the process: its frames and all that they h
 from time import monotonic_ns
 
 from . import activation, describe_model, guard, interrupts, memory, roots, steps
-from .state import S
+from .session import session
 
 _CALLS = ("_call_impl", "_wrapped_call_impl", "_slow_forward")
 _WORDS = ("out of memory", "outofmemory")
@@ -25,7 +25,7 @@ def introduce():
     if activation.before_training():
         activation.start(monotonic_ns(), by_backward=False)
         guard.safely(roots.discover)
-    if not S.hello_sent:
+    if not session.hello_sent:
         guard.safely(steps.say_hello)
 
 
@@ -42,8 +42,8 @@ def describe(traceback):
 
 def held():
     """Bytes by what they are held for, of this process: parameters, gradients, states, and what the allocator says."""
-    roots = [root for root in (reference() for reference in S.roots) if root is not None]
-    optimizers = [one for one in (reference() for reference in S.optimizers.values()) if one is not None]
+    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    optimizers = [one for one in (reference() for reference in session.optimizers.values()) if one is not None]
     found = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
     seen = set()
     for root in roots:
@@ -83,7 +83,7 @@ def _state_bytes(optimizer, seen):
 def _size(tensor, seen):
     """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies elsewhere."""
     tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
-    if not hasattr(tensor, "element_size") or id(tensor) in seen or (S.cuda and not tensor.is_cuda):
+    if not hasattr(tensor, "element_size") or id(tensor) in seen or (session.cuda and not tensor.is_cuda):
         return 0
     seen.add(id(tensor))
     return tensor.numel() * tensor.element_size()
@@ -98,7 +98,7 @@ def _module(traceback):
         traceback = traceback.tb_next
     if inner is None:
         return {}
-    roots = [root for root in (reference() for reference in S.roots) if root is not None]
+    roots = [root for root in (reference() for reference in session.roots) if root is not None]
     path = next((path for root in roots for path, module in _named(root) if module is inner), "")
     return {"module": path, "module_class": type(inner).__name__}
 

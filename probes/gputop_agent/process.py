@@ -5,32 +5,18 @@ import os
 import sys
 
 from . import (
-    activation,
-    affinity,
     api,
-    batch,
     burst,
-    checkup,
-    clock,
-    comm,
-    cycle,
-    device,
     events,
-    fetches,
-    flop_count,
     guard,
     hello,
     interrupts,
-    lane,
-    memory,
-    roots,
+    sampling,
     steps,
-    thin,
     thread,
     transport,
 )
-from .hooks import dynamo
-from .state import SWITCHED_OFF, S
+from .session import SWITCHED_OFF, session
 
 FLUSH_S = 0.2
 
@@ -46,14 +32,12 @@ def install():
 
 def after_fork():
     """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
-    if S.thread_ident < 0:
+    if session.thread_ident < 0:
         return
     try:
-        S.reset()
-        for part in (transport, lane, clock, cycle, events, roots, steps, activation, dynamo, thin):
-            part.reset()
-        for part in (affinity, api, batch, burst, checkup, comm, device, fetches, flop_count, hello, memory, thread):
-            guard.safely(part.reset)
+        session.reset()
+        for reset in session.resets:
+            guard.safely(reset)
     except Exception:
         interrupts.pass_on()
         guard.switch_off()
@@ -63,24 +47,24 @@ def at_exit():
     """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
     global _ended_pid
     try:
-        if S.thread_ident > 0 and S.pid == os.getpid() != _ended_pid:
+        if session.thread_ident > 0 and session.pid == os.getpid() != _ended_pid:
             _ended_pid = os.getpid()
             _end()
-        elif S.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
+        elif session.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
             transport.close()
     except BaseException:  # also what a signal's handler raised: Python would only print it
-        S.errors += 1
+        session.errors += 1
 
 
 def _end():
-    guard.safely(lane.settle)
+    guard.safely(sampling.settle)
     guard.safely(burst.finish)
     guard.safely(events.process_ends)
-    guard.safely(steps.flush_all)
+    guard.safely(steps.end_record)
     guard.safely(api.flush, float("inf"))
     guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
-    transport.send_event("goodbye", steps=S.step, dropped=S.dropped, errors=S.errors, reason=reason)
+    transport.send_event("goodbye", steps=session.step, dropped=session.dropped, errors=session.errors, reason=reason)
     guard.safely(thread.stop)
     transport.close(FLUSH_S)
 

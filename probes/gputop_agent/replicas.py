@@ -9,7 +9,7 @@ import zlib
 
 from . import guard, late, steps, transport
 from .clock import OPTIMIZER_STEPS, totals
-from .state import S
+from .session import session
 
 FIRST, PERIOD = (10, 50, 100, 500, 1000, 2000), 5000
 MAX_TENSORS, MAX_VALUES = 32, 256
@@ -18,9 +18,15 @@ _waiting = []  # (update, values) whose sums are on their way from a device
 
 
 def begin():
-    """Look at every boundary from now on; DDP runs take the general path anyway."""
-    if on_boundary not in S.step_listeners:
-        S.step_listeners.append(on_boundary)
+    """Look at boundaries from now on."""
+    if on_boundary not in session.boundary_listeners:
+        session.boundary_listeners.append(on_boundary)
+
+
+def next_update(update):
+    """The first update after ``update`` that is looked at."""
+    periodic = [update - update % PERIOD + more for more in (0, 1, PERIOD)]
+    return min(due for due in [*FIRST, *(first + 1 for first in FIRST), *periodic] if due > update)
 
 
 def on_boundary(step, t_end_ns):
@@ -54,7 +60,7 @@ def reset():
 
 
 def _ddp():
-    return next((module for module in (reference() for reference in S.ddp) if module is not None), None)
+    return next((module for module in (reference() for reference in session.ddp) if module is not None), None)
 
 
 def _parameters():
@@ -72,7 +78,7 @@ def _content(parameter):
 
 def _bit_sum(sample):
     """Sum of the values' bits as integers: exact, so equal replicas give equal sums."""
-    torch = S.torch
+    torch = session.torch
     kind = sample[0].dtype
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[sample[0].element_size()]
     parts = [one.detach().reshape(-1)[:MAX_VALUES].view(integer) for one in sample if one.dtype == kind]
@@ -100,5 +106,5 @@ def _group_size():
 
 def _random_state():
     """Seed of torch's CPU generator and a checksum of its state: equal ones draw equal numbers."""
-    state = S.torch.get_rng_state()
-    return {"seed": S.torch.initial_seed(), "state": zlib.crc32(_content(state[:MAX_VALUES]))}
+    state = session.torch.get_rng_state()
+    return {"seed": session.torch.initial_seed(), "state": zlib.crc32(_content(state[:MAX_VALUES]))}

@@ -11,7 +11,7 @@ import time
 from time import monotonic
 
 from . import descriptors, interrupts, stacks, transport
-from .state import S
+from .session import session
 
 OWN_NAME = "gputop-agent"
 _BUSY = 0.2  # of a core
@@ -66,7 +66,7 @@ class Watch:
 def _others():
     """Python threads beside the training's and our own; takes no lock that the training could hold."""
     every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
-    others = [one for ident, one in every if ident != S.thread_ident and one.name != OWN_NAME]
+    others = [one for ident, one in every if ident != session.thread_ident and one.name != OWN_NAME]
     return [one for one in others if getattr(one, "native_id", None)]
 
 

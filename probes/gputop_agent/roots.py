@@ -8,7 +8,7 @@ from itertools import compress
 from . import events, living, modes
 from .hooks import forward
 from .sentinel import sentinel
-from .state import S
+from .session import session
 
 MAX_ROOTS = 64
 MAX_PASSES = 8
@@ -49,9 +49,9 @@ def discover():
 def know(optimizer):
     """Remember an optimizer, so that a step waits for it."""
     events.forget_optimizers()
-    if id(optimizer) not in S.optimizers:
-        S.optimizers[id(optimizer)] = living.Reference(optimizer, events.gone_optimizers.append)
-        events.known_optimizers[id(optimizer)] = S.step
+    if id(optimizer) not in session.optimizers:
+        session.optimizers[id(optimizer)] = living.Reference(optimizer, events.gone_optimizers.append)
+        events.known_optimizers[id(optimizer)] = session.step
 
 
 def new_optimizer(optimizer):
@@ -90,6 +90,7 @@ def watch_leaf(loss):
         todo += [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     global passes, _depth
@@ -99,7 +100,7 @@ def reset():
 
 
 def _live_objects():
-    torch = S.torch
+    torch = session.torch
     graph_module = getattr(sys.modules.get("torch.fx.graph_module"), "GraphModule", None)
     skipped = tuple(kind for kind in (graph_module, torch.jit.ScriptModule) if kind is not None)
     module_types = {kind for kind in _subclasses(torch.nn.Module) if not issubclass(kind, skipped)}
@@ -133,7 +134,7 @@ def _parameters_of(optimizer):
 
 
 def _is_loss(module):
-    return isinstance(module, S.torch.nn.modules.loss._Loss)
+    return isinstance(module, session.torch.nn.modules.loss._Loss)
 
 
 def _hook_with_wrapped(module, trained):
@@ -150,9 +151,9 @@ def _note_roots(found, wanted):
     global _frontier, _depth
     trained = [module for module in found if not wanted or any(id(p) in wanted for p in module.parameters())]
     _frontier, _depth = [weakref.ref(module) for module in trained], 0
-    S.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
-    ddp = S.torch.nn.parallel.DistributedDataParallel
-    S.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
+    session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
+    ddp = session.torch.nn.parallel.DistributedDataParallel
+    session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
     if sentinel.reference is None:
         sentinel.watch(parameter for module in trained for parameter in module.parameters())
 

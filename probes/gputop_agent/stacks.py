@@ -4,8 +4,8 @@ import os
 import sys
 from time import monotonic
 
-from . import frames, lane, tensor_work, transport, wire
-from .state import OTHER, S
+from . import current, frames, tensor_work, transport, wire
+from .session import OTHER, session
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
@@ -34,23 +34,21 @@ class Sampler:
 
     def wants_look(self):
         """Whether the phase of the moment is one that wants a name each time."""
-        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
-        return lane.phase(frame) in _OFTEN
+        return current.phase(sys._current_frames().get(session.thread_ident)) in _OFTEN
 
     def sample(self, fair=True):
         """Look once, if the phase of the moment is one that wants a name; ``fair``: see ``looks``."""
         self._ticks += 1
-        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
-        phase = lane.phase(frame)
+        frame = sys._current_frames().get(session.thread_ident)
+        phase = current.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
-            frame = frame or sys._current_frames().get(S.thread_ident)
             if not fair:
                 self._late[phase] = self._late.get(phase, 0) + 1
                 self._counts.setdefault(phase, {})
             elif frame is not None:
                 self._count(phase, describe(frame, phase == OTHER), path_of(frame))
-                if phase in _SELDOM and not S.checkpointing_seen:
-                    S.checkpointing_seen = _in_checkpoint(frame)
+                if phase in _SELDOM and not session.checkpointing_seen:
+                    session.checkpointing_seen = _in_checkpoint(frame)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""

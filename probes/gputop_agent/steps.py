@@ -11,8 +11,8 @@ from typing import Any
 
 from . import batch, clock, comm, device, guard, hello, memory, modes, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
-from .cycle import NAN, C
-from .state import OTHER, S
+from .session import OTHER, session
+from .step_state import NAN, open_step
 from .wire import F_NO_FORWARD, F_UNSTEADY
 
 FOLD_NS = 20_000_000
@@ -26,12 +26,20 @@ _UINT32 = 0xFFFFFFFF
 _FLOAT32_MAX = 3.4e38
 
 
+def _nothing(*_):
+    """Until somebody registers."""
+
+
+on_closed = _nothing  # on_closed(step, flags): a step was closed by the hooks
+on_mend = _nothing  # on_mend(): a hook was broken off
+
+
 class Fold:
     """The steps that ended since the last record."""
 
     def __init__(self):
         self.base = list(totals)  # totals when the last record ended
-        self.began_ns = self.end_ns = S.last_ns
+        self.began_ns = self.end_ns = session.last_ns
         self.upto = self.base  # totals at the end of the last step
         self.n_steps = 0
         self.last_step = 0  # index of the last of them
@@ -41,69 +49,95 @@ class Fold:
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
-        self.cpu_cut_ns = -1  # the thread's CPU time at a record's end that is booked later
         self.probing = True
+        self.mark = 0  # flags of each record while windows are open and shut
         self.memory: Any = (-1, -1, -1, -1)
         self.loss_step = -1  # the last one whose loss was read
         self.nonfinite_events = 0
         self.hello_ns = 0
 
 
-F = Fold()
+fold = Fold()
 
 
+@session.after_fork
 def reset():
     """Start from zero: in a forked child, and when training begins."""
-    F.__init__()
+    fold.__init__()
 
 
 def close(now_ns, upto=None):
     """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that moment."""
-    step = S.step
-    flags = C.flags if C.forwards else C.flags | F_NO_FORWARD
+    step = session.step
+    flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
     if not step:
         flags |= wire.F_FIRST
     paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
     if upto:
         upto[GC_NS] += paused_ns
     loss = NAN
-    if C.loss_count:
-        loss = C.loss_sum / C.loss_count
+    if open_step.loss_count:
+        loss = open_step.loss_sum / open_step.loss_count
         if loss - loss != 0:
             flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss, F.loss_step)
-        F.loss_step = step
-    with S.lock:
+            _report_nonfinite(step, loss, fold.loss_step)
+        fold.loss_step = step
+    with session.lock:
         alone = flags & F_UNSTEADY
-        if alone and F.n_steps:
+        if alone and fold.n_steps:
             _emit()
-        if now_ns - F.end_ns > F.wall_max_ns:
-            F.wall_max_ns = now_ns - F.end_ns
-        F.upto, F.end_ns, F.last_step = upto or totals[:], now_ns, step
-        clock.floor[:] = F.upto
-        F.n_steps += 1
-        C.pending, C.backwards = False, 0  # counted: what interrupts the rest does not have it counted again
-        F.flags = (F.flags | flags) & ~wire.F_LOSS_EARLIER
-        F.loss, F.grad_norm = loss, C.grad_norm
-        if C.loss_count and not loss <= F.loss_max:  # also where there is none yet
-            F.loss_max = loss
-        if not C.grad_norm <= F.grad_norm_max:
-            F.grad_norm_max = C.grad_norm
-        if F.probing:
-            F.cpu_upto_ns = thread_time_ns()
-        if alone or now_ns - F.began_ns >= FOLD_NS:
-            if not step and not S.hello_sent:
+        if now_ns - fold.end_ns > fold.wall_max_ns:
+            fold.wall_max_ns = now_ns - fold.end_ns
+        fold.upto, fold.end_ns, fold.last_step = upto or totals[:], now_ns, step
+        clock.floor[:] = fold.upto
+        fold.n_steps += 1
+        open_step.pending, open_step.backwards = (
+            False,
+            0,
+        )  # counted: what interrupts the rest does not have it counted again
+        fold.flags |= flags
+        fold.loss, fold.grad_norm = loss, open_step.grad_norm
+        if open_step.loss_count and not loss <= fold.loss_max:  # also where there is none yet
+            fold.loss_max = loss
+        if not open_step.grad_norm <= fold.grad_norm_max:
+            fold.grad_norm_max = open_step.grad_norm
+        if fold.probing:
+            fold.cpu_upto_ns = thread_time_ns()
+        if alone or now_ns - fold.began_ns >= FOLD_NS:
+            if not step and not session.hello_sent:
                 say_hello()
             _emit()
-    C.begin_step()
+    open_step.begin_step()
     if not step:
-        totals[AGENT_NS] += F.hello_ns
-        C.flags |= wire.F_AGENT
-    if S.ddp or S.cuda or S.step_listeners:
+        totals[AGENT_NS] += fold.hello_ns
+        open_step.flags |= wire.F_AGENT
+    if session.ddp or session.cuda or session.step_listeners or session.boundary_listeners:
         _tell(step, transport.unix_ns(now_ns), flags)
-    if step >= C.look_due:
+    if step >= open_step.look_due:
         look_closer(step)
-    S.step = step + 1
+    session.step = step + 1
+    on_closed(step, flags)
+
+
+def close_counted(n, end_ns, wall_max_ns, flags):
+    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked. Ends a record."""
+    with session.lock:
+        fold.wall_max_ns = wall_max_ns
+        fold.upto, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
+        clock.floor[:] = fold.upto
+        fold.n_steps += n
+        fold.flags |= flags
+        fold.loss = fold.grad_norm = NAN
+        fold.probing = False
+        _emit()
+        session.step += n
+
+
+def end_record():
+    """Send what is folded: what follows is measured in another way."""
+    with session.lock:
+        if fold.n_steps:
+            _emit()
 
 
 def book_collections(until_ns, step):
@@ -117,101 +151,55 @@ def book_collections(until_ns, step):
     return spent_ns
 
 
-def close_many(n, wall_max_ns, losses, cpu_ns, every=1, may_end=True):
-    """``n`` plain steps have ended, the last at ``S.last_ns``. All their time is booked.
-
-    ``cpu_ns`` is the thread's CPU time at that moment, -1 if only the present one is known. ``losses`` are those of
-    the first step and of each ``every``-th after it. ``may_end``: a record that is full ends here.
-    """
-    first = S.step
-    with S.lock:
-        F.wall_max_ns = max(F.wall_max_ns, wall_max_ns)
-        F.upto, F.end_ns, F.last_step = totals[:], S.last_ns, first + n - 1
-        clock.floor[:] = F.upto
-        F.n_steps += n
-        F.grad_norm = F.grad_norm_max = NAN
-        if every * (len(losses) - 1) != n - 1:
-            F.flags |= wire.F_LOSS_EARLIER
-        else:
-            F.flags &= ~wire.F_LOSS_EARLIER
-        if losses:
-            F.loss, highest, total = losses[-1], max(losses), sum(losses)
-            if total - total != 0:
-                _fold_nonfinite(first, losses, every)
-            elif not highest <= F.loss_max:
-                F.loss_max = highest
-            F.loss_step = first + every * (len(losses) - 1)
-        F.cpu_cut_ns = cpu_ns
-        if F.probing:
-            F.cpu_upto_ns = cpu_ns if cpu_ns >= 0 else thread_time_ns()
-        if may_end and F.end_ns - F.began_ns >= FOLD_NS:
-            _emit()
-        F.cpu_cut_ns = -1
-    S.step = first + n
-
-
-def _fold_nonfinite(first, losses, every):
-    """What ``close`` does with a loss, one by one."""
-    before = F.loss_step
-    for i, loss in enumerate(losses):
-        step = first + every * i
-        if not loss <= F.loss_max:
-            F.loss_max = loss
-        if loss - loss != 0:
-            F.flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss, before)
-        before = step
-
-
 def close_at_cut():
-    """End the step where ``C.cut`` says that it may have ended; what came after belongs to the next one."""
-    now_ns, upto, flags, loss_sum, loss_count, backwards = C.cut
-    later_flags = C.flags & ~flags
-    later = C.loss_sum - loss_sum, C.loss_count - loss_count, C.backwards - backwards
-    forwards, inputs = C.forwards, C.inputs
-    C.flags, C.loss_sum, C.loss_count = flags, loss_sum, loss_count
+    """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to the next one."""
+    now_ns, upto, flags, loss_sum, loss_count, backwards = open_step.cut
+    later_flags = open_step.flags & ~flags
+    later = open_step.loss_sum - loss_sum, open_step.loss_count - loss_count, open_step.backwards - backwards
+    forwards, inputs = open_step.forwards, open_step.inputs
+    open_step.flags, open_step.loss_sum, open_step.loss_count = flags, loss_sum, loss_count
     close(now_ns, upto)
-    C.flags, C.forwards, C.inputs = C.flags | later_flags, forwards, inputs
-    C.loss_sum, C.loss_count, C.backwards = later
+    open_step.flags, open_step.forwards, open_step.inputs = open_step.flags | later_flags, forwards, inputs
+    open_step.loss_sum, open_step.loss_count, open_step.backwards = later
 
 
 def cut_here():
     """Remember this moment as a possible end of the step."""
-    C.cut = (clock.book(), totals[:], C.flags, C.loss_sum, C.loss_count, C.backwards)
-    clock.floor[:] = C.cut[1]
+    open_step.cut = (
+        clock.book(),
+        totals[:],
+        open_step.flags,
+        open_step.loss_sum,
+        open_step.loss_count,
+        open_step.backwards,
+    )
+    clock.floor[:] = open_step.cut[1]
 
 
 def manual_step():
     """``gputop.step()``: the step ends here. From the first call on, nothing else ends one."""
-    if not S.manual:
-        S.manual = True
-        if not S.thread_ident:
+    if not session.manual:
+        session.manual = True
+        if not session.thread_ident:
             from . import activation
 
             activation.start(monotonic_ns())
             return
     now = clock.book()
-    if C.unsure:
-        C.belongs_to_evaluation()
-    C.flags |= wire.F_MANUAL
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    open_step.flags |= wire.F_MANUAL
     close(now)
 
 
 def flush_stale(now_ns):
     """From the agent's thread: send finished steps that wait because the training thread is busy with a long one."""
-    if F.n_steps and now_ns - F.end_ns >= STALE_NS and S.lock.acquire(False):
+    if fold.n_steps and now_ns - fold.end_ns >= STALE_NS and session.lock.acquire(False):
         try:
-            if F.n_steps:
+            if fold.n_steps:
                 _emit()
         finally:
-            S.lock.release()
-
-
-def flush_all():
-    """At the end of the process: send what is folded."""
-    with S.lock:
-        if F.n_steps:
-            _emit()
+            session.lock.release()
 
 
 def book_agent_time(function, *args):
@@ -221,7 +209,7 @@ def book_agent_time(function, *args):
     spent_ns = clock.leave() - before
     totals[AGENT_NS] += spent_ns
     if spent_ns >= NOTABLE_NS:
-        C.flags |= wire.F_AGENT
+        open_step.flags |= wire.F_AGENT
 
 
 def say_hello():
@@ -229,92 +217,84 @@ def say_hello():
     transport.connect()
     before = clock.book()
     guard.safely(modes.unseen(hello.on_first_step))
-    F.hello_ns = clock.book() - before
+    fold.hello_ns = clock.book() - before
 
 
 def look_closer(step):
-    """A step at or after ``C.look_due`` has ended: does a look at gradients begin?"""
+    """A step at or after ``open_step.look_due`` has ended: does a look at gradients begin?"""
     from . import checkup
 
     guard.safely(checkup.on_step_closed, step)
 
 
-def mend(thoroughly=False):
-    """A hook was broken off: nothing is open any more, and the time up to now is booked.
-
-    Steps that were noted are booked, unless even that is broken off (``thoroughly``): then they are only counted.
-    """
-    from . import lane
-
-    C.in_forward = C.in_backward = False
-    C.in_optimizer, C.gap_phase, C.cut = 0, -1, None
-    if F.n_steps:
-        S.step = max(S.step, F.last_step + 1)
-    if thoroughly:
-        lane.reset()
-    else:
-        lane.mend()
+def mend():
+    """A hook was broken off: nothing is open any more, and the time up to now is booked."""
+    open_step.in_forward = open_step.in_backward = False
+    open_step.in_optimizer, open_step.gap_phase, open_step.cut = 0, -1, None
+    if fold.n_steps:
+        session.step = max(session.step, fold.last_step + 1)
+    on_mend()
     del clock.stack[:]
-    S.phase = OTHER
+    session.phase = OTHER
     now = monotonic_ns()
-    totals[OTHER] += now - F.began_ns - sum(totals[:N_PHASES]) + sum(F.base[:N_PHASES])
-    S.last_ns = now
+    totals[OTHER] += now - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.base[:N_PHASES])
+    session.last_ns = now
 
 
 def _tell(step, t_end_ns, flags):
     comm.on_step_closed(step, t_end_ns)
-    if S.cuda:
+    if session.cuda:
         device.on_step_closed(step, t_end_ns, flags)
-    for listener in tuple(S.step_listeners):
+    for listener in (*session.step_listeners, *session.boundary_listeners):
         guard.safely(listener, step, t_end_ns)
 
 
 def _emit():
-    """Pack and hand over the fold. Call under ``S.lock``, from either thread."""
-    by_training_thread = get_ident() == S.thread_ident
+    """Pack and hand over the fold. Call under ``session.lock``, from either thread."""
+    by_training_thread = get_ident() == session.thread_ident
     cpu_ns = _cpu_ns(by_training_thread)
     if by_training_thread:
-        if not S.cuda:
+        if not session.cuda:
             _look_for_cuda()
-        F.memory = memory.read()
-    allocated, reserved, peak, rss = F.memory
-    upto, base = F.upto, F.base
+        fold.memory = memory.read()
+    allocated, reserved, peak, rss = fold.memory
+    upto, base = fold.upto, fold.base
     delta = [new - old for new, old in zip(upto, base)]
     if min(delta[:N_PHASES]) < 0:
         delta[:N_PHASES] = _levelled(delta[:N_PHASES])
     record = wire.STEP.pack(
-        transport.unix_ns(F.end_ns),
-        F.end_ns - F.began_ns,
+        transport.unix_ns(fold.end_ns),
+        fold.end_ns - fold.began_ns,
         *delta[:N_PHASES],
-        F.wall_max_ns,
+        fold.wall_max_ns,
         cpu_ns,
-        delta[COMPUTE_CPU_NS] if F.probing else -1,
+        delta[COMPUTE_CPU_NS] if fold.probing else -1,
         delta[GC_NS],
         delta[AGENT_NS],
         allocated,
         reserved,
         peak,
         rss,
-        F.loss,
-        F.loss_max,
-        _float32(F.grad_norm_max if F.grad_norm_max > STANDS_OUT * F.grad_norm else F.grad_norm),
-        _float32(F.lr),
-        _float32(F.loss_scale),
-        F.last_step & _UINT32,
-        F.n_steps,
+        fold.loss,
+        fold.loss_max,
+        _float32(fold.grad_norm_max if fold.grad_norm_max > STANDS_OUT * fold.grad_norm else fold.grad_norm),
+        _float32(fold.lr),
+        _float32(fold.loss_scale),
+        fold.last_step & _UINT32,
+        fold.n_steps,
         delta[SAMPLES] & _UINT32,
         delta[TOKENS] & _UINT32,
         delta[MICRO_BATCHES] & _UINT32,
         delta[OPTIMIZER_STEPS] & _UINT32,
-        F.flags,
-        S.dropped & _UINT32,
+        fold.flags | fold.mark,
+        session.dropped & _UINT32,
         batch.take_crc() & _UINT32,
     )
-    F.probing = F.n_steps <= MAX_PROBED_STEPS
-    F.base, F.began_ns = upto, F.end_ns
-    F.n_steps = F.flags = F.wall_max_ns = 0
-    F.loss_max = F.grad_norm_max = NAN
-    transport.send_step(record, F.end_ns)
+    fold.probing = fold.n_steps <= MAX_PROBED_STEPS
+    fold.base, fold.began_ns = upto, fold.end_ns
+    fold.n_steps = fold.flags = fold.wall_max_ns = 0
+    fold.loss_max = fold.grad_norm_max = NAN
+    transport.send_step(record, fold.end_ns)
 
 
 def _levelled(phases):
@@ -331,24 +311,24 @@ def _levelled(phases):
 
 def _cpu_ns(by_training_thread):
     """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
-    if not F.probing:
-        F.cpu_upto_ns = F.cpu_cut_ns if F.cpu_cut_ns >= 0 else thread_time_ns() if by_training_thread else -1
-    known = F.cpu_base_ns >= 0 and F.cpu_upto_ns >= 0
-    cpu_ns = F.cpu_upto_ns - F.cpu_base_ns if known else -1
-    F.cpu_base_ns = F.cpu_upto_ns
+    if not fold.probing:
+        fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
+    known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0
+    cpu_ns = fold.cpu_upto_ns - fold.cpu_base_ns if known else -1
+    fold.cpu_base_ns = fold.cpu_upto_ns
     return cpu_ns
 
 
 def _look_for_cuda():
-    cuda = S.torch.cuda
+    cuda = session.torch.cuda
     if cuda.is_initialized():
-        S.cuda = True
-        guard.safely(device.activate, S.torch, cuda.current_device())
+        session.cuda = True
+        guard.safely(device.activate, session.torch, cuda.current_device())
 
 
 def _report_nonfinite(step, loss, before):
-    if F.nonfinite_events < MAX_NONFINITE_EVENTS:
-        F.nonfinite_events += 1
+    if fold.nonfinite_events < MAX_NONFINITE_EVENTS:
+        fold.nonfinite_events += 1
         transport.send_event("nonfinite", step=step, value=repr(loss), unread=step - before - 1)
 
 

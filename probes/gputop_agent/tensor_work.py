@@ -12,44 +12,38 @@ import linecache
 import types
 from itertools import islice
 
-from . import interrupts, lane
-from .cycle import C
-from .state import L, S
+from . import interrupts
+from .session import session
+from .step_state import open_step
 
 _MAX_KNOWN = 4096
-_AFTER_FORWARD = 4  # times that the fast lane has noted of a step whose forward ended last
 _HOST = frozenset(("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward"))
 _PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
 _known = {}  # (code, instruction, in a loss) -> label
-_in_losses = {}  # (code, instruction) -> whether it was in a loss when it was last seen outside a thin step
 
 
 def label(frame):
     """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
-    place = frame.f_code, frame.f_lasti
-    in_loss = _in_loss() if not L.thin else _in_losses[place] if place in _in_losses else lane.thin.in_loss()
-    if not L.thin and len(_in_losses) < _MAX_KNOWN:
-        _in_losses[place] = in_loss
-    key = (*place, in_loss)
+    key = frame.f_code, frame.f_lasti, _in_loss()
     found = _known.get(key)
     if found is None:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, in_loss)
+        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
     return found
 
 
 def _in_loss():
     """Whether a forward with gradients has ended and its backward has not begun; always where no module was found."""
-    return C.gap_phase >= 0 or len(lane.marks) & 7 == _AFTER_FORWARD or not S.roots
+    return open_step.gap_phase >= 0 or not session.roots
 
 
 def _label(node, names, in_loss):
     if isinstance(node, ast.Call):
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        in_place = method.endswith("_") and hasattr(S.torch.Tensor, method) and method not in _HOST
+        in_place = method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
         work = in_place or (in_loss and _is_torch_call(node.func, names))
     else:
         work = isinstance(node, _OPERATORS) and (in_loss or _mentions_gradient(node))
@@ -97,7 +91,7 @@ def _is_torchs(thing):
 
 def _is_tensor_method(name):
     """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss flows."""
-    return name not in _HOST and hasattr(S.torch.Tensor, name) and not any(hasattr(kind, name) for kind in _PLAIN)
+    return name not in _HOST and hasattr(session.torch.Tensor, name) and not any(hasattr(kind, name) for kind in _PLAIN)
 
 
 def _mentions_gradient(node):

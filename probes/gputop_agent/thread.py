@@ -17,16 +17,17 @@ from . import (
     fetches,
     guard,
     hello,
-    lane,
     looks,
     memory,
     moving,
     paging,
     rivals,
+    sampling,
     stacks,
     transport,
 )
-from .state import S
+from .own_cost import own_cost
+from .session import session
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
 #: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of a core.
@@ -61,13 +62,14 @@ def stop():
     global _running_pid
     if _running_pid == os.getpid() and _wake is not None and _wake.locked():
         _wake.release()
-        if _loop is not None and S.connected:
+        if _loop is not None and session.connected:
             _loop.sampler.flush()
             _loop.fetches.flush()
             _loop.rivals.look(monotonic())
     _running_pid = 0
 
 
+@session.after_fork
 def reset():
     """The thread did not survive the fork (called in the child)."""
     global _running_pid
@@ -76,7 +78,7 @@ def reset():
 
 def _run(wake, pid):
     global _loop
-    S.agent_ident = _thread.get_ident()
+    session.agent_ident = _thread.get_ident()
     loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
@@ -115,12 +117,12 @@ class Loop:
     def tick(self, late_s=0.0):
         """One round, ``late_s`` after it was due. Returns whether a recorder listens."""
         now_ns = monotonic_ns()
-        lane.hurry(now_ns)
+        sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
         self._run_commands()
-        if not S.connected:
+        if not session.connected:
             return False
-        if not S.hello_sent:
+        if not session.hello_sent:
             hello.send_again()
         wanted = self.sampler.wants_look()
         self.sampler.sample(not wanted or looks.fair(late_s, self.random()))
@@ -139,6 +141,7 @@ class Loop:
             api.flush(now)
             hello.send_updates(now)
             memory.send_if_due(now)
+            own_cost.send_if_due(now)
         return True
 
     def period_s(self):

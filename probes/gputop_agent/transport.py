@@ -1,8 +1,8 @@
 """The way to the recorder: one Unix socket, never blocking, never raising.
 
 Step records are batched for 50 ms. What cannot be sent now (no recorder, or one that does not read) waits in a bounded
-queue; what falls out of it is counted in ``S.dropped``. The training thread connects once, with a short timeout; all
-later attempts are made by the agent's own thread, at most one a second.
+queue; what falls out of it is counted in ``session.dropped``. The training thread connects once, with a short timeout;
+all later attempts are made by the agent's own thread, at most one a second.
 
 SEQPACKET keeps message boundaries and a send is all or nothing. Where it does not exist (macOS) a STREAM socket carries
 the same messages, each after its length as four little-endian bytes.
@@ -21,7 +21,7 @@ from collections import deque
 from typing import Any
 
 from . import descriptors, guard, interrupts, wire
-from .state import S
+from .session import session
 
 CONNECT_TIMEOUT_S = 0.2
 RETRY_NS = 1_000_000_000
@@ -81,6 +81,7 @@ class _Link:
 _link = _Link()
 
 
+@session.after_fork
 def reset():
     """In a forked child: let go of the parent's socket without a word to the other end."""
     global _link
@@ -109,7 +110,7 @@ def _is_ours(link):
 
 
 def connect():
-    """Try to reach the recorder; sets ``S.connected``. Returns whether it is."""
+    """Try to reach the recorder; sets ``session.connected``. Returns whether it is."""
     link = _link
     link.next_attempt_ns = _monotonic_ns() + RETRY_NS
     path = os.environ.get(wire.ENV_SOCKET)
@@ -136,7 +137,7 @@ def connect():
         _let_go(link)
         interrupts.pass_on()
         return False
-    S.connected = True
+    session.connected = True
     return True
 
 
@@ -160,7 +161,7 @@ def _connect_path(connection, path):
 
 
 def _disconnect():
-    S.connected = S.hello_sent = False
+    session.connected = session.hello_sent = False
     _let_go(_link)
 
 
@@ -168,7 +169,7 @@ def _disconnect():
 
 
 def send_step(record, now_ns):
-    """Add one packed ``wire.STEP`` to the batch; sends the batch when it is 50 ms old. Call under ``S.lock``."""
+    """Add one packed ``wire.STEP`` to the batch; sends the batch when it is 50 ms old. Call under ``session.lock``."""
     link = _link
     if not link.batch:
         link.batch_since_ns = now_ns
@@ -180,7 +181,7 @@ def send_step(record, now_ns):
 def send_records(kind, records):
     """Send packed ``wire.DEVICE`` or ``wire.COMM`` structs at once, or queue them. Never blocks, never raises."""
     try:
-        with S.lock:
+        with session.lock:
             _enqueue(kind + records, 0)
             _drain()
     except Exception:
@@ -192,9 +193,9 @@ def send_event(type_, **fields):
     try:
         fields.setdefault("t_ns", unix_ns(_monotonic_ns()))
         message = _encode(type_, fields)
-        with S.lock:
+        with session.lock:
             if type_ == "hello":  # says who we are, so it goes before all that has been waiting
-                if S.connected:
+                if session.connected:
                     _send(message, [])
                 return
             _enqueue(message, 0)
@@ -215,7 +216,7 @@ def _encode(type_, fields):
 
 
 def flush():
-    """Turn the batch into a message and send what can be sent. Call under ``S.lock``."""
+    """Turn the batch into a message and send what can be sent. Call under ``session.lock``."""
     link = _link
     if link.batch:
         records, link.batch = link.batch, []
@@ -226,7 +227,7 @@ def flush():
 def flush_if_stale(now_ns):
     """For the agent's own thread, every tick: reconnect when due, send a batch that waits too long.
 
-    After a reconnect the hello goes first (``on_reconnect`` sends it and sets ``S.hello_sent``), then what has waited.
+    After a reconnect the hello goes first (``on_reconnect`` sends it and sets ``session.hello_sent``), then the rest.
     """
     try:
         link = _link
@@ -235,9 +236,9 @@ def flush_if_stale(now_ns):
                 on_reconnect()
             return
         on_tick(now_ns)
-        if not S.hello_sent:
+        if not session.hello_sent:
             return
-        with S.lock:
+        with session.lock:
             if link.queue or (link.batch and now_ns - link.batch_since_ns >= BATCH_NS):
                 flush()
     except Exception:
@@ -251,12 +252,12 @@ def _enqueue(message, n_records):
     while link.queued_records > QUEUE_RECORDS or len(link.queue) > QUEUE_MESSAGES:
         _, lost = link.queue.popleft()
         link.queued_records -= lost
-        S.dropped += lost
+        session.dropped += lost
 
 
 def _drain():
     link = _link
-    while link.queue and S.connected and S.hello_sent:
+    while link.queue and session.connected and session.hello_sent:
         sent = []
         try:
             if not _send(link.queue[0][0], sent):
@@ -302,7 +303,7 @@ def _send(message, sent):
 def poll_command():
     """One command of the recorder as a dict, or None. Never blocks; for the agent's own thread only."""
     link = _link
-    with S.lock:
+    with session.lock:
         if not _is_ours(link):
             return None
         try:
@@ -343,13 +344,15 @@ def _next_frame(data):
 def close(wait_s=0.0):
     """At the end of the process: send all that waits, trying for ``wait_s`` seconds, and let go of the socket."""
     deadline = time.monotonic() + wait_s
-    with S.lock:
+    with session.lock:
         flush()
-        if _link.queue and not S.connected and connect():  # the script has closed our number, or the recorder is new
+        if (
+            _link.queue and not session.connected and connect()
+        ):  # the script has closed our number, or the recorder is new
             on_reconnect()
             _drain()
-        while _link.queue and S.connected and time.monotonic() < deadline:
+        while _link.queue and session.connected and time.monotonic() < deadline:
             time.sleep(0.005)
             _drain()
-        S.dropped += _link.queued_records
+        session.dropped += _link.queued_records
         _disconnect()

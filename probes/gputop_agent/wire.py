@@ -85,7 +85,9 @@ F_FIRST = 256  # first step of the process: contains set-up
 F_AGENT = 512  # gputop did one-off work in it (agent_ns)
 F_MANUAL = 1024  # boundary given by gputop.step()
 F_GRAPH = 2048  # a CUDA graph was replayed
-F_LOSS_EARLIER = 4096  # the loss is that of an earlier one of the n steps
+F_LOSS_EARLIER = 4096  # the loss is that of an earlier one of the n steps (older records)
+F_WINDOW = 8192  # the hooks were in for these steps only, and out before and after
+F_ESTIMATED = 16384  # steps were counted: phases, samples and tokens are estimates from windows; wall time is exact
 
 #: flags whose steps are left out of steady-state statistics
 F_UNSTEADY = F_COMPILE | F_CHECKPOINT | F_EVAL | F_FIRST | F_AGENT

@@ -5,16 +5,16 @@ import warnings
 import torch
 
 from gputop_agent.hooks import forward
-from gputop_agent.state import S
+from gputop_agent.session import session
 
 
 def test_it_is_seen_without_a_warning_that_a_user_may_have_made_an_error(monkeypatch):
-    monkeypatch.setattr(S, "torch", torch)
-    monkeypatch.setattr(S, "autocast_seen", False)
+    monkeypatch.setattr(session, "torch", torch)
+    monkeypatch.setattr(session, "autocast_seen", False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         forward._look_for_autocast()
-        assert S.autocast_seen is False
+        assert session.autocast_seen is False
         with torch.autocast("cpu", dtype=torch.float16):
             forward._look_for_autocast()
-    assert S.autocast_seen is torch.float16
+    assert session.autocast_seen is torch.float16

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from gputop_agent import affinity, batch, describe_loader, fetches, transport  # noqa: E402
-from gputop_agent.state import DATA, OTHER, S  # noqa: E402
+from gputop_agent.session import DATA, OTHER, session  # noqa: E402
 
 
 class Rows(Dataset):
@@ -28,7 +28,7 @@ def sent(monkeypatch):
     monkeypatch.setattr(transport, "send_event", lambda kind, **fields: events.append({"type": kind, **fields}))
     yield events
     fetches.reset()
-    S.phase, S.thread_ident = OTHER, 0
+    session.phase, session.thread_ident = OTHER, 0
 
 
 def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
@@ -58,7 +58,7 @@ def test_a_fetch_that_waits_names_its_worker(sent):
     parts = vars(batches)
     parts["_task_info"].update({1: (1,), 2: (0, "a batch that has come")})  # the second one has not
     parts["_tasks_outstanding"] = 3
-    S.phase = DATA
+    session.phase = DATA
     watch.look()
     watch.flush()
     assert sent[0]["waited_for"] == [{"worker": 1, "looks": 1}]

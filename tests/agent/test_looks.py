@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from gputop_agent import batch, debugging, frames, hello, shapes, transport
-from gputop_agent.state import S
+from gputop_agent.session import session
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    S.reset()
-    S.torch = torch
+    session.reset()
+    session.torch = torch
     batch.reset()
     yield
     batch.reset()
-    S.reset()
+    session.reset()
 
 
 def test_distinct_shapes_of_a_hundred_batches_are_counted():
@@ -38,7 +38,7 @@ def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
     for look in range(40):
         with torch.autograd.set_detect_anomaly(look % 2 == 0):
             watch.sample()
-    assert S.debug == {"anomaly": 0.5, "profiler": 0.0}
+    assert session.debug == {"anomaly": 0.5, "profiler": 0.0}
 
 
 def test_a_tracer_of_the_training_thread_is_named():
@@ -66,7 +66,7 @@ def test_a_short_run_tells_at_its_end_what_it_had_no_second_to_tell(monkeypatch)
     sent = []
     monkeypatch.setattr(transport, "send_event", lambda type_, **fields: sent.append((type_, fields)))
     monkeypatch.setattr(hello, "_sent", {"pid": 1})
-    S.hello_sent = True
+    session.hello_sent = True
     for step in range(100):
         batch.count(torch.zeros(2, 8 + step % 30))
     hello.send_last()

@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from gputop_agent import rivals, state, transport
+from gputop_agent import rivals, transport
+from gputop_agent import session as state
 
 
 @pytest.fixture
 def sent(monkeypatch):
-    monkeypatch.setattr(state.S, "thread_ident", threading.get_ident())
+    monkeypatch.setattr(state.session, "thread_ident", threading.get_ident())
     found = []
     monkeypatch.setattr(transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields}))
     return found

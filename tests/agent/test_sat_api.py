@@ -7,7 +7,8 @@ import threading
 import pytest
 
 import gputop
-from gputop_agent import api, clock, state, transport, wire
+from gputop_agent import api, clock, transport, wire
+from gputop_agent import session as state
 
 
 @pytest.fixture
@@ -16,12 +17,12 @@ def guest(monkeypatch):
     events = []
     monkeypatch.setattr(transport, "send_event", lambda type_, **fields: events.append({"type": type_, **fields}))
     monkeypatch.setitem(sys.modules, "gputop_agent.api", api)
-    state.S.reset()
+    state.session.reset()
     clock.reset()
     api.reset()
-    state.S.thread_ident = threading.get_ident()
+    state.session.thread_ident = threading.get_ident()
     yield events
-    state.S.reset()
+    state.session.reset()
     clock.reset()
     api.reset()
 
@@ -52,10 +53,10 @@ except KeyError:
 @pytest.mark.parametrize(("name", "phase"), [("eval", state.EVAL), ("tokenize", state.OTHER)])
 def test_a_phase_is_booked_and_summed_up(guest, name, phase):
     with gputop.phase(name), gputop.phase("checkpoint"):
-        assert state.S.phase == state.CHECKPOINT
+        assert state.session.phase == state.CHECKPOINT
     with gputop.phase(name):
-        assert state.S.phase == phase
-    assert state.S.phase == state.OTHER and clock.totals[state.CHECKPOINT] > 0
+        assert state.session.phase == phase
+    assert state.session.phase == state.OTHER and clock.totals[state.CHECKPOINT] > 0
     api.flush(100.0)
     found = {event["name"]: event for event in guest}
     assert found[name]["count"] == 2 and found[name]["phase"] == wire.PHASES[phase]
@@ -71,14 +72,14 @@ def test_one_phase_object_may_be_used_recursively_and_in_threads(guest):
 
     @mark
     def fall(n):
-        seen.append(state.S.phase)
+        seen.append(state.session.phase)
         return fall(n - 1) if n else 0
 
     fall(3)
     thread = threading.Thread(target=fall, args=(0,))
     thread.start()
     thread.join()
-    assert seen == [state.DATA] * 4 + [state.OTHER] and state.S.phase == state.OTHER
+    assert seen == [state.DATA] * 4 + [state.OTHER] and state.session.phase == state.OTHER
     api.flush(100.0)
     assert guest[0]["count"] == 5
 
@@ -86,7 +87,7 @@ def test_one_phase_object_may_be_used_recursively_and_in_threads(guest):
 def test_an_exception_passes_through_and_the_phase_ends(guest):
     with pytest.raises(ValueError, match="mine"), gputop.phase("data"):
         raise ValueError("mine")
-    assert state.S.phase == state.OTHER
+    assert state.session.phase == state.OTHER
 
 
 def test_numbers_are_sent_at_most_ten_times_a_second(guest):

@@ -15,7 +15,7 @@ SCRIPT = (
     sat_support.GUEST
     + """
 import gputop
-from gputop_agent import cycle, describe_loader
+from gputop_agent import step_state, describe_loader
 from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
@@ -43,7 +43,7 @@ while not os.path.exists("stop"):
             begin([model], [optimizer])
             assert threading.active_count() == 1, "ours is none of the user's"
         if step == 20:
-            cycle.C.loader = describe_loader.describe_loader(loader)
+            step_state.open_step.loader = describe_loader.describe_loader(loader)
             S.autocast_seen = torch.bfloat16
         clock.enter(state.DATA)
         wait_in_user_code()

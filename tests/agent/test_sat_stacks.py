@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from gputop_agent import dump, frames, guard, stacks, state, transport
+from gputop_agent import dump, frames, guard, stacks, transport
+from gputop_agent import session as state
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
 SOURCE = "def fetch(started, gate):\n    started.set()\n    gate.wait()\n"
@@ -21,7 +22,7 @@ def package_function():
 @pytest.fixture
 def waiting(monkeypatch):
     """A function that runs ``target(started, gate)`` as the training thread and returns once it waits."""
-    monkeypatch.setattr(state, "S", state.S)
+    monkeypatch.setattr(state, "S", state.session)
     threads, gate = [], threading.Event()
 
     def run(target):
@@ -30,14 +31,14 @@ def waiting(monkeypatch):
         thread.start()
         threads.append(thread)
         assert started.wait(10)
-        state.S.thread_ident = thread.ident
+        state.session.thread_ident = thread.ident
         return thread
 
     yield run
     gate.set()
     for thread in threads:
         thread.join()
-    state.S.reset()
+    state.session.reset()
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(wai
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
-    state.S.phase = state.DATA
+    state.session.phase = state.DATA
     sampler = stacks.Sampler()
     for _ in range(10):
         sampler.sample()
@@ -79,10 +80,10 @@ def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
     sampler = stacks.Sampler()
-    state.S.phase = state.FORWARD
+    state.session.phase = state.FORWARD
     for _ in range(40):
         sampler.sample()
-    state.S.phase = state.OPTIMIZER
+    state.session.phase = state.OPTIMIZER
     for _ in range(40):
         sampler.sample()
     now[0] = 4.0

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from gputop_agent import tensor_work
-from gputop_agent.cycle import C
-from gputop_agent.state import S
+from gputop_agent.session import session
+from gputop_agent.step_state import open_step
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions have no columns before")
 
 
 @pytest.fixture(autouse=True)
 def a_training_with_modules(monkeypatch):
-    monkeypatch.setattr(S, "torch", torch)
-    monkeypatch.setattr(S, "roots", [object()])
+    monkeypatch.setattr(session, "torch", torch)
+    monkeypatch.setattr(session, "roots", [object()])
 
 
 def seen(tmp_path, statement):
@@ -39,15 +39,15 @@ HOST = ["time.sleep(1)", "out.tolist()", "out.item()", "out.append(u)", "out.spl
 
 @pytest.mark.parametrize("statement", LOSS)
 def test_operators_and_torchs_calls_are_work_where_a_loss_is_computed(tmp_path, monkeypatch, statement):
-    monkeypatch.setattr(C, "gap_phase", 9)
+    monkeypatch.setattr(open_step, "gap_phase", 9)
     assert seen(tmp_path, statement).startswith("torch/")
-    monkeypatch.setattr(C, "gap_phase", -1)
+    monkeypatch.setattr(open_step, "gap_phase", -1)
     assert seen(tmp_path, statement) == ""
 
 
 @pytest.mark.parametrize("statement", HOST)
 def test_what_blocks_or_handles_python_objects_is_host_code_anywhere(tmp_path, monkeypatch, statement):
-    monkeypatch.setattr(C, "gap_phase", 9)
+    monkeypatch.setattr(open_step, "gap_phase", 9)
     assert seen(tmp_path, statement) == ""
 
 
@@ -57,5 +57,5 @@ def test_updates_are_work_anywhere(tmp_path, statement):
 
 
 def test_a_training_without_modules_computes_everywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(S, "roots", [])
+    monkeypatch.setattr(session, "roots", [])
     assert seen(tmp_path, "u @ v") == "torch/_C operator"

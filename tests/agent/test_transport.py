@@ -89,18 +89,18 @@ def test_a_recorder_that_comes_back_gets_a_hello_and_what_it_missed(tmp_path):
 def test_a_reader_that_stops_never_blocks_and_the_loss_is_counted(tmp_path):
     body = """
 from gputop_agent import transport
-from gputop_agent.state import S
+from gputop_agent.session import session
 steps(3, 0.1)
 print("started", flush=True)
 sys.stdin.readline()
 worst = 0.0
 for _ in range(12000):
     began = time.perf_counter()
-    with S.lock:
+    with session.lock:
         transport.send_step(b"x" * 232, time.monotonic_ns())
         transport.flush()
     worst = max(worst, time.perf_counter() - began)
-print(S.dropped > 0, sorted([worst])[0] < 0.5, flush=True)
+print(session.dropped > 0, sorted([worst])[0] < 0.5, flush=True)
 """
     with collecting() as collector:
         command = [sys.executable, script(tmp_path, body)]

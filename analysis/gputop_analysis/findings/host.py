@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import (
     on_device,
     only_on,
     run_queue,
+    share_of_all,
     share_over,
     some_ranks,
     typical,
@@ -76,7 +77,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
 def _collecting(view: RunView, rank: int) -> Share | None:
     """Time in the collector outside of compilation; None where one or two pauses are all of it."""
     series = view.per_rank[rank]
-    share = share_over(series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"])
+    share = share_of_all(series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"])
     return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop_analysis.findings.host_device import launch_bound
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, only_on, share_over, worst
+from gputop_analysis.findings.shares import Share, everybody, only_on, share_of_all, worst
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -85,7 +85,7 @@ def _compiling(view: RunView, rank: int) -> Share | None:
     series = view.per_rank[rank]
     mask = series.steps - series.n_steps + 1 >= SETTLED_STEPS
     mask[: series.attempt_start] = False
-    return share_over(series, mask, lambda rows: rows["compile_ns"])
+    return share_of_all(series, mask, lambda rows: rows["compile_ns"])
 
 
 def _most_often(events: list[dict[str, Any]]) -> tuple[str, str, str]:

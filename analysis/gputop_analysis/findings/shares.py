@@ -104,7 +104,7 @@ def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
 def whole_share(view: RunView, rank: int, nanoseconds: Callable[[Array], Array]) -> Share | None:
     """Something over all steps but the first, which contains the set-up."""
     series = view.per_rank[rank]
-    return share_over(series, series.after_set_up, nanoseconds)
+    return share_of_all(series, series.after_set_up, nanoseconds)
 
 
 def device_share(view: RunView, rank: int, phase: str) -> Share | None:
@@ -282,7 +282,19 @@ def everybody(view: RunView) -> int | None:
 
 
 def share_over(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
-    """Something over the masked records of one rank; None for too few of them."""
+    """Something over the masked records of one rank; None for too few of them.
+
+    Where most steps were only counted, over the windows in which they were measured: these are a random sample, whose
+    spread is that of the phases, while estimates repeat each other.
+    """
+    windows = mask & series.representative
+    if series.n_steps[windows].sum() >= ENOUGH_STEPS and windows.sum() >= ENOUGH_RECORDS:
+        mask = windows
+    return share_of_all(series, mask, nanoseconds)
+
+
+def share_of_all(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+    """The same over all masked records, for what is measured in each: checkpoints, compilation, the collector."""
     counts = series.n_steps[mask]
     if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None

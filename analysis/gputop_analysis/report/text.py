@@ -97,6 +97,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    if s.own_cost is not None:
+        yield f"{'gputop':<9} {s.own_cost.words}"
 
 
 def _damaged(report: Report, width: int) -> Iterator[str]:
@@ -116,6 +118,8 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
     if said := hidden_wait(report.summary):
         yield said
+    if report.summary.sampled is not None:
+        yield from textwrap.wrap(report.summary.sampled.words, width)
 
 
 def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 import sys
 
-from gputop_agent import clock, guard, late, modes, wire
-from gputop_agent.cycle import C
-from gputop_agent.state import OPTIMIZER, S
-from gputop_agent.steps import F
+from gputop_agent import clock, guard, late, modes, sampling, wire
+from gputop_agent.session import OPTIMIZER, session
+from gputop_agent.step_state import open_step
+from gputop_agent.steps import fold
 
 from . import autograd, optimizer
 
@@ -14,18 +14,19 @@ def install(torch):
     """Wrap ``scale``, ``unscale_`` and ``step`` of the class."""
     scaler = sys.modules["torch.amp.grad_scaler"].GradScaler
     guard.patch(scaler, "scale", guard.around(scaler.scale, before_scale, after_scale))
-    guard.patch(scaler, "unscale_", guard.around(scaler.unscale_, before_update, after_unscale))
-    guard.patch(scaler, "step", guard.around(scaler.step, before_update, after_step))
+    unscale = guard.around(scaler.unscale_, before_update, after_unscale)
+    guard.patch(scaler, "unscale_", unscale)
+    guard.patch(scaler, "step", guard.around(scaler.step, before_step, after_step, always=True))
 
 
 def before_scale(args, kwargs):
     """Read the loss that is about to be scaled."""
     if not _is_enabled(args):
         return
-    S.scaler_seen = True
+    session.scaler_seen = True
     outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
     autograd.note_loss(outputs)
-    C.loss_is_known = True
+    open_step.loss_is_known = True
 
 
 def after_scale(token, args, result):
@@ -41,6 +42,13 @@ def before_update(args, kwargs):
     return depth, clock.totals[clock.OPTIMIZER_STEPS]
 
 
+def before_step(args, kwargs):
+    """Begin the phase; between two windows only the updates are counted."""
+    if session.hooks_out and _is_enabled(args):
+        return None, clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates()
+    return before_update(args, kwargs)
+
+
 def after_unscale(token, args, result):
     """End the phase."""
     clock.unwind(token[0])
@@ -50,14 +58,21 @@ def after_unscale(token, args, result):
 def after_step(token, args, result):
     """End the phase; without an optimizer step in between, the scaler has skipped it."""
     depth, steps_before = token
-    clock.unwind(depth)
-    if clock.totals[clock.OPTIMIZER_STEPS] == steps_before:
-        C.flags |= wire.F_SCALER_SKIP
+    if depth is not None:
+        clock.unwind(depth)
+    is_skipped = clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates() == steps_before
+    if depth is None or session.hooks_out:
+        if is_skipped and len(args) > 1:
+            open_step.flags |= wire.F_SCALER_SKIP
+            sampling.update_skipped(args[1])
+        return
+    if is_skipped:
+        open_step.flags |= wire.F_SCALER_SKIP
         if len(args) > 1:
-            C.stepped.add(id(args[1]))
+            open_step.stepped.add(id(args[1]))
     scale = getattr(args[0], "_scale", None)
     if scale is not None and scale.is_cpu and late.may_look():
-        F.loss_scale = scale.item()
+        fold.loss_scale = scale.item()
     optimizer.step_seen()
 
 

@@ -3,8 +3,8 @@
 import sys
 
 from gputop_agent import clock, device, guard, late, modes
-from gputop_agent.cycle import C
-from gputop_agent.state import OPTIMIZER, S
+from gputop_agent.session import OPTIMIZER, session
+from gputop_agent.step_state import open_step
 
 max_norm = None  #: the limit that ``clip_grad_norm_`` was last called with
 
@@ -48,9 +48,9 @@ def after_norm(token, args, result):
     clock.unwind(token)
     if not late.may_look():
         return
-    if type(result) is not S.torch.Tensor or result.numel() != 1:
+    if type(result) is not session.torch.Tensor or result.numel() != 1:
         return
     if result.is_cpu:
-        C.grad_norm = result.detach().item()
-    elif S.cuda and result.is_cuda:
+        open_step.grad_norm = result.detach().item()
+    elif session.cuda and result.is_cuda:
         device.late_scalar("grad_norm", result)

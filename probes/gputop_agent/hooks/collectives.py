@@ -3,7 +3,7 @@
 import sys
 
 from gputop_agent import clock, finder, guard
-from gputop_agent.state import COMM
+from gputop_agent.session import COMM
 
 NAMES = (
     "all_reduce",

@@ -1,9 +1,7 @@
 """Fetches: ``next()`` on a DataLoader's iterator, and the making of that iterator (which starts the workers)."""
 
 import sys
-from _thread import get_ident
 from time import monotonic_ns
-from typing import Any
 
 from gputop_agent import (
     activation,
@@ -14,24 +12,16 @@ from gputop_agent import (
     events,
     fetches,
     guard,
-    interrupts,
-    lane,
     living,
     loader_places,
-    steps,
-    thin,
+    sampling,
 )
-from gputop_agent.clock import stack, totals
-from gputop_agent.cycle import C
-from gputop_agent.lane import L, marks, sizes
-from gputop_agent.sentinel import sentinel
-from gputop_agent.state import DATA, EVAL, H2D, S
-from gputop_agent.thin import LOSS_EVERY, STRIDE
+from gputop_agent.clock import stack
+from gputop_agent.session import DATA, EVAL, H2D, session
+from gputop_agent.step_state import open_step
 
-from . import autograd, forward, optimizer
+from . import optimizer
 
-_LOSS_MARKS = STRIDE * LOSS_EVERY
-_NOT_FIRST = _LOSS_MARKS - 1  # mask: no bit of it is set where a thin step begins whose loss is read
 _descriptions = living.Living()  # iterator -> description of its DataLoader
 
 
@@ -40,158 +30,21 @@ def install(torch):
     module = sys.modules["torch.utils.data.dataloader"]
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
     may_start = activation.before_training
-    guard.patch(iterator, "__next__", _timed_next(iterator.__next__))
+    fetch = guard.around(iterator.__next__, before_fetch, after_fetch, may_start)
+    guard.patch(iterator, "__next__", fetch, steady=False)
     guard.patch(loader, "__init__", loader_places.noting(loader.__init__))
-    guard.patch(loader, "_get_iterator", guard.around(loader._get_iterator, before_fetch, after_iterator, may_start))
-
-
-def _timed_next(original):
-    """What ``guard.around`` makes of ``before_fetch`` and ``after_fetch``, with the common case written out.
-
-    That is a fetch by the training loop itself, with nothing around it and nothing undecided. Torch's own code between
-    our hooks leaves the caches cold, and then every call of a Python function costs about a microsecond. All
-    but one of 64 thin steps leave the two times and nothing else.
-    """
-    note, now_ns = L.note, L.now
-
-    def wrapper(self):
-        try:
-            if id(self) == L.thin_id and len(marks) & _NOT_FIRST:
-                note(now_ns())
-                result = None
-                try:
-                    result = original(self)
-                    return result
-                finally:
-                    if result is not None:
-                        note(now_ns())
-                    else:
-                        guard.safely(_epoch_ended, self)
-            token, booked, noted, now = None, -1, False, 0
-            try:
-                turn = len(L.marks)
-                place = turn % STRIDE if L.thin else turn & 7
-                if turn and id(self) == L.iterator_id and not place:
-                    now = L.now()
-                    noted = now < L.until_ns or lane.cut(now)
-                if noted:
-                    L.note(now)
-                elif get_ident() == S.thread_ident and (turn or not forward._compiling["_is_compiling_flag"]):
-                    if not turn:
-                        pass
-                    elif place or id(self) != L.iterator_id:
-                        lane.leave()
-                    else:
-                        lane.settle(now)
-                    if stack or C.unsure or S.manual or not forward.is_grad_enabled():
-                        token = before_fetch((self,), None)
-                    else:
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        if C.pending:
-                            steps.close(now)
-                            now = monotonic_ns()
-                            totals[S.phase] += now - S.last_ns
-                            S.last_ns = now
-                        elif C.backwards and sentinel.watching():
-                            events.fetch_begins()
-                        if not C.backwards and C.iterator_id == id(self) and lane.may_begin():
-                            noted = True
-                            lane.begin(now, id(self))
-                        else:
-                            stack.append(S.phase)
-                            booked = totals[DATA]
-                            S.phase = DATA
-                elif not S.thread_ident:
-                    token = before_fetch((self,), None)
-            except Exception:
-                guard.failed("__next__")
-            result = None
-            try:
-                result = original(self)
-                return result
-            finally:
-                if noted:
-                    try:
-                        turn, shape = len(L.marks), None
-                        if L.thin and turn % _LOSS_MARKS == 1:
-                            autograd.read_loss()
-                        turn = turn % STRIDE if L.thin else turn & 7
-                        if L.thin and not L.vary:
-                            shape = turn == 1 and result is not None
-                        elif type(result) is L.batch_type and len(sizes) < L.most:
-                            try:
-                                value: Any = result
-                                for get, key in L.path:
-                                    value = get(value, key)
-                                shape = value.shape
-                            except Exception:  # another structure under the same type
-                                interrupts.pass_on()
-                        if shape is True:
-                            L.note(L.now())
-                        elif shape and turn == 1:
-                            sizes.append(shape)
-                            L.note(L.now())
-                        elif turn == 1 and lane.note_batch(result):
-                            L.note(L.now())
-                        elif result is None:
-                            _epoch_ended(self)
-                        else:
-                            lane.leave()
-                            after_fetch((0, L.booked, True), (self,), result)
-                    except Exception:
-                        guard.failed("__next__")
-                elif booked >= 0:
-                    try:
-                        if result is None or len(stack) != 1:
-                            after_fetch((0, booked, True), (self,), result)
-                        else:
-                            samples, tokens = batch.count(result)
-                            C.samples += samples
-                            C.tokens += tokens
-                            now = monotonic_ns()
-                            totals[S.phase] += now - S.last_ns
-                            S.last_ns = now
-                            S.phase = stack.pop()
-                            C.data_ns += totals[DATA] - booked
-                            C.unsure = True
-                            C.last_fetch_step = S.step
-                            if S.cuda:
-                                device.mark("data_end")
-                                S.phase = H2D
-                            if C.iterator_id != id(self) or S.want_batch:
-                                _look_at(self, result, totals[DATA] - booked)
-                    except Exception:
-                        guard.failed("__next__")
-                elif token is not None:
-                    try:
-                        after_fetch(token, (self,), result)
-                    except Exception:
-                        guard.failed("__next__")
-        except BaseException as error:
-            guard.vanish(error, "__next__")
-            raise
-
-    return guard.dress(wrapper, original)
-
-
-def _epoch_ended(iterator):
-    """A fetch that was noted found no more batches, which is nothing out of turn."""
-    thin.epoch_ends()
-    lane.settle()
-    thin.T.short = None
-    after_fetch((0, L.booked, True), (iterator,), None)
+    make = guard.around(loader._get_iterator, before_iterator, after_iterator, may_start, always=True)
+    guard.patch(loader, "_get_iterator", make)
 
 
 def before_fetch(args, kwargs):
     """Begin the phase. Before training begins only the time is remembered."""
-    if not S.thread_ident:
-        return -1, monotonic_ns(), S.torch.is_grad_enabled()
-    graded = forward.is_grad_enabled()
-    if C.in_optimizer:
+    if not session.thread_ident:
+        return -1, monotonic_ns(), session.torch.is_grad_enabled()
+    graded = session.torch.is_grad_enabled()
+    if open_step.in_optimizer:
         optimizer.heal()
-    if graded and not C.in_forward and not C.in_backward and not C.in_optimizer:
+    if graded and not open_step.in_forward and not open_step.in_backward and not open_step.in_optimizer:
         events.fetch_begins()
     depth = len(clock.stack)
     clock.enter(DATA)
@@ -207,15 +60,21 @@ def after_fetch(token, args, result):
             activation.fetch_ended(booked, samples, tokens, _descriptions.get(args[0]))
         return
     spent_ns = _book_fetch(depth, booked, graded)
-    C.samples += samples
-    C.tokens += tokens
+    open_step.samples += samples
+    open_step.tokens += tokens
     _look_at(args[0], result if graded else None, spent_ns)
     if result is None:
         fetches.iterator_exhausted(args[0], spent_ns)
-    if S.cuda:
+    if session.cuda:
         device.mark("data_end")
         if not stack:
             clock.switch(H2D)
+
+
+def before_iterator(args, kwargs):
+    """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
+    sampling.measure_now()
+    return before_fetch(args, kwargs)
 
 
 def after_iterator(token, args, result):
@@ -224,7 +83,7 @@ def after_iterator(token, args, result):
     if result is not None and result not in _descriptions:
         _descriptions.put(result, describe_loader.describe_loader(args[0], loader_places.of(args[0])))
     if depth >= 0:
-        C.iterator_id = 0  # a new iterator may lie where the last one lay
+        open_step.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, booked, graded))
 
 
@@ -233,21 +92,21 @@ def _book_fetch(depth, booked, graded):
     clock.unwind(depth)
     spent_ns = clock.totals[DATA] - booked
     if graded:
-        C.data_ns += spent_ns
-        C.unsure = True
+        open_step.data_ns += spent_ns
+        open_step.unsure = True
     else:
         clock.move(spent_ns, DATA, EVAL)
-        C.evaluated = C.unsure = True
-    C.last_fetch_step = S.step
+        open_step.evaluated = open_step.unsure = True
+    open_step.last_fetch_step = session.step
     return spent_ns
 
 
 def _look_at(iterator, batch_or_none, spent_ns):
     """Once an iterator: describe what the training fetches from now."""
-    if C.iterator_id != id(iterator):
-        C.iterator_id = id(iterator)
-        C.loader = _descriptions.get(iterator)
-        fetches.watch(iterator, C.loader if batch_or_none is not None else None)
+    if open_step.iterator_id != id(iterator):
+        open_step.iterator_id = id(iterator)
+        open_step.loader = _descriptions.get(iterator)
+        fetches.watch(iterator, open_step.loader if batch_or_none is not None else None)
         fetches.first_fetch(iterator, spent_ns)
-    if S.want_batch and batch_or_none is not None:
-        S.last_batch, S.want_batch = batch_or_none, False
+    if session.want_batch and batch_or_none is not None:
+        session.last_batch, session.want_batch = batch_or_none, False

@@ -2,7 +2,7 @@
 
 from gputop_agent import clock, finder, guard
 from gputop_agent.sentinel import sentinel
-from gputop_agent.state import OPTIMIZER
+from gputop_agent.session import OPTIMIZER, session
 
 from . import optimizer
 
@@ -14,7 +14,7 @@ def install(torch):
 
 def _wrap(module):
     engine = module.DeepSpeedEngine
-    guard.patch(engine, "step", guard.around(engine.step, before, after))
+    guard.patch(engine, "step", guard.around(engine.step, before, after, always=True))
 
 
 def before(args, kwargs):
@@ -22,6 +22,7 @@ def before(args, kwargs):
 
     ZeRO takes gradients away between micro-batches, which looks like an update unseen: the engine tells of each.
     """
+    session.engine_seen = True
     sentinel.optimizer_stepped()
     depth = len(clock.stack)
     boundary = bool(args[0].is_gradient_accumulation_boundary())

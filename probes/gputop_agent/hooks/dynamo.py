@@ -4,9 +4,9 @@ import sys
 import types
 from _thread import get_ident
 
-from gputop_agent import clock, finder, frames, guard, lane, transport, wire
-from gputop_agent.cycle import C
-from gputop_agent.state import COMPILE, S
+from gputop_agent import clock, finder, frames, guard, transport, wire
+from gputop_agent.session import COMPILE, session
+from gputop_agent.step_state import open_step
 
 _MAX_BREAKS, _MAX_REASONS = 8, 500
 _MAX_REASON_CHARS = 200
@@ -36,7 +36,7 @@ def skip_agent(module):
             skip_module(part, skip_code)
     for code in guard.hidden_codes:
         skip_code(code)
-    S.skip_code = skip_code
+    session.skip_code = skip_code
     finder.after_own_import(lambda part: skip_module(part, skip_code))
 
 
@@ -69,7 +69,7 @@ def _listen(module):
         (handler.register_end_callback, "remove_end_callback", compile_ended),
     ):
         add(callback)
-        S.undo.append(lambda remove=remove, callback=callback: getattr(handler, remove)(callback))
+        session.undo.append(lambda remove=remove, callback=callback: getattr(handler, remove)(callback))
 
 
 def compile_begins(*_):
@@ -90,28 +90,27 @@ def compile_ended(*_):
 
 def _begin():
     global _began_ns, _depth, _running
-    S.compile_seen = True
+    session.compile_seen = True
     _running += 1
-    if get_ident() == S.thread_ident and _depth < 0:
-        lane.leave()
+    if get_ident() == session.thread_ident and _depth < 0:
         _depth = len(clock.stack)
         _began_ns = clock.enter(COMPILE)
-        C.flags |= wire.F_COMPILE
+        open_step.flags |= wire.F_COMPILE
 
 
 def _end():
     global _depth, _running
     _running = max(0, _running - 1)
-    if get_ident() != S.thread_ident or _depth < 0:
+    if get_ident() != session.thread_ident or _depth < 0:
         return
     clock.unwind(_depth)
     _depth = -1
-    C.flags |= wire.F_COMPILE
+    open_step.flags |= wire.F_COMPILE
     utils = sys.modules["torch._dynamo.utils"]
     transport.send_event(
         "compile",
-        step=S.step,
-        duration_ms=round((S.last_ns - _began_ns) / 1e6, 3),
+        step=session.step,
+        duration_ms=round((session.last_ns - _began_ns) / 1e6, 3),
         **_graphs(utils),
         **_last_recompile(utils),
     )
@@ -119,7 +118,7 @@ def _end():
 
 def describe():
     """The ``compile`` entry of the hello: ``used``, and what dynamo has counted; from either thread."""
-    if not S.compile_seen:
+    if not session.compile_seen:
         return {"used": False}
     utils = sys.modules["torch._dynamo.utils"]
     return dict(_graphs(utils), used=True, breaks=_breaks(utils))
@@ -162,6 +161,7 @@ def _first_line(text):
     return str(text).partition("\n")[0][:_MAX_REASON_CHARS]
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
     global _depth, _running

@@ -11,7 +11,7 @@ site = None  # the line that called it first
 
 def install(torch):
     """Wrap the function where everybody looks it up."""
-    wrapper = guard.around(torch.cuda.memory.empty_cache, before, after)
+    wrapper = guard.around(torch.cuda.memory.empty_cache, before, after, always=True)
     guard.patch(torch.cuda.memory, "empty_cache", wrapper)
     guard.patch(torch.cuda, "empty_cache", wrapper)
 

@@ -9,12 +9,11 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import checkup, clock, device, events, guard, interrupts, lane, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, SAMPLES, TOKENS, stack, totals
-from gputop_agent.cycle import C
-from gputop_agent.lane import L, cpu_marks, marks
-from gputop_agent.state import EVAL, FORWARD, H2D, OTHER, S
-from gputop_agent.steps import F
+from gputop_agent import checkup, clock, device, events, guard, interrupts, wire
+from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
+from gputop_agent.session import EVAL, FORWARD, H2D, OTHER, session
+from gputop_agent.step_state import open_step
+from gputop_agent.steps import fold
 
 from . import optimizer
 
@@ -22,8 +21,6 @@ AUTOCAST_LOOKS = 16
 LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
 
 _SLOT = "_compiled_call_impl"
-_hooked = []  # weakrefs to the modules whose slot is ours
-_bypassed = []  # (weakref to the module, its ``CallSlot``)
 _looks = 0
 _compiling: Any = None
 is_grad_enabled: Any = None
@@ -33,6 +30,7 @@ def install(torch):
     """Bind what every call asks."""
     global _compiling, is_grad_enabled
     _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
+    session.removable.append(slots)
     _watch_pickling(torch)
 
 
@@ -47,102 +45,30 @@ class CallSlot:
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
-        """``before`` and ``after`` around the call; a training forward with nothing around it is written out here."""
+        """``before`` and ``after`` around the call."""
         try:
             module: Any = self.module()
             call = self.inner or module._call_impl
-            token, booked, cpu_ns, noted, loss = None, -1, 0, False, False
+            token = None
             try:
-                turn = len(L.marks) & 7
-                if turn == 2 and module.training and self.trained and is_grad_enabled() and get_ident() == L.ident:
-                    noted = True
-                    L.note(L.now())
-                    if L.probing:
-                        cpu_marks.append(thread_time_ns())
-                elif get_ident() != S.thread_ident:
-                    pass
-                elif not C.in_forward and not _compiling["_is_compiling_flag"]:
-                    if turn == 3 or turn == 5:  # inside a forward, or run again inside a backward
-                        pass
-                    elif turn == 4 and not self.trained and is_grad_enabled():
-                        loss = True
-                    elif marks:
-                        lane.leave()
-                        token = before(self, module, args, kwargs)
-                    elif (
-                        stack
-                        or _looks < AUTOCAST_LOOKS
-                        or C.soft_eval_ns
-                        or not (module.training and self.trained and is_grad_enabled())
-                    ):
-                        token = before(self, module, args, kwargs)
-                    else:
-                        if C.unsure:  # what ``belongs_to_training`` does
-                            totals[SAMPLES] += C.samples
-                            totals[TOKENS] += C.tokens
-                            C.data_ns = C.samples = C.tokens = 0
-                            C.evaluated = C.unsure = False
-                        if C.pending or C.backwards or len(events.known_optimizers) > 1:
-                            events.compute_begins()
-                        if C.look == 1:
-                            checkup.before_forward()
-                        if S.step - C.last_fetch_step > LOADER_STEPS:
-                            C.inputs = args, kwargs
-                        if S.cuda:
-                            device.mark("forward_begin")
-                        if F.probing:
-                            cpu_ns = thread_time_ns()
-                        C.in_forward = True
-                        stack.append(OTHER)
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = FORWARD
-                        booked = totals[FORWARD]
+                if (
+                    get_ident() == session.thread_ident
+                    and not session.hooks_out
+                    and not _compiling["_is_compiling_flag"]
+                ):
+                    began = monotonic_ns()
+                    token = before(self, module, args, kwargs)
+                    session.hook_ns += monotonic_ns() - began
             except Exception:
                 guard.failed("forward")
             try:
                 return call(*args, **kwargs)
             finally:
-                if noted:
+                if token is not None:
                     try:
-                        if len(L.marks) & 7 == 3:
-                            if L.probing:
-                                cpu_marks.append(thread_time_ns())
-                            L.note(L.now())
-                        else:
-                            lane.leave()
-                            after(self, (0, FORWARD, False, L.booked, L.cpu_ns))
-                    except Exception:
-                        guard.failed("forward")
-                elif loss:  # it belongs to the forward, which has not ended before
-                    try:
-                        if len(L.marks) & 7 == 4:
-                            L.marks[-1] = L.now()
-                            if L.probing:
-                                cpu_marks[-1] = thread_time_ns()
-                    except Exception:
-                        guard.failed("forward")
-                elif booked >= 0:
-                    try:
-                        now = monotonic_ns()
-                        totals[S.phase] += now - S.last_ns
-                        S.last_ns = now
-                        S.phase = OTHER
-                        del stack[:]
-                        C.in_forward = False
-                        if cpu_ns:
-                            totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-                        if S.cuda:
-                            device.mark("forward_end")
-                        C.forwards += 1
-                        C.forward_ns += totals[FORWARD] - booked
-                        C.gap_phase, C.gap_began = OTHER, totals[OTHER]
-                    except Exception:
-                        guard.failed("forward")
-                elif token is not None:
-                    try:
+                        began = monotonic_ns()
                         after(self, token)
+                        session.hook_ns += monotonic_ns() - began
                     except Exception:
                         guard.failed("forward")
         except BaseException as error:
@@ -157,6 +83,38 @@ class CallSlot:
 guard.hide(CallSlot.__call__)
 
 
+class Slots:
+    """All call slots that were set: they are taken out between two windows."""
+
+    def __init__(self):
+        self.set = []  # (weak reference to the module, its ``CallSlot``)
+
+    def put_in(self):
+        """Set them again, unless somebody has set others meanwhile."""
+        self.set = [(reference, slot) for reference, slot in self.set if reference() is not None]
+        for reference, slot in self.set:
+            module: Any = reference()
+            if module is not None and module.__dict__.get(_SLOT) is slot.inner:
+                module.__dict__[_SLOT] = slot
+
+    def take_out(self):
+        """Leave the instances as they were."""
+        for reference, slot in self.set:
+            module: Any = reference()
+            if module is not None and module.__dict__.get(_SLOT) is slot:
+                _restore(module, slot)
+
+
+slots = Slots()
+
+
+def _restore(module, slot):
+    if slot.inner is None:
+        del module.__dict__[_SLOT]
+    else:
+        module.__dict__[_SLOT] = slot.inner
+
+
 def hook(module, trained=True):
     """Put a timer into the module's call slot. Returns whether there was none."""
     current = module.__dict__.get(_SLOT)
@@ -167,14 +125,14 @@ def hook(module, trained=True):
         current = None
     module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
     reference = slot.module
-    _hooked.append(reference)
 
     def put_back():
         owner = reference()
         if owner is not None and owner.__dict__.get(_SLOT) is slot:
-            owner.__dict__[_SLOT] = slot.inner
+            _restore(owner, slot)
 
-    S.undo.append(put_back)
+    session.undo.append(put_back)
+    slots.set.append((reference, slot))
     return True
 
 
@@ -190,9 +148,7 @@ def _watch_pickling(torch):
         try:
             slot = self.__dict__.get(_SLOT)
             if type(slot) is CallSlot and type(self).__getstate__ is not plain:
-                del self.__dict__[_SLOT]
-                if slot.inner is not None:
-                    self.__dict__[_SLOT] = slot.inner
+                _restore(self, slot)
         except Exception:
             guard.failed("__reduce_ex__")
         return super(kind, self).__reduce_ex__(protocol)
@@ -200,59 +156,41 @@ def _watch_pickling(torch):
     if plain is not None and "__reduce_ex__" not in kind.__dict__:
         guard.hide(__reduce_ex__)
         kind.__reduce_ex__ = __reduce_ex__
-        S.undo.append(lambda: delattr(kind, "__reduce_ex__"))
-
-
-def bypass(on):
-    """Take our slots out of all modules, or put them back, unless somebody has set others meanwhile."""
-    if on:
-        _hooked[:] = [reference for reference in _hooked if reference() is not None]
-        for reference in _hooked:
-            module: Any = reference()
-            slot = module.__dict__.get(_SLOT)
-            if type(slot) is CallSlot:
-                _bypassed.append((reference, slot))
-                module.__dict__[_SLOT] = slot.inner
-        return
-    while _bypassed:
-        reference, slot = _bypassed.pop()
-        module = reference()
-        if module is not None and module.__dict__.get(_SLOT) is slot.inner:
-            module.__dict__[_SLOT] = slot
+        session.undo.append(lambda: delattr(kind, "__reduce_ex__"))
 
 
 def before(slot, module, args, kwargs):
     """Begin the phase. None for a forward inside another one or inside a backward (recomputation)."""
-    if C.in_forward or C.in_backward:
+    if open_step.in_forward or open_step.in_backward:
         return None
-    if C.in_optimizer:
+    if open_step.in_optimizer:
         optimizer.heal()
     depth = len(clock.stack)
     graded = is_grad_enabled()
     training = module.training or not slot.trained
-    if graded and training and C.unsure:  # before a boundary, or what is moved would cross it
-        C.belongs_to_training()
-    if not C.in_optimizer:
+    if graded and training and open_step.unsure:  # before a boundary, or what is moved would cross it
+        open_step.belongs_to_training()
+    if not open_step.in_optimizer:
         if graded:
             events.compute_begins()
-            if C.look == 1:
+            if open_step.look == 1:
                 checkup.before_forward()
-            if training and slot.trained and S.step - C.last_fetch_step > LOADER_STEPS:
-                C.inputs = args, kwargs
-        if S.phase == H2D:
+            if training and slot.trained and session.step - open_step.last_fetch_step > LOADER_STEPS:
+                open_step.inputs = args, kwargs
+        if session.phase == H2D:
             clock.switch(OTHER)
-    if S.cuda:
+    if session.cuda:
         device.mark("forward_begin")
     if _looks < AUTOCAST_LOOKS:
         _look_for_autocast()
-    C.in_forward = True
+    open_step.in_forward = True
     if graded and training:
         phase, soft = FORWARD, False
     else:  # only an eval-mode model without gradients certainly evaluates
-        phase, soft = EVAL, (graded or training) and not S.torch.is_inference_mode_enabled()
-        C.graphed += graded and soft and not training
-    cpu_ns = thread_time_ns() if F.probing else 0
-    within = S.phase
+        phase, soft = EVAL, (graded or training) and not session.torch.is_inference_mode_enabled()
+        open_step.graphed += graded and soft and not training
+    cpu_ns = thread_time_ns() if fold.probing else 0
+    within = session.phase
     clock.enter(phase)
     if phase == EVAL and not soft and within == OTHER:
         _book_evaluation()
@@ -263,34 +201,38 @@ def after(slot, token):
     """End the phase and say what the time was."""
     depth, phase, soft, booked, cpu_ns = token
     clock.unwind(depth)
-    C.in_forward = False
+    open_step.in_forward = False
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
-    if S.cuda:
+    if session.cuda:
         device.mark("forward_end")
     if phase == FORWARD:
-        C.forwards += 1
-        C.forward_ns += totals[FORWARD] - booked
-        C.gap_phase, C.gap_began = S.phase, totals[S.phase]
+        open_step.forwards += 1
+        open_step.forward_ns += totals[FORWARD] - booked
+        open_step.gap_phase, open_step.gap_began = session.phase, totals[session.phase]
     elif soft:
-        C.soft_eval_ns += totals[EVAL] - booked
-        C.unsure = True
+        open_step.soft_eval_ns += totals[EVAL] - booked
+        open_step.unsure = True
     else:
-        C.evaluated = C.unsure = True
-        C.flags |= wire.F_EVAL
-        C.eval_began, C.eval_forward_ns, C.eval_seen = totals[OTHER], totals[EVAL] - booked, _seen()
+        open_step.evaluated = open_step.unsure = True
+        open_step.flags |= wire.F_EVAL
+        open_step.eval_began, open_step.eval_forward_ns, open_step.eval_seen = (
+            totals[OTHER],
+            totals[EVAL] - booked,
+            _seen(),
+        )
 
 
 def _book_evaluation():
     """What ran between two forwards that evaluate is evaluation, if it took no longer than a metric would."""
-    gap_ns = totals[OTHER] - C.eval_began
-    if gap_ns <= C.eval_forward_ns and C.eval_seen == _seen():
+    gap_ns = totals[OTHER] - open_step.eval_began
+    if gap_ns <= open_step.eval_forward_ns and open_step.eval_seen == _seen():
         clock.move(gap_ns, OTHER, EVAL)
 
 
 def _seen():
     """Differs where a step ended, or training went on, between two moments."""
-    return S.step, id(C.cut), C.forwards, C.backwards, totals[OPTIMIZER_STEPS]
+    return session.step, id(open_step.cut), open_step.forwards, open_step.backwards, totals[OPTIMIZER_STEPS]
 
 
 def _look_for_autocast():
@@ -298,20 +240,20 @@ def _look_for_autocast():
     _looks += 1
     for device_type in ("cuda", "cpu"):
         if _autocast_is_on(device_type):
-            S.autocast_seen = _autocast_dtype(device_type)
+            session.autocast_seen = _autocast_dtype(device_type)
             return
 
 
 def _autocast_is_on(device_type):
     try:
-        return S.torch.is_autocast_enabled(device_type)
+        return session.torch.is_autocast_enabled(device_type)
     except TypeError:  # torch before 2.4; later ones warn of what follows, and warnings may be errors
         interrupts.pass_on()
-        return S.torch.is_autocast_enabled() if device_type == "cuda" else S.torch.is_autocast_cpu_enabled()
+        return session.torch.is_autocast_enabled() if device_type == "cuda" else session.torch.is_autocast_cpu_enabled()
 
 
 def _autocast_dtype(device_type):
-    torch = S.torch
+    torch = session.torch
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device_type)
     return torch.get_autocast_gpu_dtype() if device_type == "cuda" else torch.get_autocast_cpu_dtype()

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic_ns
 
 from gputop_agent import clock
-from gputop_agent.state import S
+from gputop_agent.session import session
 
 
 def _noting(times):
@@ -24,4 +24,4 @@ def install(torch):
     times = {"start": _noting(clock.collections_began), "stop": _noting(clock.collections_ended)}
     on_gc = partial(getattr, type("Noting", (), times)())
     gc.callbacks.append(on_gc)
-    S.undo.append(lambda: gc.callbacks.remove(on_gc))
+    session.undo.append(lambda: gc.callbacks.remove(on_gc))

@@ -1,7 +1,7 @@
 """torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits for its neighbours."""
 
 from gputop_agent import clock, finder, guard
-from gputop_agent.state import COMM, S
+from gputop_agent.session import COMM, session
 
 
 def install(torch):
@@ -30,8 +30,8 @@ def after_wait(token, args, result):
 
 def before_step(args, kwargs):
     """Note the schedule once: the hello tells it."""
-    if S.pipeline is None:
-        S.pipeline = describe(args[0])
+    if session.pipeline is None:
+        session.pipeline, session.engine_seen = describe(args[0]), True
 
 
 def after_step(token, args, result):

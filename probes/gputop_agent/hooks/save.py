@@ -4,8 +4,8 @@ import os
 import sys
 
 from gputop_agent import clock, finder, frames, guard, transport, wire
-from gputop_agent.cycle import C
-from gputop_agent.state import CHECKPOINT, S
+from gputop_agent.session import CHECKPOINT, session
+from gputop_agent.step_state import open_step
 
 MIN_EVENT_NS = 1_000_000
 
@@ -42,24 +42,24 @@ def _timed(original, via, path_at):
         if outermost:
             _report(began_ns, via, _path(args, path_at))
 
-    return guard.around(original, before, after)
+    return guard.around(original, before, after, always=True)
 
 
 def before(args, kwargs):
     """Begin the phase."""
-    depth, outermost = len(clock.stack), S.phase != CHECKPOINT
-    C.flags |= wire.F_CHECKPOINT
+    depth, outermost = len(clock.stack), session.phase != CHECKPOINT
+    open_step.flags |= wire.F_CHECKPOINT
     return depth, clock.enter(CHECKPOINT), outermost
 
 
 def _report(began_ns, via, path):
-    duration_ns = S.last_ns - began_ns
+    duration_ns = session.last_ns - began_ns
     if duration_ns < MIN_EVENT_NS:
         return
     size = os.path.getsize(path) if path and os.path.isfile(path) else None
     transport.send_event(
         "checkpoint",
-        step=S.step,
+        step=session.step,
         duration_ms=round(duration_ns / 1e6, 3),
         path=path,
         bytes=size,

@@ -250,6 +250,13 @@ _EVENTS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {
         {"steps": _COUNTED, "first_step": _STEP, "table": many(_PROFILE_ROW), "trace_path": line, "error": line},
         (),
     ),
+    "own_cost": (
+        {
+            **named("method:line cost_us:real low_us:real high_us:real step_us:amount"),
+            **dict.fromkeys(("measured_steps", "counted_steps"), _COUNTED),
+        },
+        ("rank", "cost_us", "step_us"),
+    ),
     "agent_error": (named("where:line message:text disabled:flag"), ()),
     "goodbye": ({"steps": _STEP, "dropped": _COUNTED, "errors": scalar, "reason": line}, ()),
     "run_start": ({"command": KINDS["lines"]}, ()),

@@ -12,6 +12,7 @@ from gputop.render import numbers
 from gputop.render.bars import bar
 from gputop.render.rows import Row, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
+from gputop_analysis.overview import RunSummary
 from gputop_analysis.text import counted
 
 HEIGHT = 3
@@ -137,8 +138,16 @@ def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
         (2, _loss(snapshot)),
         (5, _scalar("lr", first.lr if first else None)),
         (6, _scalar("grad norm", first.grad_norm if first else None)),
+        (7, _own_cost(run)),
     ]
     return [(place, field) for place, field in figures if field]
+
+
+def _own_cost(run: RunSummary) -> Row:
+    """What gputop itself takes of a step."""
+    if run.own_cost is None:
+        return []
+    return [("   ", ""), ("gputop ", "muted"), (run.own_cost.words, "text")]
 
 
 def _standing_still(snapshot: Snapshot) -> Row:

@@ -9,12 +9,12 @@ from typing import Any
 
 from . import clock, wire
 from .clock import SAMPLES, TOKENS, totals
-from .state import DATA, EVAL, FORWARD
+from .session import DATA, EVAL, FORWARD, session
 
 NAN = float("nan")
 
 
-class Cycle:
+class StepState:
     """The current step. ``begin_step`` forgets what belongs to one step only."""
 
     def __init__(self):
@@ -46,6 +46,7 @@ class Cycle:
         self.look_due = 10  # the step after which it is asked whether one is to begin
         # -- evaluation forwards that built a graph, which no backward used
         self.graphed = 0  # since the last fetch; undecided
+        self.weight = 1.0  # steps that each measured one stands for
         self.graph_evals = 0
         self.graph_eval_ns = 0
         self.begin_step()
@@ -85,8 +86,8 @@ class Cycle:
             self.evaluated = True
             self.flags |= wire.F_EVAL
             if self.graphed:
-                self.graph_evals += self.graphed
-                self.graph_eval_ns += self.soft_eval_ns
+                self.graph_evals += round(self.weight * self.graphed)
+                self.graph_eval_ns += round(self.weight * self.soft_eval_ns)
                 self.graphed = 0
         if self.evaluated:
             clock.move(self.data_ns, DATA, EVAL)
@@ -94,9 +95,10 @@ class Cycle:
             self.evaluated = self.unsure = False
 
 
-C = Cycle()
+open_step = StepState()
 
 
+@session.after_fork
 def reset():
     """In a forked child."""
-    C.__init__()
+    open_step.__init__()
