@@ -29,25 +29,16 @@ class Sampler:
         self._ticks = 0
         self._ticks_at_flush = 0
         self._counts = {}  # phase index -> {(site, function, caller, path): {inside: count}}
-        self._late = {}  # phase index -> looks that came where the training let them, and so name no line
         self._started = self._flushed = monotonic()
 
-    def wants_look(self):
-        """Whether the phase of the moment is one that wants a name each time."""
-        frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
-        return lane.phase(frame) in _OFTEN
-
-    def sample(self, fair=True):
-        """Look once, if the phase of the moment is one that wants a name; ``fair``: see ``looks``."""
+    def sample(self):
+        """Look once, if the phase of the moment is one that wants a name."""
         self._ticks += 1
         frame = sys._current_frames().get(S.thread_ident) if lane.L.thin else None
         phase = lane.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             frame = frame or sys._current_frames().get(S.thread_ident)
-            if not fair:
-                self._late[phase] = self._late.get(phase, 0) + 1
-                self._counts.setdefault(phase, {})
-            elif frame is not None:
+            if frame is not None:
                 self._count(phase, describe(frame, phase == OTHER), path_of(frame))
                 if phase in _SELDOM and not S.checkpointing_seen:
                     S.checkpointing_seen = _in_checkpoint(frame)
@@ -62,7 +53,6 @@ class Sampler:
     def flush(self):
         """Send what was counted."""
         counted, self._counts = self._counts, {}
-        late, self._late = self._late, {}
         period_ms = self._end_window()
         for phase, places in counted.items():
             samples = _most(places)
@@ -70,8 +60,7 @@ class Sampler:
                 "stacks",
                 phase=wire.PHASES[phase],
                 period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
-                total=sum(sample["count"] for sample in samples) + late.get(phase, 0),
-                late=late.get(phase, 0),
+                total=sum(sample["count"] for sample in samples),
                 samples=samples[: _TOP + _FOLDED],
             )
 

@@ -67,7 +67,8 @@ class Durable(logging.FileHandler):
 
 def build():
     workers = 1 if on("slow_disk", "clean_slow_disk") else 0
-    return DataLoader(Images(), batch_size=16, shuffle=True, num_workers=workers)  #@ decode slow_disk
+    persistent = bool(workers)
+    return DataLoader(Images(), 16, shuffle=True, num_workers=workers, persistent_workers=persistent)  #@ decode slow_disk
 
 
 def class_counts(logits, labels):

@@ -94,14 +94,11 @@ trainer = Trainer(model, optimizer, batches, tokenizer, batches[:6])
 if on("anomaly"):
     torch.autograd.set_detect_anomaly(True)  #@ anomaly
 if on("profiler", "clean_profiler"):
-    from torch.profiler import profile, schedule
+    from torch.profiler import profile
 
-    plan = schedule(wait=2, warmup=1, active=3, repeat=1) if on("clean_profiler") else None
-    with profile(schedule=plan) as profiler:  #@ profiler
-        for _ in range(6 if plan else 1):
-            trainer.fit(2 if plan else steps)
-            profiler.step()
-    if plan:
+    with profile():  #@ profiler
+        trainer.fit(steps if on("profiler") else 4)
+    if on("clean_profiler"):
         trainer.fit(steps)
 elif on("clean_anomaly"):
     with torch.autograd.detect_anomaly():

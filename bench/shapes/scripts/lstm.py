@@ -21,11 +21,11 @@ class Model(nn.Module):
         self.embed = nn.Embedding(50, 48)
         self.lstm = nn.LSTM(48, 96)
         self.out = nn.Linear(96, 50)
-        self.relu = nn.Linear(96, 96)
+        self.relu = nn.Linear(96, 96) if on("dead_relu", "clean_dead_relu") else None
 
     def forward(self, tokens, state):
         hidden, state = self.lstm(self.embed(tokens), state)
-        if on("dead_relu", "clean_dead_relu"):
+        if self.relu:
             hidden = F.relu(self.relu(hidden))
         return self.out(hidden) if not on("dead_relu") else hidden @ self.out.weight.detach().T, state
 
@@ -64,15 +64,17 @@ for step in range(steps):
     if scheduler:
         scheduler.step()
     if on("losses_keep_graph"):
-        history.append(loss)
+        check, _ = model(window.flip(0), None)
+        history.append(F.cross_entropy(check.flatten(0, 1), target.flatten()))
     elif on("clean_losses_keep_graph"):
-        history.append(loss.item())
+        check, _ = model(window.flip(0), None)
+        history.append(F.cross_entropy(check.flatten(0, 1), target.flatten()).item())
     if on("outputs_kept"):
-        history.append(logits.detach().clone())
+        history.append(logits.detach().softmax(-1).repeat(8, 1, 1))
     elif on("clean_outputs_kept"):
-        recent.append(logits.detach().clone())
+        recent.append(logits.detach().softmax(-1).repeat(8, 1, 1))
     if on("history_mean"):
-        history.extend([float(loss)] * 40)
+        history.extend([float(loss)] * 150)
         with cost:
             mean = sum(x * x for x in history) / len(history)  #@ history_mean
             worst = sorted(history)[-1]  #@ history_mean
