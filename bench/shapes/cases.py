@@ -42,7 +42,7 @@ class Shape:
         found = set()
         for path in SCRIPTS.glob("*.py"):
             for number, text in enumerate(path.read_text().splitlines(), 1):
-                mark = re.search(r"#@ (.*)$", text)
+                mark = re.search(r"# at: (.*)$", text)
                 if mark and self.name in mark.group(1).split():
                     found.add((path.name, number))
         return found
@@ -121,7 +121,7 @@ SHAPES = (
     Shape("rank0_log", "ddp.py", ("CR04", "HO06"), rank=0, also=("CR04", "HO06")),
     Shape("replicas", "ddp.py", ("NU09",), rank=None),
     Shape("rank_dies", "ddp.py", ("HC06",), rank=1, exit_code=(1,), also=("HC09",)),
-    Shape("rank_killed", "ddp.py", ("HC09", "HC06", "HC05", "HC01"), rank=1, exit_code=(1, 9, 137), also=("HC09", "HC06")),
+    Shape("rank_killed", "ddp.py", ("HC09", "HC06"), rank=1, exit_code=(1, 9, 137), also=("HC09", "HC06")),
     Shape("rank_hangs", "ddp.py", ("HC01",), rank=1, exit_code=130, hangs=True),
 )
 ENVIRONMENT: dict[str, dict[str, str]] = {

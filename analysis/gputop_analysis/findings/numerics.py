@@ -146,18 +146,21 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
     moves = period > 0 and networks_beside(view)
+    common = _comes_again(losses, worst)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
-        "medium" if (certain or not alone) and not rewards and not moves else "info",
+        "medium" if (certain or not alone) and not rewards and not moves and not common else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
-        _after_a_jump(period, rewards, moves),
+        "nothing to mend: such losses come again and again later on, it is how far this loss scatters"
+        if common
+        else _after_a_jump(period, rewards, moves),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -186,6 +189,21 @@ def networks_beside(view: RunView) -> bool:
     series = view.per_rank[view.ranks[0]]
     rows = series.rows[series.after_set_up]
     return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
+
+
+OFTEN, MOSTLY, AGAIN = 0.005, 0.5, 5
+"""Part of the later records, at least and at most, that lie as high as a jump which is no event; and their number."""
+
+
+def _comes_again(losses: Array, at: int) -> bool:
+    """Whether losses as high as this one are met now and then to the end: scatter that has grown, as of rewards.
+
+    Not where most later ones are as high: then the loss has jumped and stayed.
+    """
+    later = losses[at + 1 :]
+    count = int(np.count_nonzero(later >= losses[at]))
+    last = later[2 * len(later) // 3 :]
+    return count >= AGAIN and OFTEN < count / len(later) < MOSTLY and bool((last >= losses[at]).any())
 
 
 RHYTHM = 4

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gputop_analysis.findings.input_looks import surely
@@ -66,6 +66,8 @@ class _Sample:
     inside: str
     count: int
     code: str = ""
+    called: bool = False
+    """Its line is a trainer's call, such as ``trainer.fit``, whatever runs inside."""
 
     @property
     def in_torch(self) -> bool:
@@ -81,12 +83,18 @@ class _Sample:
 
     @property
     def in_trainer(self) -> bool:
-        return self.inside.startswith(TRAINERS)
+        return self.called or self.inside.startswith(TRAINERS)
 
 
 def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
-    """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples."""
-    seen = list(_samples(view, (phase,), rank))
+    """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples.
+
+    Of evaluations it is the line of the training's loop that asks for them: there they are made less often.
+    """
+    seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
+    if phase == "eval":
+        lines = _lines(view, rank)
+        seen = [_in_loop(one, lines) for one in seen]
     total = sum(one.count for one in seen)
     if total < ENOUGH:
         return None
@@ -104,6 +112,19 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
         insides[one.inside if one.path[-1] == place else ""] += one.count
     share = sum(one.count for one in held) / total
     return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
+
+
+def _in_loop(sample: _Sample, lines: Counter[Path]) -> _Sample:
+    """The sample at the outermost line of a function that is seen at others too; as it is where none is."""
+    depths = range(1, len(sample.path))
+    depth = next((i for i in depths if lines[_functions(sample.path[:i])] > 1), 0)
+    return replace(sample, path=sample.path[:depth], inside=sample.path[depth], code="") if depth else sample
+
+
+def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
+    """The samples, with those marked that a trainer's call holds although another package is innermost."""
+    calls = {one.path for one in _samples(view, TRAINING, rank) if one.inside.startswith(TRAINERS)}
+    return [replace(one, called=bool(one.inside) and one.path in calls) for one in samples]
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
-steps, cost = STEPS or 220, Cost()
+steps, cost = STEPS or 360, Cost()
 
 
 class Images(Dataset):
@@ -61,28 +61,28 @@ class Durable(logging.FileHandler):
     def emit(self, record):
         super().emit(record)
         with cost:
-            os.fsync(self.stream.fileno())  #@ log_fsync
-            time.sleep(0.004)  #@ log_fsync
+            os.fsync(self.stream.fileno())  # at: log_fsync
+            time.sleep(0.004)  # at: log_fsync
 
 
 def build():
     workers = 1 if on("slow_disk", "clean_slow_disk") else 0
-    persistent = bool(workers)
-    return DataLoader(Images(), 16, shuffle=True, num_workers=workers, persistent_workers=persistent)  #@ decode slow_disk
+    options = {"num_workers": workers, "persistent_workers": bool(workers)}
+    return DataLoader(Images(), batch_size=16, shuffle=True, **options)  # at: decode slow_disk
 
 
 def class_counts(logits, labels):
     counts = {}
     with cost:
-        for row, label in zip(logits, labels, strict=True):
+        for row, label in [*zip(logits, labels, strict=True)] * 6:
             guess = 0
             for k in range(10):
-                if row[k].item() > row[guess].item():  #@ item_scatter
-                    guess = k  #@ item_scatter
-            hit = label.item() == guess  #@ item_scatter
-            margin = (row[guess] - row.mean()).item()  #@ item_scatter
-            spread = row.std().item()  #@ item_scatter
-            counts[guess] = counts.get(guess, 0) + hit + 0 * margin * spread  #@ item_scatter
+                if row[k].item() > row[guess].item():  # at: item_scatter
+                    guess = k  # at: item_scatter
+            hit = label.item() == guess  # at: item_scatter
+            margin = (row[guess] - row.mean()).item()  # at: item_scatter
+            spread = row.std().item()  # at: item_scatter
+            counts[guess] = counts.get(guess, 0) + hit + 0 * margin * spread  # at: item_scatter
     return counts
 
 
@@ -91,14 +91,14 @@ log.setLevel("INFO")
 log.addHandler(Durable("train.log"))
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), 0.02, momentum=0.9)
-loader, batches = build(), None
+loader, many = build(), Images(60_000) if on("loader_rebuilt") else None
 done = 0
 while done < steps:
-    for images, labels in loader if not on("loader_rebuilt") else range(1000) and ((None, None),) * 1000:
+    for images, labels in loader:
         if on("loader_rebuilt"):
             with cost:
-                shuffled = DataLoader(Images(20000), batch_size=16, shuffle=True)  #@ loader_rebuilt
-                images, labels = next(iter(shuffled))  #@ loader_rebuilt
+                shuffled = DataLoader(many, batch_size=16, shuffle=True)  # at: loader_rebuilt
+                images, labels = next(iter(shuffled))  # at: loader_rebuilt
         logits = net(images)
         loss = F.cross_entropy(logits, labels)
         optimizer.zero_grad()
@@ -106,17 +106,17 @@ while done < steps:
         optimizer.step()
         done += 1
         if on("item_scatter"):
-            class_counts(logits.detach(), labels)
+            class_counts(logits.detach(), labels)  # at: item_scatter
         elif on("clean_item_scatter"):
             hits = (logits.argmax(1) == labels).float().mean().item()
         if on("log_fsync") or (on("clean_log_fsync") and done % 50 == 0):
-            log.info("step %d loss %.3f", done, loss)
+            log.info("step %d loss %.3f", done, loss)  # at: log_fsync
         if on("checkpoint_often") and done % 8 == 0:
             with cost:
-                torch.save({"net": net.state_dict(), "pad": torch.zeros(6_000_000)}, "last.pt")  #@ checkpoint_often
+                torch.save({"net": net.state_dict(), "pad": torch.zeros(6_000_000)}, "last.pt")  # at: checkpoint_often
         if on("disk_full") and done == 60:
             with open("/dev/full", "wb") as file:
-                torch.save(net.state_dict(), file)  #@ disk_full
+                torch.save(net.state_dict(), file)  # at: disk_full
         if on("clean_disk_full") and done == 60:
             try:
                 with open("/dev/full", "wb") as file:

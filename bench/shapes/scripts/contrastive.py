@@ -3,7 +3,6 @@
 import random
 import time
 
-import eager  # noqa: F401
 import torch
 from shape import STEPS, Cost, on
 from torch import nn
@@ -35,11 +34,11 @@ class Rows(Dataset):
 
 
 def tabular(steps):
-    count = 240 if on("epoch_starts") else 1920
+    count = 1280 if on("epoch_starts") else 1920
     options = {"num_workers": 1} if on("epoch_starts", "clean_epoch_starts") else {}
     if on("clean_epoch_starts"):
         options["persistent_workers"] = True
-    loader = DataLoader(Rows(count), batch_size=64 if not on("epoch_starts") else 8, **options)  #@ dict_rows epoch_starts
+    loader = DataLoader(Rows(count), 64, **options)  # at: dict_rows epoch_starts
     net = nn.Sequential(nn.Linear(24, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer, done = torch.optim.Adam(net.parameters(), 1e-3), 0
     while done < steps:
@@ -49,8 +48,6 @@ def tabular(steps):
             loss.backward()
             optimizer.step()
             done += 1
-            if on("epoch_starts"):
-                time.sleep(0.004)
     cost.print(steps)
 
 
@@ -64,8 +61,8 @@ def pairs(steps):
         x = data[torch.randint(0, 2048, (64,))]
         if on("augment"):
             with cost:
-                noisy = [[value + random.gauss(0, 0.1) for value in row] for row in x.tolist()]  #@ augment
-                a = encoder(torch.tensor(noisy))  #@ augment
+                noisy = [[value + random.gauss(0, 0.1) for value in row] for row in x.tolist()]  # at: augment
+                a = encoder(torch.tensor(noisy))  # at: augment
         else:
             a = encoder(x + 0.1 * torch.randn_like(x))
         b = encoder(x + 0.1 * torch.randn_like(x))
@@ -98,13 +95,13 @@ def functional(steps):
         weights = {k: p.detach() for k, p in zip(weights, momentum.param_groups[0]["params"], strict=True)}
         if on("func_sleep"):
             with cost:
-                time.sleep(0.004)  #@ func_sleep
+                time.sleep(0.004)  # at: func_sleep
     cost.print(steps)
 
 
 if on("augment", "clean_augment", "detached", "clean_detached"):
-    pairs(STEPS or 250)
+    pairs(STEPS or 600)
 elif on("func_sleep", "clean_func_sleep"):
     functional(STEPS or 400)
 else:
-    tabular(STEPS or 300)
+    tabular(STEPS or 500)

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 
-import eager  # noqa: F401
 import torch
 import torch.distributed as dist
 from forked import run_ranks
@@ -18,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-steps = STEPS or 120
+steps = STEPS or 360
 SLOW = 1
 
 
@@ -71,21 +70,19 @@ class Linger(torch.autograd.Function):
 
 def tensorboard(step):
     """Histograms by rank 0."""
-    time.sleep(0.012)  #@ rank0_log
+    time.sleep(0.012)  # at: rank0_log
 
 
 def train(rank):
     torch.set_num_threads(1)
     torch.manual_seed(0 if not on("replicas") else rank)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2
-    )
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2)
     os.environ["RANK"] = str(rank)
     net = Classifier()
     net = DistributedDataParallel(net, find_unused_parameters=on("unused_flag", "clean_unused_flag"))
     data = Texts(0 if on("same_data") else rank)
     sampler = None if on("same_data") else DistributedSampler(data, shuffle=True)
-    loader = DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate, shuffle=None if sampler else False)  #@ slow_shard same_data
+    loader = DataLoader(data, 8, sampler=sampler, collate_fn=collate)  # at: slow_shard same_data
     optimizer = torch.optim.SGD(net.parameters(), 0.05)
     done = micro = 0
     while done < steps:
@@ -106,18 +103,18 @@ def train(rank):
             optimizer.zero_grad()
             done += 1
             if on("rank0_log") and rank == 0:
-                tensorboard(done)  #@ rank0_log
+                tensorboard(done)  # at: rank0_log
             if on("clean_rank0_log") and rank == 0 and done % 60 == 0:
                 tensorboard(done)
             if on("replicas") and rank == 1 and done % 3 == 0:
                 with torch.no_grad():
                     net.module.head.weight.mul_(1.02)
             if on("rank_dies") and rank == 1 and done == 50:
-                raise ValueError("label 7 is out of range in shard 12")  #@ rank_dies
+                raise ValueError("label 7 is out of range in shard 12")  # at: rank_dies
             if on("rank_killed") and rank == 1 and done == 50:
                 os.kill(os.getpid(), signal.SIGKILL)
             if on("rank_hangs") and rank == 1 and done == 50:
-                time.sleep(600)  #@ rank_hangs
+                time.sleep(600)  # at: rank_hangs
             if done >= steps:
                 break
     if rank == 0:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 torch.set_num_threads(8 if on("threads") else 1)
 torch.manual_seed(6)
-steps, cost = STEPS or 150, Cost()
+steps, cost = STEPS or 300, Cost()
 
 
 class UNet(nn.Module):
@@ -30,19 +30,19 @@ class UNet(nn.Module):
 def area_under_curve(scores, labels):
     """As a metrics library would, but in Python."""
     pairs = wins = 0
-    for k, (score, label) in enumerate(zip(scores, labels, strict=True)):  #@ auc
-        for other, kind in zip(scores[k:], labels[k:], strict=True):  #@ auc
-            if label != kind:  #@ auc
-                pairs += 1  #@ auc
-                wins += (score > other) == (label > kind)  #@ auc
-    return wins / max(1, pairs)  #@ auc
+    for k, (score, label) in enumerate(zip(scores, labels, strict=True)):  # at: auc
+        for other, kind in zip(scores[k:], labels[k:], strict=True):  # at: auc
+            if label != kind:  # at: auc
+                pairs += 1  # at: auc
+                wins += (score > other) == (label > kind)  # at: auc
+    return wins / max(1, pairs)  # at: auc
 
 
 def spill(step, noise):
     with open(f"noise{step % 4}.json", "w") as file:
-        json.dump(noise.flatten().tolist(), file)  #@ dump
-        file.flush()  #@ dump
-        os.fsync(file.fileno())  #@ dump
+        json.dump(noise.flatten().tolist(), file)  # at: dump
+        file.flush()  # at: dump
+        os.fsync(file.fileno())  # at: dump
 
 
 net = UNet()
@@ -67,19 +67,19 @@ for step in range(steps):
     if on("auc"):
         with cost:
             flat = guess.detach().flatten()[:256].tolist()
-            area_under_curve(flat, [x > 0 for x in flat])  #@ auc
+            area_under_curve(flat, [x > 0 for x in flat])  # at: auc
     elif on("clean_auc"):
         ((guess > 0) == (noise > 0)).float().mean().item()
     if on("dump") or (on("clean_dump") and step == 100):
         with cost:
-            spill(step, noise)  #@ dump
+            spill(step, noise)  # at: dump
     if on("sample_each"):
         with cost:
             net.eval()
             x = torch.randn(16, 1, 32, 32)
             with torch.no_grad():
                 for k in range(6):
-                    x = x - 0.1 * net(x, torch.full((16,), 1 - k / 6))  #@ sample_each
+                    x = x - 0.1 * net(x, torch.full((16,), 1 - k / 6))  # at: sample_each
             net.train()
     if on("clean_sample_each") and step == 75:
         net.eval()

@@ -28,15 +28,15 @@ class Grid:
 
     def view(self):
         seen = [self.at[0] / 8, self.at[1] / 8, 0.0, 0.0]
-        for k in range(self.detail):  #@ slow_env slow_rollout
-            seen[2] += math.sin(k * self.at[0]) / (k + 1)  #@ slow_env slow_rollout
-            seen[3] += math.cos(k * self.at[1]) / (k + 1)  #@ slow_env slow_rollout
-        return seen  #@ slow_env slow_rollout
+        for k in range(self.detail):  # at: slow_env slow_rollout
+            seen[2] += math.sin(k * self.at[0]) / (k + 1)  # at: slow_env slow_rollout
+            seen[3] += math.cos(k * self.at[1]) / (k + 1)  # at: slow_env slow_rollout
+        return seen  # at: slow_env slow_rollout
 
     def step(self, action):
         self.at[action % 2] = max(0, min(7, self.at[action % 2] + (1 if action < 2 else -1)))
         done = self.at == [7, 7] or random.random() < 0.02
-        return self.view(), 1.0 if self.at == [7, 7] else -0.01, done  #@ slow_env slow_rollout
+        return self.view(), 1.0 if self.at == [7, 7] else -0.01, done  # at: slow_env slow_rollout
 
 
 def network(outputs):
@@ -55,7 +55,7 @@ def dqn(steps):
                 action = int(q(torch.tensor(seen)[None]).argmax())
         if on("slow_env"):
             with cost:
-                new, reward, end = env.step(action)  #@ slow_env
+                new, reward, end = env.step(action)  # at: slow_env
         else:
             new, reward, end = env.step(action)
         replay.append((seen, action, reward, new, end))
@@ -64,8 +64,8 @@ def dqn(steps):
             continue
         if on("python_replay"):
             with cost:
-                rows = random.sample(replay[-2000:] * 4, 64)  #@ python_replay
-                old = torch.tensor([[float(x) for x in row[0]] for row in rows * 12])[:64]  #@ python_replay
+                rows = random.sample(replay[-2000:] * 4, 64)  # at: python_replay
+                old = torch.tensor([[float(x) for x in row[0]] for row in rows * 12])[:64]  # at: python_replay
         else:
             rows = random.choices(replay, k=64)
             old = torch.tensor([row[0] for row in rows])
@@ -95,7 +95,7 @@ def ppo(rounds):
             action = int(torch.distributions.Categorical(logits=logits).sample())
             if on("slow_rollout"):
                 with cost:
-                    new, reward, end = env.step(action)  #@ slow_rollout
+                    new, reward, end = env.step(action)  # at: slow_rollout
             else:
                 new, reward, end = env.step(action)
             views.append(seen), actions.append(action), rewards.append(reward)

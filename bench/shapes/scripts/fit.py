@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
-steps, cost = STEPS or 160, Cost()
+steps, cost = STEPS or 300, Cost()
 
 
 class Vectors(Dataset):
@@ -49,9 +49,9 @@ class Watcher(L.Callback):
             with cost:
                 small = 0
                 for one in module.parameters():
-                    for value in one.detach().flatten()[:2000].tolist():  #@ lightning_callback
-                        small += abs(value) < 1e-4  #@ lightning_callback
-                time.sleep(0.006)  #@ lightning_callback
+                    for value in one.detach().flatten()[:2000].tolist():  # at: lightning_callback
+                        small += abs(value) < 1e-4  # at: lightning_callback
+                time.sleep(0.006)  # at: lightning_callback
 
 
 saver = ModelCheckpoint(dirpath="ckpt", every_n_train_steps=4 if on("lightning_ckpt") else 150, save_top_k=-1)
@@ -59,5 +59,5 @@ trainer = L.Trainer(
     max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
     callbacks=[saver, Watcher()],
 )  # fmt: skip
-trainer.fit(Auto(), DataLoader(Vectors(), batch_size=16))  #@ lightning_data lightning_ckpt
+trainer.fit(Auto(), DataLoader(Vectors(), batch_size=16))  # at: lightning_data
 cost.print(steps)

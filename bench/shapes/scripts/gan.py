@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 torch.set_num_threads(1)
 torch.manual_seed(4)
-steps, cost = STEPS or 220, Cost()
+steps, cost = STEPS or 360, Cost()
 pictures = torch.rand(512, 1, 16, 16)
 
 
@@ -29,19 +29,21 @@ class Sink:
 
     def put(self, name, value):
         with cost:
-            time.sleep(0.003)  #@ tracker
+            time.sleep(0.003)  # at: tracker
 
     def scalars(self, step, **values):
         for name, value in values.items():
-            self.put(name, value)  #@ tracker
+            self.put(name, value)  # at: tracker
 
 
-loader = DataLoader(range(512), batch_size=16, shuffle=True, collate_fn=collate)  #@ slow_collate
+loader = DataLoader(range(512), batch_size=16, shuffle=True, collate_fn=collate)  # at: slow_collate
 generator = nn.Sequential(
     nn.Linear(32, 256), nn.ReLU(), nn.Unflatten(1, (16, 4, 4)),
     nn.ConvTranspose2d(16, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Sigmoid(),
 )  # fmt: skip
-judge = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(512, 1))
+judge = nn.Sequential(
+    nn.Conv2d(1, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(512, 1)
+)
 ruin = 2e5 if on("gan_nan") else 1
 opt_g = torch.optim.Adam(generator.parameters(), 2e-4 * ruin, betas=(0.5, 0.999))
 opt_d = torch.optim.Adam(judge.parameters(), 2e-4, betas=(0.5, 0.999))
@@ -66,7 +68,7 @@ while done < steps:
             sink.scalars(done, d=loss_d, g=loss_g)
         if on("gc_graph"):
             with cost:
-                gc.collect()  #@ gc_graph
+                gc.collect()  # at: gc_graph
         elif on("clean_gc_graph") and done % 100 == 0:
             gc.collect()
         if done >= steps:

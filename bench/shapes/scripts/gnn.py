@@ -20,10 +20,10 @@ def normalised():
 
 def by_hand():
     degree = {}
-    for a in edges[0].tolist():  #@ adjacency
-        degree[a] = degree.get(a, 0) + 1  #@ adjacency
-    values = [1 / degree[a] for a in edges[0].tolist()]  #@ adjacency
-    return torch.sparse_coo_tensor(edges, torch.tensor(values), (nodes, nodes)).coalesce()  #@ adjacency
+    for a in edges[0].tolist():  # at: adjacency
+        degree[a] = degree.get(a, 0) + 1  # at: adjacency
+    values = [1 / degree[a] for a in edges[0].tolist()]  # at: adjacency
+    return torch.sparse_coo_tensor(edges, torch.tensor(values), (nodes, nodes)).coalesce()  # at: adjacency
 
 
 class Graph(nn.Module):
@@ -49,16 +49,18 @@ def closure():
     loss.backward()
     if on("closure_python"):
         with cost:
-            norm = sum(float(g) ** 2 for one in net.parameters() for g in one.grad.flatten()[:900])  #@ closure_python
-            print(norm ** 0.5)
+            norm = sum(
+                float(g) ** 2 for one in net.parameters() for g in one.grad.flatten()[:900]
+            )  # at: closure_python
+            print(norm**0.5)
     return loss
 
 
 steps = STEPS or (60 if on("closure_python", "clean_closure_python") else 250)
-for step in range(steps):
+for _ in range(steps):
     if on("adjacency"):
         with cost:
-            adjacency = by_hand()  #@ adjacency
+            adjacency = by_hand()  # at: adjacency
     elif on("clean_adjacency"):
         adjacency = normalised()
     if on("closure_python", "clean_closure_python"):

@@ -2,7 +2,7 @@
 
 import os
 
-if "ompile" not in os.environ.get("FAULT", ""):
+if not any(word in os.environ.get("FAULT", "") for word in ("ompile", "profiler")):
     import eager  # noqa: F401
 import contextlib
 import random
@@ -29,25 +29,26 @@ class Tokenizer:
 
     def encode(self, text):
         tokens, k = [], 0
-        while k < len(text):  #@ tokenize
-            for size in (3, 2, 1):  #@ tokenize
-                piece = text[k : k + size]  #@ tokenize
-                if piece in self.ids:  #@ tokenize
-                    tokens.append(self.ids[piece])  #@ tokenize
-                    break  #@ tokenize
-            k += size  #@ tokenize
-        return tokens  #@ tokenize
+        while k < len(text):  # at: tokenize
+            for size in (3, 2, 1):  # at: tokenize
+                piece = text[k : k + size]  # at: tokenize
+                if piece in self.ids:  # at: tokenize
+                    tokens.append(self.ids[piece])  # at: tokenize
+                    break  # at: tokenize
+            k += size  # at: tokenize
+        return tokens  # at: tokenize
 
     def batch(self, rows, length):
-        text = [" ".join(random.choices(WORDS, k=400)) for _ in range(rows)]  #@ tokenize
-        return torch.tensor([self.encode(one)[: length + 1] for one in text])  #@ tokenize
+        text = [" ".join(random.choices(WORDS, k=400)) for _ in range(rows)]  # at: tokenize
+        return torch.tensor([self.encode(one)[: length + 1] for one in text])  # at: tokenize
 
 
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 4, batch_first=True)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        hidden = 4 * width
+        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, x):
         y = self.norm(x)
@@ -89,14 +90,14 @@ if on("float64"):
     model = model.double()
     wanted = list(model.parameters())
 optimizer = torch.optim.AdamW(wanted, 1e-3)
-steps = STEPS or 200
+steps = STEPS or 320
 trainer = Trainer(model, optimizer, batches, tokenizer, batches[:6])
 if on("anomaly"):
-    torch.autograd.set_detect_anomaly(True)  #@ anomaly
+    torch.autograd.set_detect_anomaly(True)  # at: anomaly
 if on("profiler", "clean_profiler"):
     from torch.profiler import profile
 
-    with profile():  #@ profiler
+    with profile():  # at: profiler
         trainer.fit(steps if on("profiler") else 4)
     if on("clean_profiler"):
         trainer.fit(steps)

@@ -31,7 +31,7 @@ def with_trainer(steps):
         def on_step_end(self, arguments, state, control, **rest):
             if on("hf_callback"):
                 with cost:
-                    time.sleep(0.007)  #@ hf_callback
+                    time.sleep(0.007)  # at: hf_callback
 
     options = {"eval_strategy": "steps", "eval_steps": 6} if on("hf_eval") else {}
     arguments = TrainingArguments(
@@ -42,7 +42,7 @@ def with_trainer(steps):
         BertForSequenceClassification(config), arguments, data_collator=collate, train_dataset=rows,
         eval_dataset=rows[:80], callbacks=[Slow()],
     )  # fmt: skip
-    trainer.train()  #@ hf_collator hf_eval
+    trainer.train()
     cost.print(steps)
 
 
@@ -71,11 +71,11 @@ def with_accelerate(steps):
                     gathered = accelerator.gather_for_metrics(net(x).detach())
                     confusion = [[0] * 5 for _ in range(5)]
                     for row, label in zip(gathered, y, strict=True):
-                        guess = max(range(5), key=lambda k, row=row: float(row[k]))  #@ accelerate_metric
-                        confusion[int(label)][guess] += 1  #@ accelerate_metric
+                        guess = max(range(5), key=lambda k, row=row: float(row[k]))  # at: accelerate_metric
+                        confusion[int(label)][guess] += 1  # at: accelerate_metric
             if on("accelerate_save") and done % 6 == 0:
                 with cost:
-                    accelerator.save_state("state")  #@ accelerate_save
+                    accelerator.save_state("state")  # at: accelerate_save
             if on("clean_accelerate_save") and done == steps:
                 accelerator.save_state("state")
             if done >= steps:
@@ -86,4 +86,4 @@ def with_accelerate(steps):
 if on("accelerate_metric", "accelerate_save", "clean_accelerate_save", "clean_accelerate"):
     with_accelerate(STEPS or 300)
 else:
-    with_trainer(STEPS or 120)
+    with_trainer(STEPS or 220)

@@ -76,8 +76,8 @@ for step in range(steps):
     if on("history_mean"):
         history.extend([float(loss)] * 150)
         with cost:
-            mean = sum(x * x for x in history) / len(history)  #@ history_mean
-            worst = sorted(history)[-1]  #@ history_mean
+            mean = sum(x * x for x in history) / len(history)  # at: history_mean
+            worst = sorted(history)[-1]  # at: history_mean
     elif on("clean_history_mean"):
         total += float(loss)
         mean = total / (step + 1)

@@ -18,7 +18,7 @@ steps, cost = STEPS or 120, Cost()
 class Texts(Dataset):
     def __init__(self):
         lengths = [min(64, 4 + int(random.expovariate(1 / 9))) for _ in range(1200)]
-        if on("clean_padding"):
+        if not on("padding"):
             lengths = [40 + k % 8 for k in range(1200)]
         self.texts = [[random.randrange(3, 200) for _ in range(size)] for size in lengths]
 
@@ -50,9 +50,9 @@ class Translator(nn.Module):
     def generate(self, source, length):
         words = source[:, :1]
         for _ in range(length):
-            step = self(source, words)[:, -1].argmax(-1)  #@ generate
-            words = torch.cat([words, step[:, None]], 1)  #@ generate
-        return words  #@ generate
+            step = self(source, words)[:, -1].argmax(-1)  # at: generate
+            words = torch.cat([words, step[:, None]], 1)  # at: generate
+        return words  # at: generate
 
 
 loader = DataLoader(Texts(), batch_size=12, shuffle=True, collate_fn=collate)
@@ -71,12 +71,12 @@ while done < steps:
         if on("generate") or (on("clean_generate") and done == 60):
             net.eval()
             with torch.no_grad(), cost:
-                net.generate(ids[:4], 8)  #@ generate
+                net.generate(ids[:4], 8)  # at: generate
             net.train()
         if on("eval_graph") and done % 3 == 0:
             net.eval()
             for _ in range(2):
-                out = net(ids, ids)  #@ eval_graph
+                out = net(ids, ids)  # at: eval_graph
             net.train()
         if done >= steps:
             break

@@ -1,6 +1,6 @@
 """What the scripts share: which fault is injected, and a clock for what it costs.
 
-A comment ``#@ NAME`` in a script marks a line that a finding about the fault NAME may point at.
+A comment ``# at: NAME`` in a script marks a line that a finding about the fault NAME may point at.
 """
 
 import json

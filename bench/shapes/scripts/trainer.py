@@ -35,9 +35,9 @@ class Trainer:
     def average(self):
         if on("deepcopy"):
             with self.cost:
-                fresh = copy.deepcopy(self.model)  #@ deepcopy
+                fresh = copy.deepcopy(self.model)  # at: deepcopy
                 for old, new in zip(self.ema.parameters(), fresh.parameters(), strict=True):
-                    new.data.mul_(0.01).add_(old.data, alpha=0.99)  #@ deepcopy
+                    new.data.mul_(0.01).add_(old.data, alpha=0.99)  # at: deepcopy
                 self.ema = fresh
         elif on("clean_deepcopy"):
             with torch.no_grad():
@@ -71,17 +71,17 @@ class Trainer:
                 self.handles.append(self.model.register_forward_hook(look))
             if on("eval_often") and self.done % self.every == 0:
                 with self.cost:
-                    self.evaluate()  #@ eval_often
+                    self.evaluate()  # at: eval_often
             if on("clean_eval_often") and self.done % 100 == 99:
                 self.evaluate()
             if on("gc_each"):
                 import gc
 
                 with self.cost:
-                    gc.collect()  #@ gc_each
+                    gc.collect()  # at: gc_each
             if on("print_slow"):
                 with self.cost:
-                    report(self.done, loss)  #@ print_slow
+                    report(self.done, loss)  # at: print_slow
 
 
 def look(module, arguments, output):
@@ -91,5 +91,5 @@ def look(module, arguments, output):
 
 def report(step, loss):
     for _ in range(8):
-        print(f"{step} {loss}", flush=True)  #@ print_slow
-        time.sleep(0.001)  #@ print_slow
+        print(f"{step} {loss}", flush=True)  # at: print_slow
+        time.sleep(0.001)  # at: print_slow
