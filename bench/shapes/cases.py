@@ -124,6 +124,25 @@ SHAPES = (
     Shape("rank_killed", "ddp.py", ("HC09", "HC06"), rank=1, exit_code=(1, 9, 137), also=("HC09", "HC06")),
     Shape("rank_hangs", "ddp.py", ("HC01",), rank=1, exit_code=130, hangs=True),
 )
+SECOND = (
+    Shape("viterbi", "tagger.py", HOST, timed=True),
+    Shape("monitor", "tagger.py", ("HO04",)),
+    Shape("step_lr", "tagger.py", ("NU06",)),
+    Shape("grad_items", "tagger.py", HOST, timed=True),
+    Shape("json_history", "tagger.py", ("HO06", "CE11"), also=("HO06", "CE11")),
+    Shape("pil_turn", "vae.py", HOST, timed=True),
+    Shape("worker_raises", "vae.py", ("HC06", "HC09"), exit_code=1, also=("HC09", "HC06")),
+    Shape("vae_overflow", "vae.py", ("NU01", "NU02", "NU07"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("exit_message", "vae.py", ("HC09", "HC06"), exit_code=1, also=("HC09", "HC06")),
+    Shape("negatives", "vae.py", HOST, timed=True),
+    Shape("reload", "vae.py", HOST, timed=True),
+    Shape("lightning_valid", "framed.py", ("HO08",), also=("HO15",)),
+    Shape("hf_save", "framed.py", ("HO07",), also=("HO15",)),
+    Shape("slow_augment", "framed.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06")),
+    Shape("rank0_metrics", "framed.py", ("CR04", "HO06"), rank=0, also=("CR04", "HO06")),
+    Shape("larger_share", "framed.py", ("CR15",), rank=1),
+)
+"""Written after the first ones had been mended, to see whether that holds for others."""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
-from cases import ENVIRONMENT, SCRIPTS, SHAPES, Shape  # noqa: E402
+from cases import ENVIRONMENT, SCRIPTS, SECOND, SHAPES, Shape  # noqa: E402
 from faults_support import Outcome, run  # noqa: E402
 
 from gputop_analysis.findings import evaluate  # noqa: E402
@@ -41,7 +41,7 @@ def main() -> None:
         table([json.loads(line) for line in options.table.read_text().splitlines()])
         return
     rows = []
-    for shape in SHAPES:
+    for shape in (*SHAPES, *SECOND):
         if options.k and shape.name not in options.k and shape.script not in options.k:
             continue
         names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (shape.twin and not options.faults)

@@ -10,7 +10,7 @@ threads: where there are any, only one look in four is taken.
 import sys
 from time import sleep
 
-FINE_S = 0.000083  # nobody else sets this: a user's interval is told from it
+FINE_S = 0.00003  # nobody else sets this: a user's interval is told from it
 MOST_S = 0.02  # long beside the usual interval: what decides when the agent awoke no longer shows
 SHARED_EVERY = 4
 
