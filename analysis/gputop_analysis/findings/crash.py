@@ -92,8 +92,8 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
         f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank {others} then failed "
         f"to reach it: {_said(raised[0])}"
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
-        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash in "
-        "native code (PYTHONFAULTHANDLER=1), or a person; the errors of the other ranks follow from it",
+        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash "
+        "in native code (PYTHONFAULTHANDLER=1), or a person; the errors of the other ranks follow from it",
         rank=rank,
         host=gone.get("host") or view.host_of(rank) or None,
         confidence=0.9,

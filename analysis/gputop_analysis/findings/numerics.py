@@ -146,7 +146,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
     moves = period > 0 and networks_beside(view)
-    common = _comes_again(losses, worst)
+    common = _comes_again(losses, worst, level)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
@@ -195,15 +195,14 @@ OFTEN, MOSTLY, AGAIN = 0.005, 0.5, 5
 """Part of the later records, at least and at most, that lie as high as a jump which is no event; and their number."""
 
 
-def _comes_again(losses: Array, at: int) -> bool:
-    """Whether losses as high as this one are met now and then to the end: scatter that has grown, as of rewards.
+def _comes_again(losses: Array, at: int, level: float) -> bool:
+    """Whether losses half as far up as this one are met now and then to the end: scatter that has grown, as of rewards.
 
     Not where most later ones are as high: then the loss has jumped and stayed.
     """
-    later = losses[at + 1 :]
-    count = int(np.count_nonzero(later >= losses[at]))
-    last = later[2 * len(later) // 3 :]
-    return count >= AGAIN and OFTEN < count / len(later) < MOSTLY and bool((last >= losses[at]).any())
+    high = losses[at + 1 :] >= level + 0.5 * (losses[at] - level)
+    count = int(np.count_nonzero(high))
+    return count >= AGAIN and OFTEN < count / len(high) < MOSTLY and bool(high[2 * len(high) // 3 :].any())
 
 
 RHYTHM = 4

@@ -161,8 +161,8 @@ MUCH_WITHOUT = 0.01
     family="numerics",
     cause="compute",
     trigger="parameters that the optimizer has and that want a gradient have none at three looks in a row, 20 steps or "
-    "more apart; medium where they are more than 1 % of all, high where they are all of them; or the only optimizer lacks "
-    "more than 1 % of what wants one",
+    "more apart; medium where they are more than 1 % of all, high where they are all of them; or the only optimizer "
+    "lacks more than 1 % of what wants one",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
 )
@@ -220,7 +220,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             "high" if share > 0.5 else "medium",
             f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
             f"{model.get('class') or 'the model'} has {whole:,} values with requires_grad=True, "
-            f"{optimizer.get('class')} has {given:,}, and no other optimizer steps: the rest keeps what it was initialised with",
+            f"{optimizer.get('class')} has {given:,}, and no other optimizer steps: the rest stays as it was made",
             "give the optimizer model.parameters(); if the rest shall stay as it is, call requires_grad_(False) on it, "
             "which saves its part of the backward pass too",
             rank=rank if len(view.ranks) > 1 else everybody(view),

@@ -93,8 +93,8 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """
     seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
     if phase == "eval":
-        lines = _lines(view, rank)
-        seen = [_in_loop(one, lines) for one in seen]
+        trained = _prefixes(view, rank)
+        seen = [_in_loop(one, trained) for one in seen]
     total = sum(one.count for one in seen)
     if total < ENOUGH:
         return None
@@ -114,11 +114,12 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
 
 
-def _in_loop(sample: _Sample, lines: Counter[Path]) -> _Sample:
-    """The sample at the outermost line of a function that is seen at others too; as it is where none is."""
-    depths = range(1, len(sample.path))
-    depth = next((i for i in depths if lines[_functions(sample.path[:i])] > 1), 0)
-    return replace(sample, path=sample.path[:depth], inside=sample.path[depth], code="") if depth else sample
+def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
+    """The sample at the line where its path leaves those of training; as it is where it does not."""
+    functions = {_functions(path) for path in trained}
+    prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
+    apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
+    return replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="") if apart else sample
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
@@ -188,8 +189,12 @@ def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
     """By functions from the outermost one to it: in how many lines a function was seen while it trained."""
-    paths = {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
-    return Counter(_functions(path) for path in paths)
+    return Counter(_functions(path) for path in _prefixes(view, rank))
+
+
+def _prefixes(view: RunView, rank: int | None) -> set[Path]:
+    """Paths of the training's own phases, from their outermost line to each line further in."""
+    return {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
 
 
 def _functions(path: Path) -> Path:
