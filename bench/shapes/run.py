@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,29 +36,41 @@ def main() -> None:
     parser.add_argument("--again", type=Path, help="folder with records to judge anew")
     parser.add_argument("--faults", action="store_true", help="no clean twins")
     parser.add_argument("--clean", action="store_true", help="clean twins only")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:
         table([json.loads(line) for line in options.table.read_text().splitlines()])
         return
-    rows = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        table(list(pool.map(lambda one: _row(*one, options), _chosen(options))))
+
+
+def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
+    """Shapes and the names of their runs: the fault, and its twin. Not those that the output file has."""
+    done = set()
+    if options.out and options.out.exists():
+        done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
+    runs = []
     for shape in (*SHAPES, *SECOND):
-        if options.k and shape.name not in options.k and shape.script not in options.k:
-            continue
-        names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (shape.twin and not options.faults)
-        for name in names:
-            if options.again and not (options.again / name / "truth.json").exists():
-                continue
-            try:
-                row = outcome_of(shape, name, options.keep, options.again)
-            except Exception as error:  # a run that fails is a row that is wrong
-                row = {"name": name, "error": f"{type(error).__name__}: {error}"[:300]}
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-            if options.out:
-                with options.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-    table(rows)
+        if not options.k or shape.name in options.k or shape.script in options.k:
+            names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (shape.twin and not options.faults)
+            runs += [(shape, name) for name in names if name not in done]
+    return runs
+
+
+def _row(shape: Shape, name: str, options: argparse.Namespace) -> dict:
+    if options.again and not (options.again / name / "truth.json").exists():
+        return {"name": name, "error": "no record"}
+    try:
+        row = outcome_of(shape, name, options.keep, options.again)
+    except Exception as error:  # a run that fails is a row that is wrong
+        row = {"name": name, "error": f"{type(error).__name__}: {error}"[:300]}
+    print(json.dumps(row), flush=True)
+    if options.out:
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return row
 
 
 def outcome_of(shape: Shape, name: str, keep: Path | None, again: Path | None) -> dict:
