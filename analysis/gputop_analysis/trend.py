@@ -106,6 +106,8 @@ def _judged(blocks: Array, first_step: int, last_step: int) -> LossTrend:
 AWAY = 3.0
 """Times what the training began with, from which a loss that climbs has run away."""
 AWAY_BLOCKS = (8, 24)
+THROWN = 10.0
+"""Times the first loss, below which no block of a training comes again that its first updates threw out."""
 AT_THE_TOP = 0.8
 """Part of the highest block's level that the last one still has."""
 
@@ -151,3 +153,25 @@ def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Ru
     if last < AWAY * max(start, low) or last < AT_THE_TOP * climb.max() or trend.p > SURE_P or trend.tau <= 0:
         return None
     return Runaway(int(firsts[edges[lowest]]), int(lasts[-1]), start, low, last, trend.p, len(climb))
+
+
+def thrown_out(first_steps: Array, steps: Array, losses: Array, first: float) -> Runaway | None:
+    """Look for a loss that the first updates threw up and that never came back, so that no climb is left to see.
+
+    Args:
+        first_steps, steps, losses: as for ``runaway``.
+        first: loss of the very first step, before any update.
+
+    Returns:
+        None where a block of steps comes down to ten times the first loss, or losses are few or not positive.
+    """
+    known = np.isfinite(losses)
+    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    if len(values) < AWAY_BLOCKS[0] or not first > 0 or (values <= 0).any():
+        return None
+    parts = np.array_split(values, min(AWAY_BLOCKS[1], len(values)))
+    blocks = np.array([np.median(part) for part in parts[1:]])
+    low = float(blocks.min())
+    if low < THROWN * first:
+        return None
+    return Runaway(int(firsts[0]), int(lasts[-1]), first, low, float(blocks[-1]), 0.0, len(blocks), THROWN)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.align import Aligned
+from gputop_analysis.align import Aligned, bucketed
 from gputop_analysis.series import WARM_UP_STEPS, last_attempt, picked
 from gputop_analysis.view import RunView, once_per_view
 
@@ -90,9 +90,35 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     edges = _coarser_edges(common, rows)
     counts, (wait, backward) = _bucket_means(rows, ("wait_ns", "backward_compute_ns"), edges)
     keep = (counts >= 1).all(axis=1)
+    at_buffers, covered = _wait_at_buffers(view, common, edges)
+    keep &= covered
     if keep.sum() < 10:
         return None
-    return Waits(wait[keep] / 1e6, common.ranks, "DDP's timers", backward[keep] / 1e6)
+    source = "DDP's timers" if at_buffers is None else "DDP's timers, and forwards that wait for its buffers"
+    ms = wait / 1e6 if at_buffers is None else wait / 1e6 + at_buffers
+    return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
+
+
+def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Array | None, Array]:
+    """Waiting inside forward, which DDP begins with a broadcast of the buffers: ms a step, buckets of steps x ranks.
+
+    A rank that comes early waits there for the last one: no longer than it is early, nor than its forward takes longer
+    than the last one's. Beside it a mask of the buckets that it covers; None without such a broadcast.
+    """
+    synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
+    if not synced or not (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
+        return None, np.ones(len(edges) - 1, bool)
+    before = sum(common.per_step_ms(f"{phase}_ns") for phase in ("data", "h2d", "optimizer", "other"))
+    forward = common.per_step_ms("forward_ns")
+    last = np.asarray(before).argmax(axis=1)[:, None]
+    early = np.take_along_axis(before, last, axis=1) - before
+    longer = forward - np.take_along_axis(forward, last, axis=1)
+    waited = np.clip(np.minimum(early, longer), 0, None)
+    starts, size = common.edges[:-1][common.keep], common.bucket_steps
+    count = np.full(len(starts), float(size))
+    spread = [bucketed(starts, starts + size, column * size, count, edges) for column in waited.T]
+    steps = spread[0][1]
+    return np.stack([total for total, _ in spread], axis=1) / np.maximum(steps, 1e-9)[:, None], steps > 0
 
 
 def _steady_rows(rows: Array, common: Aligned) -> Array:

@@ -111,9 +111,12 @@ def packages(frame):
 
 
 def own_site():
-    """Site of the innermost user frame of the calling thread; None where a trainer calls, or nobody."""
+    """Site of the innermost user frame of the calling thread; None where a trainer calls, or nobody.
+
+    accelerate alone is no trainer here: its functions are called by a loop of the user's own.
+    """
     inside = packages(sys._getframe(1))
-    return None if any(name in TRAINERS for name in inside) else caller_site()
+    return None if any(name in TRAINERS[1:] for name in inside) else caller_site()
 
 
 def _find_origin(filename):

@@ -1,35 +1,47 @@
-"""When a look at the training thread's stack is fair.
+"""When a look at the training thread's stack is fair: at a moment that the training has no part in.
 
-A thread that wakes up waits for the interpreter's lock. It gets it where the training thread gives it up, or after
-the switch interval (5 ms). So plain Python that runs for less than that would never be seen, and the next line that
-gives up the lock would be blamed. A look that had to wait is therefore put off by a random moment for which the switch
-interval is short, so that it falls wherever the training is by then. That is done only where no other Python thread is
-there whose turns it would change; elsewhere such looks are counted as late and name no line.
+A thread that wakes up waits for the interpreter's lock until the training thread gives it up, or for the switch
+interval (5 ms). Looks would then never fall into plain Python that runs for less than that, and the line after it,
+which gives up the lock, would be blamed. So before each look the agent sleeps once more, for a random time, while the
+switch interval is short, and looks where the training is then. The short interval changes the turns of busy Python
+threads: where there are any, only one look in four is taken.
 """
 
 import sys
-import threading
 from time import sleep
 
-LATE_S = 0.0003  # a look that waited longer came when it was let, not when it wanted
-FINE_S = 0.0001
-MOST_S = 0.006  # beyond the usual switch interval, so that a moment lies anywhere between two places that give it up
+FINE_S = 0.00003  # nobody else sets this: a user's interval is told from it
+MOST_S = 0.02  # long beside the usual interval: what decides when the agent awoke no longer shows
+SHARED_EVERY = 4
+
+_usual_s = None  # the user's interval while the short one is set
+_skipped = 0
 
 
-def fair(late_s, random):
-    """Wait for a fair moment; ``late_s`` is how long the thread's waking was put off, ``random`` in [0, 1).
+def await_moment(random, shared=False):
+    """Sleep until a fair moment; ``random`` in [0, 1), ``shared`` where other Python threads are busy.
 
-    Returns whether the moment is one.
+    Returns whether there is one this time.
     """
-    usual = sys.getswitchinterval()
-    if late_s <= LATE_S or late_s >= usual:  # at once, or in the middle of Python code that was made to give way
-        return True
-    if len(getattr(threading, "_active", ())) > 1 or usual <= FINE_S:
-        return usual <= FINE_S
-    sys.setswitchinterval(FINE_S)
+    global _usual_s, _skipped
+    if shared and _skipped < SHARED_EVERY - 1:
+        _skipped += 1
+        return False
+    _skipped = 0
+    usual_s = sys.getswitchinterval()
+    if usual_s > FINE_S:
+        _usual_s = usual_s
+        sys.setswitchinterval(FINE_S)
     try:
         sleep(random * MOST_S)
     finally:
-        if abs(sys.getswitchinterval() - FINE_S) < 1e-6:  # else the user has set another one
-            sys.setswitchinterval(usual)
+        restore()
     return True
+
+
+def restore():
+    """Give the user's interval back, if it is the short one still. A forked child and the end of a process do too."""
+    global _usual_s
+    usual_s, _usual_s = _usual_s, None
+    if usual_s is not None and abs(sys.getswitchinterval() - FINE_S) < 5e-7:
+        sys.setswitchinterval(usual_s)

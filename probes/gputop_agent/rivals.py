@@ -28,6 +28,11 @@ class Watch:
         self._started = self._looked = monotonic()
         self._busy = {}  # ident of a thread that was busy at the last look -> {(site, function, caller): count}
 
+    @property
+    def busy(self):
+        """Whether another Python thread was busy at the last look."""
+        return bool(self._busy)
+
     def sample(self):
         """Count the lines of the threads that are known to be busy."""
         if not self._busy:

@@ -29,26 +29,31 @@ class Sampler:
         self._ticks = 0
         self._ticks_at_flush = 0
         self._counts = {}  # phase index -> {(site, function, caller, path): {inside: count}}
-        self._late = {}  # phase index -> looks that came where the training let them, and so name no line
+        self._open = {}  # likewise, of the step that has not ended yet
+        self._open_step = -1
         self._started = self._flushed = monotonic()
 
-    def wants_look(self):
-        """Whether the phase of the moment is one that wants a name each time."""
-        return current.phase(sys._current_frames().get(session.thread_ident)) in _OFTEN
-
-    def sample(self, fair=True):
-        """Look once, if the phase of the moment is one that wants a name; ``fair``: see ``looks``."""
+    def sample(self):
+        """Look once, if the phase of the moment is one that wants a name."""
         self._ticks += 1
+        if session.step != self._open_step:
+            self._step_ended()
         frame = sys._current_frames().get(session.thread_ident)
         phase = current.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
-            if not fair:
-                self._late[phase] = self._late.get(phase, 0) + 1
-                self._counts.setdefault(phase, {})
-            elif frame is not None:
+            if frame is not None:
                 self._count(phase, describe(frame, phase == OTHER), path_of(frame))
                 if phase in _SELDOM and not session.checkpointing_seen:
                     session.checkpointing_seen = _in_checkpoint(frame)
+
+    def _step_ended(self):
+        """Count the looks of the step that was open; those of one that never ends, a hang, name no cost of steps."""
+        self._open_step = session.step
+        looks, self._open = self._open, {}
+        for phase, places in looks.items():
+            for place, inside in places.items():
+                for name, count in inside.items():
+                    _add(self._counts, phase, place, name, count)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""
@@ -58,9 +63,10 @@ class Sampler:
             self.flush()
 
     def flush(self):
-        """Send what was counted."""
+        """Send what was counted in steps that have ended."""
+        if session.step != self._open_step:
+            self._step_ended()
         counted, self._counts = self._counts, {}
-        late, self._late = self._late, {}
         period_ms = self._end_window()
         for phase, places in counted.items():
             samples = _most(places)
@@ -68,8 +74,7 @@ class Sampler:
                 "stacks",
                 phase=wire.PHASES[phase],
                 period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
-                total=sum(sample["count"] for sample in samples) + late.get(phase, 0),
-                late=late.get(phase, 0),
+                total=sum(sample["count"] for sample in samples),
                 samples=samples[: _TOP + _FOLDED],
             )
 
@@ -82,15 +87,19 @@ class Sampler:
         return elapsed_ms / max(1, ticks)
 
     def _count(self, phase, found, path):
-        place, inside = found[:3] + (path,), found[3]
-        places = self._counts.setdefault(phase, {})
-        counts = places.get(place)
-        if counts is None:
-            if len(places) >= _MAX_SITES:
-                return
-            counts = places[place] = {}
-        if inside in counts or len(counts) < _MAX_INSIDE:
-            counts[inside] = counts.get(inside, 0) + 1
+        _add(self._open, phase, place=found[:3] + (path,), inside=found[3], count=1)
+
+
+def _add(counts, phase, place, inside, count):
+    """Count looks at a place, within the bounds of what is kept."""
+    places = counts.setdefault(phase, {})
+    insides = places.get(place)
+    if insides is None:
+        if len(places) >= _MAX_SITES:
+            return
+        insides = places[place] = {}
+    if inside in insides or len(insides) < _MAX_INSIDE:
+        insides[inside] = insides.get(inside, 0) + count
 
 
 def _most(places):

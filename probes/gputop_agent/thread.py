@@ -62,6 +62,7 @@ def stop():
     global _running_pid
     if _running_pid == os.getpid() and _wake is not None and _wake.locked():
         _wake.release()
+        looks.restore()
         if _loop is not None and session.connected:
             _loop.sampler.flush()
             _loop.fetches.flush()
@@ -74,6 +75,7 @@ def reset():
     """The thread did not survive the fork (called in the child)."""
     global _running_pid
     _running_pid = 0
+    looks.restore()
 
 
 def _run(wake, pid):
@@ -82,13 +84,11 @@ def _run(wake, pid):
     loop = _loop = Loop()
     failures = 0
     pause = RATES[0][1]
-    asleep_since = monotonic()
     while not wake.acquire(True, pause):
-        late_s = monotonic() - asleep_since - pause
         if sys.is_finalizing() or os.getpid() != pid:
             return
         try:
-            connected = loop.tick(late_s)
+            connected = loop.tick()
         except Exception:  # the training does not notice
             guard.failed("agent thread")
             failures += 1
@@ -96,7 +96,6 @@ def _run(wake, pid):
                 return
             connected = True
         pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
-        asleep_since = monotonic()
 
 
 class Loop:
@@ -114,8 +113,8 @@ class Loop:
         self._second = 0.0
         self._started = monotonic()
 
-    def tick(self, late_s=0.0):
-        """One round, ``late_s`` after it was due. Returns whether a recorder listens."""
+    def tick(self):
+        """One round. Returns whether a recorder listens."""
         now_ns = monotonic_ns()
         sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
@@ -124,8 +123,8 @@ class Loop:
             return False
         if not session.hello_sent:
             hello.send_again()
-        wanted = self.sampler.wants_look()
-        self.sampler.sample(not wanted or looks.fair(late_s, self.random()))
+        if looks.await_moment(self.random(), shared=self.rivals.busy):
+            self.sampler.sample()
         self.rivals.sample()
         self.fetches.look()
         self.debugging.sample()

@@ -1,6 +1,7 @@
 """Loops without a DataLoader: what a step is, and how many samples it trains."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -135,8 +136,53 @@ def test_tensors_agree_on_the_dimension_of_the_batch(shapes, axis):
     assert batch.batch_axis(shapes) == axis
 
 
-def test_a_look_that_had_to_wait_is_put_off_and_the_interval_stays_the_users():
+def test_each_look_has_a_moment_of_its_own_and_the_interval_stays_the_users(monkeypatch):
     before = sys.getswitchinterval()
-    assert looks.fair(0.0, 0.5) and looks.fair(0.1, 0.5)
-    looks.fair(0.001, 0.5)
+    seen = []
+    monkeypatch.setattr(looks, "sleep", lambda seconds: seen.append((seconds, sys.getswitchinterval())))
+    assert looks.await_moment(0.5)
+    assert seen == [(pytest.approx(looks.MOST_S / 2), pytest.approx(looks.FINE_S, abs=1e-6))]
     assert sys.getswitchinterval() == before
+
+
+def test_beside_busy_threads_one_look_in_four_is_taken(monkeypatch):
+    monkeypatch.setattr(looks, "sleep", lambda seconds: None)
+    assert [looks.await_moment(0.1, shared=True) for _ in range(8)] == [False, False, False, True] * 2
+
+
+def test_an_interval_that_the_user_sets_meanwhile_stays(monkeypatch):
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(looks, "sleep", lambda seconds: sys.setswitchinterval(0.002))
+    try:
+        looks.await_moment(0.1)
+        assert sys.getswitchinterval() == pytest.approx(0.002)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def interrupted(seconds):
+    raise KeyboardInterrupt
+
+
+def test_an_exception_while_asleep_gives_the_interval_back(monkeypatch):
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(looks, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        looks.await_moment(0.1)
+    assert sys.getswitchinterval() == before
+
+
+def test_a_child_forked_while_the_agent_sleeps_has_the_users_interval(monkeypatch):
+    before = sys.getswitchinterval()
+    codes = []
+
+    def fork(seconds):
+        pid = os.fork()
+        if pid == 0:
+            looks.restore()  # as ``thread.reset`` does
+            os._exit(0 if sys.getswitchinterval() == before else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    monkeypatch.setattr(looks, "sleep", fork)
+    looks.await_moment(0.1)
+    assert codes == [0]

@@ -182,6 +182,14 @@ def test_a_loss_that_runs_away_within_few_steps(tmp_path):
     assert "NU07" not in climbed(tmp_path / "down", lambda step: 20 * 0.97**step + 1 + 0.02 * step + 0.1 * noise())
 
 
+def test_a_loss_that_the_first_updates_threw_out(tmp_path):
+    noise = noisy(size=100)
+    thrown = climbed(tmp_path / "thrown", lambda step: 5000 + noise() if step else 3.9)["NU07"]
+    assert thrown.severity == "high" and "threw the loss from 3.9" in thrown.title
+    assert "NU07" not in climbed(tmp_path / "back", lambda step: 3.9 + 5000 * 0.9**step if step else 3.9)
+    assert "NU07" not in climbed(tmp_path / "policy", lambda step: 9.0 if step else 0.1, flags=wire.F_EVAL)
+
+
 def test_a_loss_that_follows_rewards_may_climb(tmp_path):
     assert "NU07" not in climbed(tmp_path, lambda step: 1 + 0.5 * step, flags=wire.F_EVAL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -17,6 +18,11 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
+
+_OUT_OF_REACH = re.compile(
+    r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
+)
+"""What ranks say of a rank that is gone."""
 
 
 @finding(
@@ -36,6 +42,8 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     raised = [one for one in fatal(view.record) if stopped_ns is None or one["t_ns"] < stopped_ns]
     if not raised:
         return None
+    if (gone := _vanished(view, raised)) is not None:
+        return _vanished_first(view, spec, gone, raised)
     first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
     rank, said = first.get("rank"), _said(first)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
@@ -60,6 +68,42 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
                 Input(f"rank {e.get('rank')}", str(e.get("class")), "", f"exception event, t_ns {e['t_ns']}")
                 for e in raised[:8]
             ),
+        ),
+    )
+
+
+def _vanished(view: RunView, raised: list[Event]) -> Event | None:
+    """The loss of a rank that ended without an exception, where the others only say that they cannot reach it."""
+    lost, reason = _first_lost(view)
+    if lost is None or not reason or lost in {event.get("rank") for event in raised}:
+        return None
+    if not all(_OUT_OF_REACH.search(str(event.get("message") or "")) for event in raised):
+        return None
+    return next(event for event in view.record.events("rank_lost") if event.get("rank") == lost)
+
+
+def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event]) -> Finding:
+    rank, step = gone["rank"], steps_done(view.record, gone["rank"])
+    others = ", ".join(str(event.get("rank")) for event in raised[:8])
+    killed = out_of_memory_kills(view)
+    return spec.make(
+        "critical",
+        f"rank {rank} vanished first, after step {step:,}, without an exception",
+        f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank {others} then failed "
+        f"to reach it: {_said(raised[0])}"
+        + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
+        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash "
+        "in native code (PYTHONFAULTHANDLER=1), or a person; the errors of the other ranks follow from it",
+        rank=rank,
+        host=gone.get("host") or view.host_of(rank) or None,
+        confidence=0.9,
+        proof=Proof(
+            "ranks that ended without an exception before the others lost them",
+            1,
+            0,
+            "",
+            "no goodbye and no exception of that rank; the exceptions of all others speak of a connection",
+            (Input(f"rank {rank}", str(gone.get("reason")), "", f"rank_lost event, t_ns {gone['t_ns']}"),),
         ),
     )
 
@@ -170,7 +214,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
         f"mend {raised.site or 'what the traceback says'}"
         if raised
-        else _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else ""),
+        else _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else "", view.world_size > 1),
         rank=rank,
         site=raised.site if raised else None,
         proof=Proof(
@@ -221,7 +265,7 @@ def _signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str) -> str:
+def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: bool) -> str:
     number = code - 128 if 128 < code < 192 else None
     if how == "stopped":
         return "nothing to mend: the run was stopped"
@@ -235,7 +279,8 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str) -> str:
     if number == signal.SIGINT:
         return "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or the script's own"
     if number == signal.SIGTERM:
-        return "somebody asked it to end: the scheduler at its time limit, or a launcher after another rank had failed"
+        others = ", or a launcher after another rank had failed" if of_many else ", a time limit, or a person"
+        return f"somebody asked it to end: the scheduler{others}"
     where = "the last lines of output say why (`gputop open` shows them)"
     if lost:
         return f"look at why {lost} went: what other ranks and the launcher say comes after it; {where}"

@@ -25,7 +25,7 @@ MANY = 3
     trigger="more than 3 recompilations after step 50, or 2 that take over 2 % of the time since (lower end of the "
     "95 % interval)",
     fix="torch._dynamo.mark_dynamic, dynamic=True, or inputs of a few lengths only",
-    explains=("CE10",),
+    explains=("CE10", "CE11", "ME05"),
 )
 def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     """Inputs change in a way that the compiled code was not made for."""

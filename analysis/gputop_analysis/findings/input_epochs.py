@@ -169,8 +169,9 @@ def _of_workers(seen: Looks, loader: dict[str, Any], steps: int, data_ms: float)
 
 
 def lines_of(loader: dict[str, Any]) -> tuple[str, ...]:
-    """``file:line`` where a loader is built, and where it is iterated over."""
-    return tuple(str(loader[name]) for name in ("site", "loop") if loader.get(name))
+    """``file:line`` where a loader is built, and where it is iterated over unless that is a trainer's call."""
+    names = ("site",) if loader.get("inside") else ("site", "loop")
+    return tuple(str(loader[name]) for name in names if loader.get(name))
 
 
 def _building_ms(view: RunView, rank: int, loader: dict[str, Any]) -> float:

@@ -16,7 +16,7 @@ from gputop_probes.record.layout import PROCESS_WORKER
 
 ENOUGH_LOOKS = 12
 """Fewer looks than this are not judged."""
-_SAME = ("dataset", "batch_size", "num_workers")
+_SAME = ("dataset", "dataset_length", "batch_size", "num_workers")
 """What tells the loader that trains from one that evaluates."""
 
 

@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
+from gputop_analysis.stats import mad_sigma
 from gputop_analysis.text import counted
 from gputop_analysis.training_series import collect
 from gputop_analysis.view import Array, RunView, once_per_view
@@ -25,7 +26,7 @@ SPIKE_WINDOW = 100
 MIXED = 0.1
 """A loss that is negative in more than this part of the steps, and positive too, is no measure of error."""
 JOINT_POINTS = 400
-CERTAIN_K, CERTAIN_RELATIVE = 12.0, 0.5
+SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
 """Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
 
 
@@ -146,18 +147,21 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
     moves = period > 0 and networks_beside(view)
+    wider = _scatters_more(losses, worst)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     return spec.make(
-        "medium" if (certain or not alone) and not rewards and not moves else "info",
+        "medium" if (certain or not alone) and not rewards and not moves and not wider else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
         f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
-        _after_a_jump(period, rewards, moves),
+        "nothing to mend: from there on the loss scatters as far again and again"
+        if wider
+        else _after_a_jump(period, rewards, moves),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -186,6 +190,22 @@ def networks_beside(view: RunView) -> bool:
     series = view.per_rank[view.ranks[0]]
     rows = series.rows[series.after_set_up]
     return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
+
+
+STAYS = 0.5
+"""Part of the records after a jump that are as high, from which the loss has jumped and stayed."""
+
+
+def _scatters_more(losses: Array, at: int) -> bool:
+    """Whether a jump stands out from what was before it only: the loss scatters more from there on, as of rewards.
+
+    Not where most of what follows is as high.
+    """
+    later = losses[at + 1 : at + 1 + 2 * SPIKE_WINDOW]
+    if len(later) < SPIKE_WINDOW:
+        return False
+    height = float(losses[at] - np.median(later))
+    return height < SPIKE_K * mad_sigma(later) and float(np.mean(later >= losses[at])) < STAYS
 
 
 RHYTHM = 4

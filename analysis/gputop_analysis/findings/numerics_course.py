@@ -9,11 +9,12 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.training_series import collect
-from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway
+from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway, thrown_out
 from gputop_analysis.view import Array, RunView
 
 LIVE_POINTS = 1000
 RISE_SHARE, RISE_NOISE, START_SHARE = 0.05, 3.0, 0.02
+FIRST_LOSSES = 5
 
 
 @finding(
@@ -23,7 +24,7 @@ RISE_SHARE, RISE_NOISE, START_SHARE = 0.05, 3.0, 0.02
     cause="nan",
     trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of blocks, by more than 5 % and "
     "3 standard deviations of the blocks), or within fewer it climbs to three times what the training began with, or "
-    "it stands still with a learning rate above 0 (info)",
+    "stays above ten times the first step's, or it stands still with a learning rate above 0 (info)",
     fix="lower the learning rate, check labels, go on from a checkpoint before the rise",
     explains=("NU02", "NU03"),
 )
@@ -34,8 +35,12 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     losses = _losses(view) if not view.live or _may_rise(view) else None
     if losses is None:
         return None
-    if (away := runaway(*losses, start=_first_losses(view))) is not None and not _explained(view):
+    away = runaway(*losses, start=_first_losses(view))
+    if away is not None and not _explained(view):
         return _running_away(view, spec, away)
+    thrown = thrown_out(*losses, first=_first_losses(view, count=1))
+    if thrown is not None and not _explained(view):
+        return _thrown_out(view, spec, thrown)
     trend = loss_trend(*losses)
     if trend is None:
         return None
@@ -105,13 +110,37 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
     )
 
 
-FIRST_LOSSES = 5
+def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
+    span = f"steps {away.first_step:,} to {away.last_step:,}"
+    lr = view.per_rank[view.ranks[0]].rows["lr"][-1]
+    return spec.make(
+        "high",
+        f"the first updates threw the loss from {away.start:.4g} to {away.last:.4g}",
+        f"the first step's loss was {away.start:.4g}; no block of {span} has a median below {away.low:.4g}"
+        + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
+        "lower the learning rate or warm it up, and begin anew: what the first updates destroyed is not learnt back; "
+        "clip gradients (torch.nn.utils.clip_grad_norm_)",
+        rank=everybody(view),
+        confidence=0.9,
+        proof=Proof(
+            "lowest block / loss of the first step",
+            away.low / away.start,
+            away.threshold,
+            "times",
+            f"medians of {away.blocks} blocks of steps",
+            (
+                Input("loss of the first step", away.start, "", "steps.loss"),
+                Input("lowest block", away.low, "", f"steps.loss_max or device.loss, {span}"),
+                Input("last block", away.last, "", f"the same, to step {away.last_step}"),
+            ),
+        ),
+    )
 
 
-def _first_losses(view: RunView) -> float:
-    """The level that the training began with: median of the first losses of its record."""
+def _first_losses(view: RunView, count: int = FIRST_LOSSES) -> float:
+    """The level that the training began with: median of the first ``count`` losses of its record."""
     losses = view.record.steps(view.ranks[0])["loss"][:50]
-    known = losses[np.isfinite(losses)][:FIRST_LOSSES]
+    known = losses[np.isfinite(losses)][:count]
     return float(np.median(known)) if len(known) else float("nan")
 
 

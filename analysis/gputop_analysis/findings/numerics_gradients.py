@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gputop_analysis.findings.dialect import phrase
@@ -159,7 +161,8 @@ MUCH_WITHOUT = 0.01
     family="numerics",
     cause="compute",
     trigger="parameters that the optimizer has and that want a gradient have none at three looks in a row, 20 steps or "
-    "more apart; medium where they are more than 1 % of all, high where they are all of them",
+    "more apart; medium where they are more than 1 % of all, high where they are all of them; or the only optimizer "
+    "lacks more than 1 % of what wants one",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
 )
@@ -201,7 +204,48 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
+    return _left_out(view, spec)
+
+
+def _left_out(view: RunView, spec: Spec) -> Finding | None:
+    """Parameters that want a gradient, and that the only optimizer was not given: they are never updated."""
+    for rank in view.ranks:
+        hello = view.hello(rank)
+        model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
+        whole, given = int(model.get("trainable") or 0), int(optimizer.get("parameters") or 0)
+        if not _comparable(hello) or not given or whole - given <= MUCH_WITHOUT * whole:
+            continue
+        share = 1 - given / whole
+        return spec.make(
+            "high" if share > 0.5 else "medium",
+            f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
+            f"{model.get('class') or 'the model'} has {whole:,} values with requires_grad=True, "
+            f"{optimizer.get('class')} has {given:,}, and no other optimizer steps: the rest stays as it was made",
+            "give the optimizer model.parameters(); if the rest shall stay as it is, call requires_grad_(False) on it, "
+            "which saves its part of the backward pass too",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.8,
+            proof=Proof(
+                "values that want a gradient and are in no optimizer / values that want one",
+                100 * share,
+                100 * MUCH_WITHOUT,
+                "%",
+                "",
+                (
+                    Input("want a gradient", whole, "values", "hello.model.trainable"),
+                    Input("in the optimizer", given, "values", "hello.optimizer.parameters"),
+                ),
+            ),
+        )
     return None
+
+
+def _comparable(hello: dict[str, Any]) -> bool:
+    """Whether model and optimizer count the same parameters: one whole model, one optimizer of torch's, no shards."""
+    model, optimizer, parallel = (hello.get(key) or {} for key in ("model", "optimizer", "parallel"))
+    sharded = model.get("sharded") or any(parallel.get(kind) for kind in ("fsdp", "deepspeed", "pipeline"))
+    alone = optimizer.get("module") == "torch" and not optimizer.get("others")
+    return alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
 
 
 @finding(

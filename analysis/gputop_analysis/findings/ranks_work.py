@@ -33,9 +33,14 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
     if found is None or found.phase not in ("forward", "backward", "other", "optimizer"):
         return None
     work = _work(view, found.rank)
-    if work is None or work.ratio < MORE_WORK or _accounted(view, found, work.ratio) < MOST_OF_IT:
+    if work is None or work.ratio < MORE_WORK:
+        return None
+    goes_with_it, longer = _accounted_ms(view, found, work.ratio)
+    if longer <= 0 or goes_with_it < MOST_OF_IT * longer:
         return None
     rank, cost = found.rank, found.cost_ms
+    won = found.recoverable_ms
+    part = min(1.0, goes_with_it / won.value) if won.value > 0 else 0.0
     mine, theirs = found.wait_ms
     loader = view.hello(rank).get("dataloader") or {}
     return spec.make(
@@ -51,15 +56,15 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
         host=view.host_of(rank) or None,
         site=loader.get("site"),
         confidence=min(0.99, float(1 - found.culprit.p)),
-        recoverable_ms_per_step=found.recoverable_ms.value,
-        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
+        recoverable_ms_per_step=part * won.value,
+        interval_ms_per_step=(part * won.low, part * won.high),
         proof=Proof(
             f"{work.unit} of the slow rank / {work.unit} of the median other rank",
             work.ratio,
             MORE_WORK,
             "",
             "the straggler as for CR01; recoverable = mean over steps of (median wait of the others - wait of the slow "
-            "rank), at most what it computes longer",
+            "rank), at most what goes with its larger batches: (ratio - 1) x compute of the median other rank",
             (
                 Input(f"{work.unit} of rank {rank}", work.mine, "per step", work.source),
                 Input(f"{work.unit} of the median other rank", work.others, "per step", work.source),
@@ -114,8 +119,8 @@ def _values(view: RunView, rank: int) -> float:
     return float(np.mean([np.prod(shape) for shape in examples])) if examples else 0.0
 
 
-def _accounted(view: RunView, found: Straggler, ratio: float) -> float:
-    """Part of the rank's longer compute that goes with its work, if time goes with it."""
+def _accounted_ms(view: RunView, found: Straggler, ratio: float) -> tuple[float, float]:
+    """Milliseconds that the rank computes longer for its larger batches, if time goes with work, and longer at all."""
     assert view.common is not None
     forward = view.common.per_step_ms("forward_ns").mean(axis=0)
     backward = found.waits.backward_compute_ms
@@ -123,4 +128,4 @@ def _accounted(view: RunView, found: Straggler, ratio: float) -> float:
     column = found.culprit.column
     longer = found.excess_ms["forward"] + max(0.0, found.excess_ms["backward"])
     usual = float(np.median(np.delete(forward, column)) + np.median(np.delete(backward, column)))
-    return (ratio - 1) * usual / longer if longer > 0 else 0.0
+    return (ratio - 1) * usual, longer

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gputop_analysis.findings.input_looks import surely
@@ -66,6 +66,8 @@ class _Sample:
     inside: str
     count: int
     code: str = ""
+    called: bool = False
+    """Its line is a trainer's call, such as ``trainer.fit``, whatever runs inside."""
 
     @property
     def in_torch(self) -> bool:
@@ -81,12 +83,18 @@ class _Sample:
 
     @property
     def in_trainer(self) -> bool:
-        return self.inside.startswith(TRAINERS)
+        return self.called or self.inside.startswith(TRAINERS)
 
 
 def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
-    """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples."""
-    seen = list(_samples(view, (phase,), rank))
+    """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples.
+
+    Of evaluations it is the line of the training's loop that asks for them: there they are made less often.
+    """
+    seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
+    if phase == "eval":
+        trained = _prefixes(view, rank)
+        seen = [_in_loop(one, trained) for one in seen]
     total = sum(one.count for one in seen)
     if total < ENOUGH:
         return None
@@ -104,6 +112,20 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
         insides[one.inside if one.path[-1] == place else ""] += one.count
     share = sum(one.count for one in held) / total
     return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
+
+
+def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
+    """The sample at the line where its path leaves those of training; as it is where it does not."""
+    functions = {_functions(path) for path in trained}
+    prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
+    apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
+    return replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="") if apart else sample
+
+
+def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
+    """The samples, with those marked that a trainer's call holds although another package is innermost."""
+    calls = {one.path for one in _samples(view, TRAINING, rank) if one.inside.startswith(TRAINERS)}
+    return [replace(one, called=bool(one.inside) and one.path in calls) for one in samples]
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:
@@ -167,8 +189,12 @@ def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
     """By functions from the outermost one to it: in how many lines a function was seen while it trained."""
-    paths = {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
-    return Counter(_functions(path) for path in paths)
+    return Counter(_functions(path) for path in _prefixes(view, rank))
+
+
+def _prefixes(view: RunView, rank: int | None) -> set[Path]:
+    """Paths of the training's own phases, from their outermost line to each line further in."""
+    return {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
 
 
 def _functions(path: Path) -> Path:

@@ -147,7 +147,7 @@ def little_prefetch(module: Module) -> Iterator[Hit]:
             yield Hit(call, "prefetch_factor=1 is less than the default", "prefetch_factor=2 or 4", edits)
 
 
-@rule("loader-in-loop", "IN05", "medium", "a new loader starts its workers and its prefetching from zero")
+@rule("loader-in-loop", "IN15", "medium", "a new loader starts its workers and its prefetching from zero")
 def made_in_a_loop(module: Module) -> Iterator[Hit]:
     for call in _loaders(module):
         loop = _loop_around(module, call)

@@ -1,0 +1,153 @@
+"""What is injected into which script, and what a right answer is: data for ``bench/shapes/run.py``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+HOST = ("HO06",)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A fault of one script. Its clean twin has FAULT=clean_NAME: a near miss, or the script as it is."""
+
+    name: str
+    script: str
+    ids: tuple[str, ...]
+    """Findings above info of which one at least must come."""
+    rank: int | None = 0
+    also: tuple[str, ...] = ()
+    """Findings that are as true of it."""
+    timed: bool = False
+    """Whether the right fix saves all that the script's own clock counts."""
+    exit_code: int | tuple[int, ...] = 0
+    hangs: bool = False
+    """Stopped from outside once every rank has told its stack."""
+    info: bool = False
+    """Whether the finding may be an info."""
+    twin: bool = True
+    """Whether the twin is run: not where it would be the same run as another's."""
+
+    @property
+    def places(self) -> set[int]:
+        """Lines of the scripts that carry the fault's mark; empty where no line is right or wrong."""
+        return {line for _, line in self.marked}
+
+    @property
+    def marked(self) -> set[tuple[str, int]]:
+        """File names and lines that carry the fault's mark."""
+        found = set()
+        for path in SCRIPTS.glob("*.py"):
+            for number, text in enumerate(path.read_text().splitlines(), 1):
+                mark = re.search(r"# at: (.*)$", text)
+                if mark and self.name in mark.group(1).split():
+                    found.add((path.name, number))
+        return found
+
+
+LOADER = ("IN01", "IN02", "IN03")
+SHAPES = (
+    Shape("decode", "cnn.py", LOADER, also=LOADER, timed=True),
+    Shape("slow_disk", "cnn.py", (*LOADER, "IN07"), also=LOADER),
+    Shape("loader_rebuilt", "cnn.py", ("IN15", "IN02", "IN01", "HO06"), also=("IN15", *LOADER), timed=True, twin=False),
+    Shape("item_scatter", "cnn.py", HOST, timed=True),
+    Shape("log_fsync", "cnn.py", HOST, timed=True),
+    Shape("checkpoint_often", "cnn.py", ("HO07",), also=("HO15",)),
+    Shape("disk_full", "cnn.py", ("HC06", "HC09"), also=("HC06", "HC09"), exit_code=1),
+    Shape("lr_nan", "lstm.py", ("NU01", "NU02", "NU03", "NU07"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("dead_relu", "lstm.py", ("NU13", "NU08"), also=("NU13", "NU08")),
+    Shape("lr_gone", "lstm.py", ("NU06",)),
+    Shape("losses_keep_graph", "lstm.py", ("ME02", "ME05"), also=("ME02", "ME05", "HO12")),
+    Shape("outputs_kept", "lstm.py", ("ME02", "ME05"), also=("ME02", "ME05", "HO12")),
+    Shape("history_mean", "lstm.py", ("CE11", "HO06"), also=("CE11", "HO06")),
+    Shape("always_clipped", "lstm.py", ("NU05",), info=False),
+    Shape("killed", "lstm.py", ("HC09", "HC05"), exit_code=137, twin=False, also=("HC09", "HC05")),
+    Shape("numpy_cache", "lstm.py", ("ME05", "ME02"), also=("ME02", "ME05", "HO12", "HO06")),
+    Shape("tokenize", "gpt.py", HOST, timed=True),
+    Shape("eval_often", "gpt.py", ("HO08",), also=("HO15",)),
+    Shape("deepcopy", "gpt.py", HOST, timed=True),
+    Shape("anomaly", "gpt.py", ("HO16",)),
+    Shape("profiler", "gpt.py", ("HO16",), also=("ME05", "ME02")),
+    Shape("skipped", "gpt.py", ("NU04", "NU01"), also=("NU04", "NU01", "CE03")),
+    Shape("log_zero", "gpt.py", ("NU01",), also=("NU02",)),
+    Shape("bad_data", "gpt.py", ("NU01",), twin=False),
+    Shape("no_zero", "gpt.py", ("NU11",), also=("NU07", "NU02")),
+    Shape("hooks", "gpt.py", ("CE11",)),
+    Shape("gc_each", "gpt.py", ("HO03", "HO06"), also=("HO03", "HO06"), timed=True),
+    Shape("print_slow", "gpt.py", HOST, timed=True),
+    Shape("no_grad_body", "gpt.py", ("NU08",)),
+    Shape("half_optimizer", "gpt.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape("float64", "gpt.py", ("CE14", "CE01", "CE02"), info=True),
+    Shape("recompile", "gpt.py", ("HO09",), also=("CE10",)),
+    Shape("slow_collate", "gan.py", LOADER, also=LOADER, timed=True),
+    Shape("tracker", "gan.py", HOST, timed=True),
+    Shape("gc_graph", "gan.py", ("HO03", "HO06"), also=("HO03", "HO06"), timed=True),
+    Shape("gan_nan", "gan.py", ("NU01", "NU02"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("slow_env", "dqn.py", HOST, timed=True),
+    Shape("python_replay", "dqn.py", HOST, timed=True, twin=False),
+    Shape("slow_rollout", "dqn.py", ("HO06", "HO08"), also=("HO06", "HO08", "HO15"), timed=True),
+    Shape("auc", "diffusion.py", HOST, timed=True),
+    Shape("dump", "diffusion.py", ("HO06", "HO07"), timed=True),
+    Shape("sample_each", "diffusion.py", ("HO08", "HO06"), timed=True),
+    Shape("nan_batch", "diffusion.py", ("NU01",)),
+    Shape("threads", "diffusion.py", ("HO14", "IN04"), also=("HO14", "IN04")),
+    Shape("adjacency", "gnn.py", HOST, timed=True),
+    Shape("closure_python", "gnn.py", HOST, timed=True),
+    Shape("dict_rows", "contrastive.py", LOADER, also=LOADER, timed=True, twin=False),
+    Shape("epoch_starts", "contrastive.py", ("IN05", "IN15"), also=("IN05", "IN15", *LOADER)),
+    Shape("augment", "contrastive.py", HOST, timed=True),
+    Shape("detached", "contrastive.py", ("NU08", "NU13"), also=("NU08", "NU13")),
+    Shape("func_sleep", "contrastive.py", HOST, timed=True),
+    Shape("padding", "seq2seq.py", ("IN14",)),
+    Shape("generate", "seq2seq.py", ("HO08", "HO06"), timed=True),
+    Shape("eval_graph", "seq2seq.py", ("ME10", "HO08"), also=("ME10", "HO08"), twin=False),
+    Shape("lightning_data", "fit.py", LOADER, also=LOADER, timed=True),
+    Shape("lightning_callback", "fit.py", HOST, timed=True),
+    Shape("lightning_ckpt", "fit.py", ("HO07",), also=("HO15",), twin=False),
+    Shape("hf_collator", "hf.py", LOADER, also=LOADER, timed=True),
+    Shape("hf_callback", "hf.py", HOST, timed=True, twin=False),
+    Shape("hf_eval", "hf.py", ("HO08",), also=("HO15",), twin=False),
+    Shape("accelerate_metric", "hf.py", HOST, timed=True),
+    Shape("accelerate_save", "hf.py", ("HO07",), also=("HO15",)),
+    Shape("slow_rank", "ddp.py", ("CR01",), rank=1),
+    Shape("longer_texts", "ddp.py", ("CR15",), rank=1),
+    Shape("slow_shard", "ddp.py", ("IN11", "CR03"), rank=1, also=("IN02", "IN01")),
+    Shape("no_sync", "ddp.py", ("CR07",), rank=None, also=("CR06",)),
+    Shape("unused_flag", "ddp.py", ("CR08",), rank=None),
+    Shape("same_data", "ddp.py", ("IN12",), rank=None),
+    Shape("rank0_log", "ddp.py", ("CR04", "HO06"), rank=0, also=("CR04", "HO06")),
+    Shape("replicas", "ddp.py", ("NU09",), rank=None),
+    Shape("rank_dies", "ddp.py", ("HC06",), rank=1, exit_code=(1,), also=("HC09",)),
+    Shape("rank_killed", "ddp.py", ("HC09", "HC06"), rank=1, exit_code=(1, 9, 137), also=("HC09", "HC06")),
+    Shape("rank_hangs", "ddp.py", ("HC01",), rank=1, exit_code=130, hangs=True),
+)
+SECOND = (
+    Shape("viterbi", "tagger.py", HOST, timed=True),
+    Shape("monitor", "tagger.py", ("HO04",)),
+    Shape("step_lr", "tagger.py", ("NU06",)),
+    Shape("grad_items", "tagger.py", HOST, timed=True),
+    Shape("json_history", "tagger.py", ("HO06", "CE11"), also=("HO06", "CE11")),
+    Shape("pil_turn", "vae.py", HOST, timed=True),
+    Shape("worker_raises", "vae.py", ("HC06", "HC09"), exit_code=1, also=("HC09", "HC06")),
+    Shape("vae_overflow", "vae.py", ("NU01", "NU02", "NU07"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("exit_message", "vae.py", ("HC09", "HC06"), exit_code=1, also=("HC09", "HC06")),
+    Shape("negatives", "vae.py", HOST, timed=True),
+    Shape("reload", "vae.py", HOST, timed=True),
+    Shape("lightning_valid", "framed.py", ("HO08",), also=("HO15",)),
+    Shape("hf_save", "framed.py", ("HO07",), also=("HO15",)),
+    Shape("slow_augment", "framed.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06")),
+    Shape("rank0_metrics", "framed.py", ("CR04", "HO06"), rank=0, also=("CR04", "HO06")),
+    Shape("larger_share", "framed.py", ("CR15",), rank=1),
+)
+"""Written after the first ones had been mended, to see whether that holds for others."""
+ENVIRONMENT: dict[str, dict[str, str]] = {
+    "unused_flag": {"STEPS": "560"},
+    "clean_unused_flag": {"STEPS": "560"},
+    "always_clipped": {"STEPS": "720"},
+    "clean_always_clipped": {"STEPS": "720"},
+    "losses_keep_graph": {"STEPS": "350"},
+    "rank_hangs": {"GPUTOP_HANG_S": "4"},
+}
