@@ -6,7 +6,7 @@ from pathlib import Path
 import gputop_agent
 
 ROOT = Path(gputop_agent.__file__).parent
-APART = ("trace", "inject")
+APART = ("inject",)
 
 
 def modules() -> dict[str, Path]:
