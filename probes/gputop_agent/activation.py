@@ -15,6 +15,7 @@ from .sentinel import sentinel
 from .session import BACKWARD, DATA, FORWARD, NOT_ACTIVE, OTHER, SWITCHED_OFF, session
 from .step_state import open_step
 
+on_start: Any = []  # called when a thread begins to train
 IDLE_NS = 2_000_000_000
 
 
@@ -98,10 +99,8 @@ def start(now_ns, by_backward=True):
     session.last_ns = now_ns
     open_step.loader = Trail.loader if fetch else None
     Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = None
-    from . import exceptions, process
-
-    exceptions.install()
-    process.finalize_forked_child()
+    for listener in on_start:
+        listener()
 
 
 def adopt(by_backward=True):
@@ -162,3 +161,6 @@ def _native_tid():
 def reset():
     """In a forked child."""
     Trail.fetch = Trail.grad = Trail.loader = Trail.by_hand = Trail.asked = None
+
+
+steps.on_manual_start = start

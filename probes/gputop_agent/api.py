@@ -3,7 +3,7 @@
 import threading
 from time import monotonic_ns
 
-from . import clock, current, device, interrupts, steps, transport, wire
+from . import clock, current, device, interrupts, sampling, steps, transport, wire
 from .session import session
 
 _OTHER = wire.PHASES.index("other")
@@ -22,6 +22,7 @@ _lock = threading.Lock()
 def step():
     """The script says that a training step ends here."""
     if threading.get_ident() == session.thread_ident or not session.thread_ident:
+        sampling.settle()
         steps.manual_step()
 
 

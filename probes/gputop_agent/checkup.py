@@ -258,3 +258,6 @@ def _scheduler_came_first():
         if given and any(type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING) for key in list(given)):
             return True
     return False
+
+
+steps.on_look_due = on_step_closed

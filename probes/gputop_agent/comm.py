@@ -27,11 +27,17 @@ _stride = 1  # every how many steps we read: a power of two, so that all ranks r
 
 def on_step_closed(step, t_end_ns):
     """Remember when the step ended; now and then read what DDP has measured. Costs nothing without DDP."""
-    global _stride
     if not session.ddp:
         return
-    _steps.append((step, t_end_ns))
-    if step % _stride:
+    on_steps_counted(step, (t_end_ns,))
+
+
+def on_steps_counted(first, t_ends_ns):
+    """Remember when steps ended, the first of which has the index ``first``; read if it was time at one of them."""
+    global _stride
+    steps = range(first, first + len(t_ends_ns))
+    _steps.extend(zip(steps, t_ends_ns))
+    if not any(step % _stride == 0 for step in steps):
         return
     _stride = stride(_mean_step_ns())
     for reference in session.ddp:

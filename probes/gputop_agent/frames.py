@@ -4,7 +4,7 @@ import linecache
 import os
 import sys
 
-from . import guard, interrupts
+from . import interrupts
 
 USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
 
@@ -120,7 +120,7 @@ def own_site():
 
 
 def _find_origin(filename):
-    if filename == guard.HIDDEN_FILE:
+    if filename == interrupts.HIDDEN_FILE:
         return AGENT
     if filename.startswith("<"):
         return USER if filename.startswith(("<stdin>", "<string>", "<ipython")) else STDLIB
@@ -151,3 +151,10 @@ def _shorten(filename):
         interrupts.pass_on()
         relative = os.pardir
     return os.path.basename(filename) if relative.startswith(os.pardir) else relative
+
+
+def _is_known(filename):
+    return origin(filename) not in (USER, LIBRARY)
+
+
+interrupts.is_known_file = _is_known

@@ -15,11 +15,14 @@ from .session import SWITCHED_OFF, session
 
 MAX_ERRORS = 3
 
-#: File name that the wrappers carry. ``warnings.warn(stacklevel=2)`` passes over frames whose file name has both words
-#: in it, so a warning raised inside a wrapped function names the user's line as it does without us.
-HIDDEN_FILE = "<gputop importlib_bootstrap>"
-
 hidden_codes = []  # code objects that ``hide`` made, for dynamo's skip list
+
+
+def _nothing(*_, **__):
+    """Until ``transport`` registers."""
+
+
+report = _nothing  # report(type, **fields): send an event
 
 
 def failed(where):
@@ -32,9 +35,7 @@ def failed(where):
         error = sys.exc_info()[1]
         if last:
             switch_off()
-        from . import transport
-
-        transport.send_event("agent_error", where=where, message=repr(error)[:300], disabled=last)
+        report("agent_error", where=where, message=repr(error)[:300], disabled=last)
     except Exception:
         interrupts.pass_on()
         session.thread_ident = SWITCHED_OFF
@@ -141,7 +142,7 @@ def vanish(error, where):
 
 def is_ours(code):
     """Whether code is the guest's."""
-    return code.co_filename == HIDDEN_FILE or code.co_filename.startswith(interrupts.AGENT_DIR)
+    return code.co_filename == interrupts.HIDDEN_FILE or code.co_filename.startswith(interrupts.AGENT_DIR)
 
 
 def dress(wrapper, original):
@@ -159,7 +160,7 @@ def dress(wrapper, original):
 
 def hide(function):
     """Give the function's code the hidden file name and keep dynamo away from it."""
-    function.__code__ = code = function.__code__.replace(co_filename=HIDDEN_FILE)
+    function.__code__ = code = function.__code__.replace(co_filename=interrupts.HIDDEN_FILE)
     hidden_codes.append(code)
     if session.skip_code is not None:
         session.skip_code(code)

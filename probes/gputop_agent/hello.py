@@ -17,13 +17,13 @@ from . import (
     horizon,
     interrupts,
     shapes,
-    thread,
     transport,
 )
 from .hooks import clip
 from .session import session
 from .step_state import open_step
 
+on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
 
 _sent: "dict[str, Any]" = {}  # the fields that the recorder knows
@@ -41,7 +41,8 @@ def on_first_step():
     send_again()
     flop_count.request_if_wanted()
     dryrun.request_if_wanted()
-    thread.start()
+    for listener in on_said:
+        listener()
 
 
 def send_again():

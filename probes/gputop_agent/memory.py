@@ -11,7 +11,6 @@ from time import monotonic_ns
 from typing import Any
 
 from . import descriptors, interrupts, transport
-from .hooks import empty_cache
 from .session import session
 
 _RSS_PERIOD_NS = 100_000_000
@@ -27,6 +26,17 @@ _first_send_s = _next_send_s = 0.0
 _rss_ns = 0
 _rss = -1
 _page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Emptied:
+    """Calls of ``torch.cuda.empty_cache``, counted by its hook."""
+
+    calls = 0
+    spent_ns = 0
+    site: Any = None  # the line that called it first
+
+
+emptied = Emptied()
 
 
 def read():
@@ -61,9 +71,9 @@ def send_if_due(now_s):
         retries=stats.get("num_alloc_retries"),
         ooms=stats.get("num_ooms"),
         inactive_split_bytes=stats["inactive_split_bytes"]["all"]["current"],
-        empty_cache_calls=empty_cache.calls,
-        empty_cache_ms=round(empty_cache.spent_ns / 1e6, 3),
-        empty_cache_site=empty_cache.site,
+        empty_cache_calls=emptied.calls,
+        empty_cache_ms=round(emptied.spent_ns / 1e6, 3),
+        empty_cache_site=emptied.site,
     )
 
 

@@ -6,7 +6,6 @@ import weakref
 from itertools import compress
 
 from . import events, living, modes
-from .hooks import forward
 from .sentinel import sentinel
 from .session import session
 
@@ -21,6 +20,14 @@ owned = set()  # ids of the parameters of known roots
 _frontier = []  # weakrefs to the modules hooked last, for ``expand``
 passes = 0  # made in this process
 _depth = 0
+
+
+def _nothing(module, trained=True):
+    """Until the hooks of modules are installed."""
+    return False
+
+
+hook_module = _nothing  # hook_module(module, trained): time its forward; returns whether that was not done yet
 
 
 def discover():
@@ -68,12 +75,12 @@ def look_again():
     has replaced our slot.
     """
     global _depth, _frontier
-    if any(forward.hook(module) for module in _alive(_frontier)) or _depth >= MAX_DEPTH:
+    if any(hook_module(module) for module in _alive(_frontier)) or _depth >= MAX_DEPTH:
         return
     _depth += 1
     children = [child for module in _alive(_frontier) for child in _children(module)][:MAX_CHILDREN]
     for child in children:
-        forward.hook(child)
+        hook_module(child)
     _frontier = [weakref.ref(child) for child in children]
 
 
@@ -140,7 +147,7 @@ def _is_loss(module):
 def _hook_with_wrapped(module, trained):
     """Hook a root and what it wraps: evaluation often calls the model inside DDP or torch.compile's wrapper."""
     for _ in range(MAX_DEPTH):
-        forward.hook(module, trained)
+        hook_module(module, trained)
         inner = [module.__dict__["_modules"].get(name) for name in WRAPPED_AS]
         module = next((child for child in inner if child is not None), None)
         if module is None or "_modules" not in module.__dict__:

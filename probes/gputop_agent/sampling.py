@@ -273,7 +273,7 @@ def _turn(now):
             device.read_back(session.step)
         for listener in session.boundary_listeners:
             guard.safely(listener, session.step - 1, transport.unix_ns(now))
-        if session.step_listeners or session.manual:
+        if not _is_plain():
             _resume()
             _give_up()
         elif self.until_window <= 0:
@@ -351,8 +351,7 @@ def _book_steps(times, flags, updates):
 def _tell_ddp(times):
     from . import comm
 
-    for i, ended_ns in enumerate(times):
-        comm.on_step_closed(session.step + i, transport.unix_ns(ended_ns))
+    comm.on_steps_counted(session.step, [transport.unix_ns(ended_ns) for ended_ns in times])
 
 
 def _open(now):
@@ -458,7 +457,7 @@ def watch(now_ns):
 
 
 def settle():
-    """Book what was counted; the process ends."""
+    """Book what was counted and put the hooks in; the process ends, or the script says where its steps do."""
     if not (session.hooks_out or sampler.resuming):
         return
     with session.lock:

@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from . import batch, clock, comm, device, guard, hello, memory, modes, transport, wire
+from . import batch, clock, comm, device, guard, interrupts, memory, modes, transport, wire
 from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
 from .session import OTHER, session
 from .step_state import NAN, open_step
@@ -31,6 +31,9 @@ def _nothing(*_):
 
 
 on_closed = _nothing  # on_closed(step, flags): a step was closed by the hooks
+on_first_step = _nothing  # on_first_step(): say what this process is
+on_manual_start = _nothing  # on_manual_start(now_ns): gputop.step() is the first sign of a training
+on_look_due = _nothing  # on_look_due(step): a step at or after ``open_step.look_due`` has ended
 on_mend = _nothing  # on_mend(): a hook was broken off
 
 
@@ -181,9 +184,7 @@ def manual_step():
     if not session.manual:
         session.manual = True
         if not session.thread_ident:
-            from . import activation
-
-            activation.start(monotonic_ns())
+            on_manual_start(monotonic_ns())
             return
     now = clock.book()
     if open_step.unsure:
@@ -216,15 +217,13 @@ def say_hello():
     """Reach the recorder and say what this process is. On the training thread."""
     transport.connect()
     before = clock.book()
-    guard.safely(modes.unseen(hello.on_first_step))
+    guard.safely(modes.unseen(on_first_step))
     fold.hello_ns = clock.book() - before
 
 
 def look_closer(step):
     """A step at or after ``open_step.look_due`` has ended: does a look at gradients begin?"""
-    from . import checkup
-
-    guard.safely(checkup.on_step_closed, step)
+    guard.safely(on_look_due, step)
 
 
 def mend():
@@ -337,3 +336,4 @@ def _float32(value):
 
 
 transport.on_tick = flush_stale
+interrupts.mend_step = mend

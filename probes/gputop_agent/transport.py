@@ -356,3 +356,6 @@ def close(wait_s=0.0):
             _drain()
         session.dropped += _link.queued_records
         _disconnect()
+
+
+guard.report = send_event

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gputop_agent import dump, frames, guard, stacks, transport
+from gputop_agent import dump, frames, interrupts, stacks, transport
 from gputop_agent import session as state
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
@@ -22,7 +22,7 @@ def package_function():
 @pytest.fixture
 def waiting(monkeypatch):
     """A function that runs ``target(started, gate)`` as the training thread and returns once it waits."""
-    monkeypatch.setattr(state, "S", state.session)
+    monkeypatch.setattr(state, "session", state.session)
     threads, gate = [], threading.Event()
 
     def run(target):
@@ -116,7 +116,7 @@ def test_origins():
     assert frames.origin("<frozen importlib._bootstrap>") == frames.STDLIB
     assert frames.origin(pytest.__file__) == frames.LIBRARY
     assert frames.origin("/home/me/train.py") == frames.USER
-    assert frames.origin(guard.HIDDEN_FILE) == frames.AGENT
+    assert frames.origin(interrupts.HIDDEN_FILE) == frames.AGENT
     assert frames.short_name(torch.nn.Linear.forward.__code__.co_filename) == "torch/nn/modules/linear.py"
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from analysis_support import T0, Builder
 
+from gputop_agent import wire
 from gputop_analysis.explain import NotInReport, explain, explain_data, overview
 from gputop_analysis.findings import CATALOGUE
 from gputop_analysis.notes import CPU, NOTES
@@ -27,7 +28,9 @@ def report(tmp_path):
         build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=5000)
         for i in range(150):
             times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100 + 0.1 * random.normal()}
-            build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, **times, **sizes)
+            flags = wire.F_ESTIMATED if i % 2 else wire.F_WINDOW
+            build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, flags=flags, **times, **sizes)
+        build.event("own_cost", rank=rank, method="windows", cost_us=50.0, low_us=40.0, high_us=60.0, step_us=25e3)
     used = {"memory_used_bytes": 3 << 30, "memory_total_bytes": 80 << 30}
     for second in range(20):
         energy_mj = 300_000 * (1 + second)

@@ -3,10 +3,7 @@
 from time import monotonic_ns
 
 from gputop_agent import frames, guard
-
-calls = 0
-spent_ns = 0
-site = None  # the line that called it first
+from gputop_agent.memory import emptied
 
 
 def install(torch):
@@ -18,14 +15,12 @@ def install(torch):
 
 def before(args, kwargs):
     """Note the time and, at the first call, the line."""
-    global site
-    if site is None:
-        site = frames.caller_site()
+    if emptied.site is None:
+        emptied.site = frames.caller_site()
     return monotonic_ns()
 
 
 def after(token, args, result):
     """Count the call."""
-    global calls, spent_ns
-    calls += 1
-    spent_ns += monotonic_ns() - token
+    emptied.calls += 1
+    emptied.spent_ns += monotonic_ns() - token

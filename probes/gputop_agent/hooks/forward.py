@@ -9,7 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import checkup, clock, device, events, guard, interrupts, wire
+from gputop_agent import checkup, clock, device, events, guard, interrupts, roots, wire
 from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
 from gputop_agent.session import EVAL, FORWARD, H2D, OTHER, session
 from gputop_agent.step_state import open_step
@@ -31,6 +31,7 @@ def install(torch):
     global _compiling, is_grad_enabled
     _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
     session.removable.append(slots)
+    roots.hook_module = hook
     _watch_pickling(torch)
 
 
