@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name in ONE_WORKER or item.path.name in SHARING:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.path.parent.name == "faults":  # a shared machine may be slow for as long as all three tries of one take
-            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=30))
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=10))
     items.sort(key=turn)
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 SCRIPT = """
 import os, sys, threading
-import torch
+import eager, torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 

@@ -113,7 +113,7 @@ def test_bg_lets_the_training_go_on(tmp_path: Path, shell: Shell) -> None:
 
 
 RANKS = """
-import os, sys, time, torch
+import os, sys, time, eager, torch
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))

@@ -74,12 +74,12 @@ CASES = (
 
 CLEAN = (
     Clean("a plain loop", ONE),
-    Clean("workers that keep up", ONE, {"FAULT": "clean_workers"}),
-    Clean("one evaluation", ONE, {"FAULT": "clean_rare_eval"}),
+    Clean("workers that keep up", ONE, {"FAULT": "clean_workers"}, suite=False),
+    Clean("one evaluation", ONE, {"FAULT": "clean_rare_eval"}, suite=False),
     Clean("one checkpoint", ONE, {"FAULT": "clean_one_checkpoint"}, suite=False),
-    Clean("gradient accumulation", ONE, {"FAULT": "clean_accumulation"}),
+    Clean("gradient accumulation", ONE, {"FAULT": "clean_accumulation"}, suite=False),
     Clean("autocast", ONE, {"FAULT": "clean_autocast"}, suite=False),
-    Clean("a loop without DataLoader", ONE, {"FAULT": "clean_get_batch"}),
+    Clean("a loop without DataLoader", ONE, {"FAULT": "clean_get_batch"}, suite=False),
     Clean("steps of a millisecond", ONE, {"FAULT": "clean_tiny", "WIDTH": 16, "BATCH": 8, "STEPS": 1500}),
     Clean("two ranks", RANKS, {"WORLD": 2}),
     Clean("three ranks", RANKS, {"WORLD": 3, "STEPS": 80}, suite=False),

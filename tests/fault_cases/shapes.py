@@ -67,7 +67,7 @@ CLEAN = (
     Clean("a scaler that searches its scale", SHAPES, {"FAULT": "clean_some_skipped", "STEPS": 250}),
     Clean("a rate that decays a thousandfold", SHAPES, {"FAULT": "clean_lr_decays", "STEPS": 250}, suite=False),
     Clean("one value taken out a step", SHAPES, {"FAULT": "clean_one_item"}, suite=False),
-    Clean("a moving average of the weights", SHAPES, {"FAULT": "clean_average", "STEPS": 300}),
+    Clean("a moving average of the weights", SHAPES, {"FAULT": "clean_average", "STEPS": 300}, suite=False),
     Clean("a long evaluation", SHAPES, {"FAULT": "clean_long_evaluation", "GPUTOP_HANG_S": 4}),
     Clean("anomaly mode while torch compiles", SHAPES, {"FAULT": "clean_compile_anomaly"}, suite=False),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),

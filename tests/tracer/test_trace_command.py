@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from libraries import needs
 
 from gputop.tracing import trace
 from gputop_analysis.vram.replay import peak
 from gputop_analysis.vram.setup import ModelShape, Setup
 
-pytest.importorskip("transformers")
+pytestmark = needs("torch", "transformers")
 
 SHAPE = ModelShape("small", hidden=128, layers=6, heads=4, kv_heads=2, head_dim=32, ffn=256, vocab=500, max_position=64)
 FACTORY = """

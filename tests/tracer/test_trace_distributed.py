@@ -9,12 +9,13 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from libraries import needs
 from vram_log import storages
 
 from gputop_analysis.vram import deepen, eventlog, replay
 from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
 
-pytest.importorskip("transformers")
+pytestmark = needs("torch", "transformers")
 PROBES = Path(__file__).parents[2] / "probes"
 SHAPE = ModelShape("small", "llama", 128, 6, 4, 4, 32, 256, 1000, max_position=512)
 LAYER = 4 * 128 * 128 + 3 * 128 * 256 + 2 * 128

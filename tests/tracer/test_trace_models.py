@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from libraries import needs
 
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.eventlog import EventLog, parse
 from gputop_analysis.vram.replay import peak
 
-pytest.importorskip("transformers")
-model_trace = pytest.importorskip("gputop_tracer.model_trace")
+pytestmark = needs("torch", "transformers")
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCAB, SEQ, ROWS = 256, 6, 4, 2, 512, 4000, 128, 2
 TOKENS = SEQ * ROWS
@@ -36,6 +36,8 @@ Trace = Callable[..., EventLog]
 
 @pytest.fixture(scope="module")
 def traced() -> Trace:
+    from gputop_tracer import model_trace
+
     known: dict[str, EventLog] = {}
 
     def trace(full: bool = False, **options: Any) -> EventLog:
@@ -273,6 +275,8 @@ def test_families_trace(traced: Trace, family: str) -> None:
 
 
 def test_experts_that_an_older_version_quantised_are_left_to_the_formula() -> None:
+    from gputop_tracer import model_trace
+
     setup = {"quantized": "nf4", "transformers": "4.48.1", "model": {"experts": 8}}
     with pytest.raises(ValueError, match="quantised each expert by itself"):
         model_trace.refuse(setup)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from libraries import needs
 from vram_log import storages
 
 from gputop_analysis.vram import eventlog, replay
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
-pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="no torch here")
+pytestmark = needs("torch")
 TINY = {
     "model_type": "llama",
     "hidden_size": 64,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from libraries import needs
 
 from gputop_analysis.catalog import shape_from_config, total
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytestmark = needs("torch", "transformers")
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
 GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64}
@@ -64,6 +64,9 @@ CAUSAL = {
 
 def built(config) -> int:
     """Parameters of the causal model that Transformers makes of the configuration, tied ones once."""
+    import torch
+    import transformers
+
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     model.tie_weights()
@@ -72,11 +75,16 @@ def built(config) -> int:
 
 @pytest.mark.parametrize("family", CAUSAL)
 def test_causal_models(family: str):
+    import transformers
+
     config = transformers.AutoConfig.for_model(family, **CAUSAL[family])
     assert total(shape_from_config(config.to_dict())) == built(config)
 
 
 def test_bert():
+    import torch
+    import transformers
+
     config = transformers.BertConfig(**SMALL, intermediate_size=96, max_position_embeddings=64)
     with torch.device("meta"):
         model = transformers.BertModel(config)
@@ -85,6 +93,9 @@ def test_bert():
 
 @pytest.mark.parametrize("projection", ["relu", "gated-gelu"])
 def test_t5(projection: str):
+    import torch
+    import transformers
+
     config = transformers.T5Config(
         d_model=64, num_layers=3, num_heads=4, d_kv=24, d_ff=96, vocab_size=128, feed_forward_proj=projection
     )
@@ -95,6 +106,8 @@ def test_t5(projection: str):
 
 
 def test_nested_text_and_vision_become_one_shape():
+    import transformers
+
     config = transformers.LlavaConfig(
         text_config=transformers.LlamaConfig(**GROUPED), vision_config=transformers.CLIPVisionConfig(**VISION)
     )

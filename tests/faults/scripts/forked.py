@@ -5,8 +5,6 @@ import gc
 import os
 import sys
 
-import torch._dynamo  # noqa: F401  the optimizers load it: once here, not once a rank
-
 
 def run_ranks(world, train):
     """Call ``train(rank)`` in a process for each rank. Returns the first exit code that is not 0.

@@ -4,6 +4,7 @@ import json
 import os
 import time
 
+import eager  # noqa: F401
 import torch
 import torch.distributed as dist
 from forked import run_ranks

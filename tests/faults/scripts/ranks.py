@@ -8,6 +8,7 @@ import os
 import random
 import time
 
+import eager  # noqa: F401
 import torch
 import torch.distributed as dist
 from forked import run_ranks

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 
+import eager  # noqa: F401
 import torch
 import torch.distributed as dist
 from forked import run_ranks
