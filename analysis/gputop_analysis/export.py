@@ -53,7 +53,7 @@ def to_csv(record: RunRecord, rank: int | None = None) -> Iterator[str]:
 def to_json(record: RunRecord) -> str:
     """The report with what each rank said about itself and every event, as one JSON object."""
     data = report_data(record)
-    data["manifest"] = {name: value for name, value in vars(record.manifest).items() if name != "tables"}
+    data["manifest"] = record.manifest.model_dump(exclude={"tables"})
     data["hello"] = {str(rank): record.hello(rank) for rank in record.ranks()}
     data["events"] = sorted(record.events(), key=lambda event: event.get("t_ns", 0))
     return json.dumps(finite(data), indent=2, allow_nan=False, default=str)

@@ -97,7 +97,7 @@ def test_record_is_valid(tmp_path: Path) -> None:
     record = RunRecord.open(tmp_path / "run")
     host = next(iter(record.hosts.values()))
     assert code == 0
-    written_state = HostState.of(support.state(tmp_path / "run"))
+    written_state = HostState.model_validate(support.state(tmp_path / "run"))
     assert host.state == written_state
     assert (host.state.state, host.state.exit_code) == ("ended", 0)
     assert host.state.context["environment"]["NCCL_DEBUG"] == "INFO"

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from gputop_probes.record import layout
 
-_T = TypeVar("_T")
 
-
-def known(kind: type[_T], found: dict[str, Any]) -> _T:
-    """Make a ``kind`` of what ``record/schema.py`` has checked; fields that it does not have are left out.
-
-    Raises:
-        TypeError: a field is missing that it needs.
-    """
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in found.items() if name in names})
-
-
-def _tables() -> dict[str, list[tuple[str, str]]]:
-    """The columns of this version."""
-    described = {name: layout.dtype_description(columns) for name, columns in layout.TABLES.items()}
-    return {name: [(column, code) for column, code in columns] for name, columns in described.items()}
-
-
-@dataclass(kw_only=True)
-class Manifest:
+class Manifest(BaseModel):
     """``run.json``. Written once; what changes lives in ``HostState``."""
+
+    model_config = ConfigDict(extra="allow")
 
     format: Literal["gputop-run"] = layout.FORMAT
     version: int = layout.FORMAT_VERSION
@@ -38,14 +22,17 @@ class Manifest:
     command: list[str]
     cwd: str = ""
     created_ns: int
-    tables: dict[str, list[tuple[str, str]]] = field(default_factory=_tables)
+    tables: dict[str, list[tuple[str, str]]] = Field(
+        default_factory=lambda: {k: [(n, t) for n, t in layout.dtype_description(f)] for k, f in layout.TABLES.items()}
+    )
     recording: str | None = None
     """A sentence that says where this record was made, for bundled recordings; None for the user's own runs."""
 
 
-@dataclass(kw_only=True)
-class GpuInfo:
+class GpuInfo(BaseModel):
     """A device as NVML names it."""
+
+    model_config = ConfigDict(extra="allow")
 
     index: int
     name: str = ""
@@ -56,9 +43,10 @@ class GpuInfo:
     power_limit_default_w: float | None = None
 
 
-@dataclass(kw_only=True)
-class HostState:
+class HostState(BaseModel):
     """``hosts/HOST/host.json``: replaced atomically by that host's recorder."""
+
+    model_config = ConfigDict(extra="allow")
 
     host: str
     state: Literal["starting", "running", "ended", "lost"] = "starting"
@@ -77,18 +65,13 @@ class HostState:
     """Tells whether pids of this file mean anything on the machine that reads it."""
     cpu_count: int = 0
     memory_total_bytes: int = -1
-    gpus: list[GpuInfo] = field(default_factory=list)
+    gpus: list[GpuInfo] = Field(default_factory=list)
     gpu_note: str = ""
     """Why there are no GPU samples, in words; empty when there are."""
     output_note: str = ""
     """What of the command's output is not in ``output.log``, in words; empty when all of it is."""
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = Field(default_factory=dict)
     """Run context: git, container, scheduler, environment that matters."""
     dropped_records: int = 0
     write_errors: int = 0
     """Records lost because the disk refused them."""
-
-    @classmethod
-    def of(cls, found: dict[str, Any]) -> HostState:
-        """The state of what ``schema.host_state`` has let pass, with the name of the host."""
-        return known(cls, {**found, "gpus": [known(GpuInfo, gpu) for gpu in found.get("gpus", [])]})

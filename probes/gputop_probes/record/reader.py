@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from gputop_agent import wire
 from gputop_probes.record import files, layout, schema
@@ -18,7 +19,7 @@ from gputop_probes.record.events import GrowingLines
 from gputop_probes.record.fields import Tally
 from gputop_probes.record.head import RecordError as RecordError
 from gputop_probes.record.head import read_head
-from gputop_probes.record.manifest import HostState, Manifest, known
+from gputop_probes.record.manifest import HostState, Manifest
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.tables import GrowingTable as GrowingTable
 from gputop_probes.record.tables import Table as Table
@@ -88,7 +89,7 @@ class HostFiles:
             return False
         tally = Tally()
         fields = {"host": self.name, **schema.host_state(found, tally)}
-        self.state = HostState.of(fields)
+        self.state = HostState.model_validate(fields)
         self.state_problem = f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
         return True
 
@@ -234,9 +235,12 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
     """The manifest, and what is wrong with it though it can be used."""
     tally = Tally()
     found = schema.manifest(read_head(run_dir), tally)
-    if missing := [name for name in ("run_id", "command", "created_ns") if name not in found]:
-        raise RecordError(f"{run_dir / 'run.json'} is damaged: it has no {' and no '.join(missing)} that can be read")
-    manifest = known(Manifest, found)
+    try:
+        manifest = Manifest.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{run_dir / 'run.json'} is damaged: {where}: {first['msg']}") from None
     for table, fields in layout.TABLES.items():
         manifest.tables.setdefault(table, [(name, code) for name, code in layout.dtype_description(fields)])
         if problem := _problem_of(manifest.tables[table], fields):
@@ -246,8 +250,6 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
 
 def _problem_of(columns: list[tuple[str, str]], fields: layout.Fields) -> str:
     """Why a table cannot be read with these columns; empty where it can."""
-    if any(len(column) != 2 for column in columns):
-        return "has a column without a type"
     given = dict(columns)
     if len(given) != len(columns):
         return "has a column twice"
