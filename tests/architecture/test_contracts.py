@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ import pytest
 
 from gputop_agent import contracts
 from gputop_probes.record import recorder_events, schema
+from gputop_probes.record.damage import Damage
 from gputop_probes.record.derive import fields_of, needed
+from gputop_probes.record.events import GrowingLines
 from gputop_probes.record.fields import Tally
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +113,21 @@ def test_the_page_is_current() -> None:
         check=True,
     ).stdout
     assert made == (ROOT / "docs/record.md").read_text(), "make it anew: python bench/record_page.py > docs/record.md"
+
+
+def test_damage_names_the_fields_of_a_wrong_type(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = [
+        {**EVENT, "type": "stacks", "total": "many"},
+        {**EVENT, "type": "stacks", "total": "many", "samples": [{"site": 3}]},
+        {**EVENT, "type": "gc", "duration_ms": -1},
+    ]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    lines = GrowingLines(path)
+    lines.refresh()
+    damage = Damage()
+    damage.add_events("events.jsonl", lines)
+    assert damage.events == 4
+    assert damage.notes == [
+        "events.jsonl: 4 damaged lines or fields left out (stacks.total, stacks.site, gc.duration_ms)"
+    ]
