@@ -32,7 +32,7 @@ not learnt is null or missing; fields are only added. What has another type than
 
 def page() -> str:
     """The whole page."""
-    sections = [_HEAD, _section("Every event", "", recorder_events.Event), "## From the training process\n"]
+    sections = [_HEAD, _section("Every event", "", recorder_events.EveryEvent), "## From the training process\n"]
     sections += [_section(f"`{name}`", "#", contract) for name, contract in contracts.EVENTS.items()]
     sections.append("## From the recorder\n")
     sections += [_section(f"`{name}`", "#", contract) for name, contract in recorder_events.EVENTS.items()]

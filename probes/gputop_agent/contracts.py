@@ -52,7 +52,7 @@ class Shape(TypedDict, total=False):
     name: Line
 
 
-class Lora(TypedDict, total=False):
+class LoraFacts(TypedDict, total=False):
     """Low-rank adapters."""
 
     rank: Annotated[Whole, NEEDED]
@@ -81,7 +81,7 @@ class Model(_Class, total=False):
     truncated: bool
     """Whether not all modules were looked at."""
     config: Shape
-    lora: Lora
+    lora: LoraFacts
 
 
 class Optimizer(_Class, total=False):
@@ -191,7 +191,7 @@ class Mesh(TypedDict, total=False):
     shape: list[Whole]
 
 
-class Parallel(TypedDict, total=False):
+class ParallelFacts(TypedDict, total=False):
     """How ranks share the work."""
 
     backend: Line
@@ -203,7 +203,7 @@ class Parallel(TypedDict, total=False):
     data_parallel: Union[bool, Count]
 
 
-class Loader(_Class, total=False):
+class LoaderFacts(_Class, total=False):
     """A DataLoader."""
 
     batch_size: Whole
@@ -224,7 +224,7 @@ class Loader(_Class, total=False):
     """Where it is built."""
 
 
-class LoaderInUse(Loader, total=False):
+class LoaderInUse(LoaderFacts, total=False):
     """The DataLoader that feeds the training."""
 
     loop: Line
@@ -248,7 +248,7 @@ class Threads(TypedDict, total=False):
     interop: Whole
 
 
-class Limits(TypedDict, total=False):
+class LimitsFacts(TypedDict, total=False):
     """Limits of the process."""
 
     open_files: Whole
@@ -274,7 +274,7 @@ class GraphEval(TypedDict, total=False):
     ms: Amount
 
 
-class Trial(TypedDict, total=False):
+class TrialFacts(TypedDict, total=False):
     """What a trial (``gputop dryrun``) was told to do."""
 
     steps: Whole
@@ -318,17 +318,17 @@ class Hello(TypedDict, total=False):
     create_graph: bool
     checkpointing: bool
     shapes: Shapes
-    parallel: Parallel
+    parallel: ParallelFacts
     dataloader: LoaderInUse
     batch: Batch
     threads: Threads
-    limits: Limits
+    limits: LimitsFacts
     affinity: Affinity
     flags: dict[str, Scalar]
     """Of torch's backends; ``seed`` is null where none was set."""
     clip: Clip
     graph_eval: GraphEval
-    dryrun: Trial
+    dryrun: TrialFacts
     total_steps: Whole
 
 
@@ -336,7 +336,7 @@ class HelloUpdate(Hello, total=False):
     """Any keys of hello that became known later."""
 
 
-class Site(TypedDict, total=False):
+class SiteFacts(TypedDict, total=False):
     """A place in the user's code."""
 
     site: Line
@@ -344,7 +344,7 @@ class Site(TypedDict, total=False):
     caller: Line
 
 
-class StackSample(Site, total=False):
+class StackSample(SiteFacts, total=False):
     """A line, and how often the training thread was seen in it."""
 
     inside: Text
@@ -381,7 +381,7 @@ class EpochStart(TypedDict, total=False):
     first_ms: Amount
 
 
-class LoaderLooks(Loader, total=False):
+class LoaderLooks(LoaderFacts, total=False):
     """The loader of worker processes as seen from the agent's thread; every 2 s, later up to every 30 s."""
 
     looks: Whole
@@ -401,7 +401,7 @@ class LoaderLooks(Loader, total=False):
     """The first of them."""
 
 
-class Padding(TypedDict, total=False):
+class PaddingEvent(TypedDict, total=False):
     """Of the attention masks among the batches looked at, the first 8 and then each 50th; with ``loader``."""
 
     batches: Whole
@@ -437,7 +437,7 @@ class Compilation(TypedDict, total=False):
     recompiles: Whole
 
 
-class BusyThread(Site, total=False):
+class BusyThread(SiteFacts, total=False):
     """A Python thread beside the training's."""
 
     name: Line
@@ -452,7 +452,7 @@ class BusyThreads(TypedDict, total=False):
     threads: list[BusyThread]
 
 
-class Checkup(TypedDict, total=False):
+class CheckupEvent(TypedDict, total=False):
     """A look at gradients and weights; at steps 20, 40, 60 and 100, later where it changed."""
 
     step: Annotated[Step, NEEDED]
@@ -507,7 +507,7 @@ class Tensors(TypedDict, total=False):
     with_graph: Annotated[Whole, NEEDED]
 
 
-class Allocator(TypedDict, total=False):
+class AllocatorEvent(TypedDict, total=False):
     """CUDA's caching allocator, cumulative; every 2 s, later every 30 s."""
 
     step: Annotated[Step, NEEDED]
@@ -576,7 +576,7 @@ class FrozenThread(TypedDict, total=False):
     rank: Rank
 
 
-class Collective(TypedDict, total=False):
+class CollectiveFacts(TypedDict, total=False):
     """A collective operation: the oldest that runs, else the last."""
 
     seq: Signed
@@ -592,7 +592,7 @@ class StackDump(TypedDict, total=False):
     phase: Line
     step: Step
     threads: list[FrozenThread]
-    collective: Collective
+    collective: CollectiveFacts
 
 
 class FlightEntry(TypedDict, total=False):
@@ -626,7 +626,7 @@ class DdpProgress(TypedDict, total=False):
     """Most seen."""
 
 
-class Log(TypedDict, total=False):
+class LogEvent(TypedDict, total=False):
     """Values given to ``gputop.log``; at most 10 events a second."""
 
     step: Step
@@ -662,7 +662,7 @@ class ProfileRow(TypedDict, total=False):
     device_ms: Amount
 
 
-class Profile(TypedDict, total=False):
+class ProfileEvent(TypedDict, total=False):
     """A profile of a few steps, or why there is none; on command. Its steps carry ``F_AGENT``."""
 
     steps: Whole
@@ -690,7 +690,7 @@ class Goodbye(TypedDict, total=False):
     reason: Line
 
 
-class Moving(TypedDict, total=False):
+class MovingEvent(TypedDict, total=False):
     """Every 2 s while no step ends but hooks are passed, or an evaluation, a checkpoint or a compilation gets on.
 
     The recorder takes it for progress and does not write it down.
@@ -705,15 +705,15 @@ EVENTS: dict[str, Any] = {
     "hello_update": HelloUpdate,
     "stacks": Stacks,
     "loader": LoaderLooks,
-    "padding": Padding,
+    "padding": PaddingEvent,
     "paging": Paging,
     "placement": Placement,
     "compile": Compilation,
     "threads": BusyThreads,
-    "checkup": Checkup,
+    "checkup": CheckupEvent,
     "replica": Replica,
     "tensors": Tensors,
-    "allocator": Allocator,
+    "allocator": AllocatorEvent,
     "checkpoint": Checkpoint,
     "gc": GarbagePause,
     "exception": Raised,
@@ -722,13 +722,13 @@ EVENTS: dict[str, Any] = {
     "flight_recorder": FlightRecorder,
     "ddp": Ddp,
     "ddp_progress": DdpProgress,
-    "log": Log,
+    "log": LogEvent,
     "named_phase": NamedPhase,
     "flops": Flops,
-    "profile": Profile,
+    "profile": ProfileEvent,
     "agent_error": AgentError,
     "goodbye": Goodbye,
-    "moving": Moving,
+    "moving": MovingEvent,
 }
 """What a guest sends, by the event's type."""
 

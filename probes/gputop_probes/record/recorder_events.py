@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypedDict
 from gputop_agent.contracts import NEEDED, Amount, Count, Line, Pid, Range, Rank, Scalar, Signed, Step, Whole
 
 
-class Event(TypedDict, total=False):
+class EveryEvent(TypedDict, total=False):
     """Every event; the recorder adds rank, pid and host to those that come from a guest."""
 
     t_ns: Annotated[int, Range(946_684_800 * 10**9, 4_102_444_800 * 10**9), NEEDED]
@@ -145,7 +145,7 @@ class RecorderStart(TypedDict, total=False):
     """Whether it took over a run whose recorder was gone."""
 
 
-class Xid(TypedDict, total=False):
+class XidEvent(TypedDict, total=False):
     """An error of the NVIDIA driver."""
 
     gpu: Annotated[int, Range(-1, 4096), NEEDED]
@@ -167,6 +167,6 @@ EVENTS: dict[str, Any] = {
     "orphans": Orphans,
     "output_lost": OutputLost,
     "recorder_start": RecorderStart,
-    "xid": Xid,
+    "xid": XidEvent,
 }
 """By the event's type."""

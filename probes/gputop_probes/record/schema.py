@@ -42,7 +42,7 @@ KNOWN = frozenset(EVENTS)
 @cache
 def _check(kind: str) -> Check:
     """The check of an event's type; of an unknown one it is that of the fields which all have."""
-    shared = recorder_events.Event
+    shared = recorder_events.EveryEvent
     if kind not in KNOWN:
         return record(checks_of(shared), needed(shared))
     contract = EVENTS[kind]
