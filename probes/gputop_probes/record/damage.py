@@ -47,7 +47,10 @@ class Damage:
             self.add(f"{name}: {lines.problem}")
         if lines.damaged:
             self.events += lines.damaged
-            self.add(f"{name}: {_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} left out")
+            of = f" ({', '.join(lines.wrong_fields)})" if lines.wrong_fields else ""
+            self.add(
+                f"{name}: {_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} left out{of}"
+            )
         if lines.left_out:
             self.add(f"{name}: {_counted(lines.left_out, 'event')} of types that come too often left out")
         if lines.unread_bytes:

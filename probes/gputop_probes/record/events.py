@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes.record import files, schema
-from gputop_probes.record.fields import Tally
+from gputop_probes.record.fields import MAX_NAMED, Tally
 
 Event = dict[str, Any]
 
@@ -36,6 +36,8 @@ class GrowingLines:
         self.items: list[Event] = []
         self.damaged = 0
         """Lines that are no event, and fields of a wrong type."""
+        self.wrong_fields: list[str] = []
+        """The first of those fields, as ``stacks.total``."""
         self.left_out = 0
         """Events of a type of which there are too many to keep."""
         self.unread_bytes = 0
@@ -117,9 +119,16 @@ class GrowingLines:
         tally = Tally()
         event = schema.event(item, tally) if isinstance(item, dict) else None
         self.damaged += tally.dropped or event is None
+        self._name_wrong_fields(name, tally)
         if event is not None:
             self.items.append(event)
             self._kept_bytes += len(line)
+
+    def _name_wrong_fields(self, kind: str, tally: Tally) -> None:
+        for field in tally.fields:
+            named = f"{kind}.{field}"
+            if len(self.wrong_fields) < MAX_NAMED and named not in self.wrong_fields:
+                self.wrong_fields.append(named)
 
     def _has_room(self, kind: str, size: int) -> bool:
         """Count an event of that type, and say whether it may stay: ever fewer of a type that there are many of."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gputop_probes.record.plain import plain_line, plain_text
@@ -17,15 +17,23 @@ DROP: Any = object()
 MAX_TEXT = 65_536
 MAX_ITEMS = 10_000
 MAX_DEPTH = 16
+MAX_NAMED = 5
+"""Fields of wrong types that are named; the rest is counted."""
 _MAX_INT = 2**64
 _MAX_NUMBER = 1e300
 
 
 @dataclass
 class Tally:
-    """How much was dropped."""
+    """How much was dropped, and the first fields that it was dropped from."""
 
     dropped: int = 0
+    fields: list[str] = field(default_factory=list)
+
+    def name(self, wrong: str) -> None:
+        """Remember a field's name, where there is room."""
+        if len(self.fields) < MAX_NAMED and wrong not in self.fields:
+            self.fields.append(wrong)
 
 
 Check = Callable[[Any, Tally], Any]
@@ -176,6 +184,8 @@ def record(fields: dict[str, Check], needs: Iterable[str] = ()) -> Check:
             kept = fields.get(name, anything)(item, tally)
             if kept is not DROP:
                 found[name if name in fields else plain_line(name[:MAX_TEXT])] = kept
+            elif name in fields:
+                tally.name(name)
         if all(name in found for name in needed):
             return found
         return _drop(tally)

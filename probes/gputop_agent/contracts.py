@@ -1,0 +1,786 @@
+"""What a process of a run says, and what it can be told: the fields of hello, of its events and of commands.
+
+The definition for both ends. The guest follows these types and never imports them; readers derive their checks from
+them (``gputop_probes/record/schema.py``), and ``docs/record.md`` is made from them. A field that was not learnt is
+null or missing. Units stand in the names.
+"""
+
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Union
+
+
+class Range(NamedTuple):
+    """Whole numbers that can be true."""
+
+    low: int
+    high: int
+
+
+NEEDED = "needed"
+"""Marks a field without which the object says nothing."""
+
+Line = Annotated[str, "line"]
+Text = Annotated[str, "text"]
+Scalar = Annotated[Union[bool, float, str], "scalar"]
+Count = Annotated[int, "count"]
+Amount = Annotated[float, "amount"]
+Number = Annotated[float, "num"]
+Real = Annotated[float, "real"]
+"""Also NaN and infinite."""
+Whole = Annotated[int, Range(0, 2**40)]
+Signed = Annotated[int, Range(-(2**40), 2**40)]
+Step = Annotated[int, Range(-1, 2**32)]
+Pid = Annotated[int, Range(-1, 2**31)]
+Rank = Annotated[int, Range(0, 1_000_000)]
+
+
+class Shape(TypedDict, total=False):
+    """The architecture of a language model, as its configuration has it."""
+
+    hidden_size: Whole
+    layers: Whole
+    heads: Whole
+    kv_heads: Whole
+    head_dim: Whole
+    vocab_size: Whole
+    ffn_size: Whole
+    max_sequence: Whole
+    experts: Whole
+    experts_per_token: Whole
+    tied_embeddings: bool
+    attention: Line
+    model_type: Line
+    name: Line
+
+
+class LoraFacts(TypedDict, total=False):
+    """Low-rank adapters."""
+
+    rank: Annotated[Whole, NEEDED]
+    targets: list[Line]
+    dtype: Line
+    dropout: Amount
+
+
+_Class = TypedDict("_Class", {"class": Line}, total=False)
+
+
+class Model(_Class, total=False):
+    """The model that is trained; the largest of several."""
+
+    parameters: Count
+    trainable: Count
+    by_dtype: dict[str, Amount]
+    """Parameters by type."""
+    trainable_by_dtype: dict[str, Amount]
+    buffer_bytes: Count
+    modules: dict[str, Amount]
+    """How many modules there are of each class."""
+    roots: list[Line]
+    sharded: bool
+    gradient_checkpointing: bool
+    truncated: bool
+    """Whether not all modules were looked at."""
+    config: Shape
+    lora: LoraFacts
+
+
+class Optimizer(_Class, total=False):
+    """The optimizer that steps most of the parameters."""
+
+    module: Line
+    groups: Count
+    parameters: Count
+    tensors: Count
+    lr: Real
+    """Of the first parameter group."""
+    betas: list[Number]
+    others: list[Line]
+    fused: Scalar
+    foreach: Scalar
+    state: dict[str, Scalar]
+
+
+class Amp(TypedDict, total=False):
+    """Mixed precision."""
+
+    autocast: bool
+    dtype: Line
+    grad_scaler: bool
+
+
+class GraphBreak(TypedDict, total=False):
+    """Where torch.compile broke a graph."""
+
+    site: Line
+    function: Line
+    reason: Text
+
+
+class Compile(TypedDict, total=False):
+    """torch.compile."""
+
+    used: bool
+    graphs: Whole
+    graph_breaks: Whole
+    recompiles: Whole
+    breaks: list[GraphBreak]
+
+
+class Shapes(TypedDict, total=False):
+    """Shapes of batches."""
+
+    batches: Whole
+    distinct: Whole
+    examples: list[list[Whole]]
+
+
+class Ddp(TypedDict, total=False):
+    """Settings of DistributedDataParallel."""
+
+    backend: Line
+    find_unused_parameters: bool
+    static_graph: bool
+    gradient_as_bucket_view: bool
+    broadcast_buffers: bool
+    sync_batch_norm: bool
+    bucket_bytes: list[Whole]
+    bucket_cap_bytes: Signed
+    unused_parameter_bytes: Whole
+    parameter_bytes: Whole
+    parameter_tensors: Whole
+    comm_hook: Scalar
+
+
+class Fsdp(TypedDict, total=False):
+    """Settings of FSDP, the first or the second."""
+
+    version: Count
+    units: Count
+    sharding: Line
+    backward_prefetch: Line
+    cpu_offload: bool
+    reshard_after_forward: bool
+    mixed_precision: dict[str, Scalar]
+
+
+class DeepSpeed(TypedDict, total=False):
+    """Settings of DeepSpeed's engine."""
+
+    offload_optimizer: bool
+    offload_param: bool
+    accumulation: Scalar
+    micro_batch: Scalar
+    zero_stage: Annotated[int, Range(0, 3)]
+
+
+class Pipeline(TypedDict, total=False):
+    """A pipeline of torch.distributed.pipelining."""
+
+    schedule: Line
+    here: list[int]
+    """Stages of this rank."""
+    ranks: Whole
+    stages: Whole
+    micro_batches: Whole
+
+
+class Mesh(TypedDict, total=False):
+    """A device mesh."""
+
+    names: list[Line]
+    shape: list[Whole]
+
+
+class ParallelFacts(TypedDict, total=False):
+    """How ranks share the work."""
+
+    backend: Line
+    ddp: Union[bool, Ddp]
+    fsdp: Union[bool, Fsdp]
+    deepspeed: Union[bool, DeepSpeed]
+    pipeline: Union[bool, Pipeline]
+    mesh: Mesh
+    data_parallel: Union[bool, Count]
+
+
+class LoaderFacts(_Class, total=False):
+    """A DataLoader."""
+
+    batch_size: Whole
+    num_workers: Whole
+    prefetch_factor: Whole
+    dataset_length: Whole
+    length: Whole
+    pin_memory: bool
+    persistent_workers: bool
+    drop_last: bool
+    timeout_s: Number
+    start_method: Line
+    dataset: Line
+    iterable: bool
+    sampler: Line
+    collate_fn: Line
+    site: Line
+    """Where it is built."""
+
+
+class LoaderInUse(LoaderFacts, total=False):
+    """The DataLoader that feeds the training."""
+
+    loop: Line
+    """Where it is iterated."""
+    inside: list[Line]
+    """Packages between its loop and the training script."""
+
+
+class Batch(TypedDict, total=False):
+    """The first batches."""
+
+    shapes: dict[str, list[Whole]]
+    dtypes: dict[str, Line]
+    pinned: bool
+
+
+class Threads(TypedDict, total=False):
+    """Threads of torch."""
+
+    torch: Whole
+    interop: Whole
+
+
+class LimitsFacts(TypedDict, total=False):
+    """Limits of the process."""
+
+    open_files: Whole
+
+
+class Affinity(TypedDict, total=False):
+    """Cores of the process, and those next to its GPU."""
+
+    allowed_cpus: Scalar
+    device_cpus: Scalar
+
+
+class Clip(TypedDict, total=False):
+    """Gradient clipping."""
+
+    max_norm: Real
+
+
+class GraphEval(TypedDict, total=False):
+    """Evaluation forwards whose graph no backward used."""
+
+    forwards: Whole
+    ms: Amount
+
+
+class TrialFacts(TypedDict, total=False):
+    """What a trial (``gputop dryrun``) was told to do."""
+
+    steps: Whole
+    layers: Whole
+    of: Whole
+
+
+class Hello(TypedDict, total=False):
+    """What the run is; once, when the first step closes."""
+
+    rank: Annotated[Rank, NEEDED]
+    pid: Pid
+    tid: Pid
+    """Native id of the training thread."""
+    ppid: Pid
+    local_rank: Rank
+    world_size: Annotated[int, Range(0, 2**24)]
+    argv: list[Line]
+    executable: Line
+    python: Line
+    torch: Line
+    libraries: dict[str, Scalar]
+    cuda_version: Line
+    hip_version: Line
+    launcher: Line
+    env: dict[str, Scalar]
+    """Of an allow-list of names."""
+    device: Line
+    device_index: Annotated[int, Range(-1, 4096)]
+    device_name: Line
+    device_uuid: Line
+    device_memory_bytes: Annotated[int, Range(0, 2**50)]
+    device_capability: Line
+    allocator: Line
+    model: Model
+    optimizer: Optimizer
+    amp: Amp
+    compile: Compile
+    debug: dict[str, Scalar]
+    """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
+    create_graph: bool
+    checkpointing: bool
+    shapes: Shapes
+    parallel: ParallelFacts
+    dataloader: LoaderInUse
+    batch: Batch
+    threads: Threads
+    limits: LimitsFacts
+    affinity: Affinity
+    flags: dict[str, Scalar]
+    """Of torch's backends; ``seed`` is null where none was set."""
+    clip: Clip
+    graph_eval: GraphEval
+    dryrun: TrialFacts
+    total_steps: Whole
+
+
+class HelloUpdate(Hello, total=False):
+    """Any keys of hello that became known later."""
+
+
+class SiteFacts(TypedDict, total=False):
+    """A place in the user's code."""
+
+    site: Line
+    function: Line
+    caller: Line
+
+
+class StackSample(SiteFacts, total=False):
+    """A line, and how often the training thread was seen in it."""
+
+    inside: Text
+    """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the instruction."""
+    code: Text
+    count: Whole
+
+
+class Stacks(TypedDict, total=False):
+    """Which lines spend data, other and evaluation time; every 2 s, later up to every 30 s."""
+
+    phase: Line
+    period_ms: Amount
+    """Measured."""
+    total: Whole
+    samples: list[StackSample]
+
+
+class WorkerLooks(TypedDict, total=False):
+    """How often a fetch was seen to wait for a worker."""
+
+    worker: Annotated[Whole, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+
+
+class EpochStart(TypedDict, total=False):
+    """The making of an iterator."""
+
+    step: Step
+    end_ms: Amount
+    start_ms: Amount
+    first_ms: Amount
+
+
+class LoaderLooks(LoaderFacts, total=False):
+    """The loader of worker processes as seen from the agent's thread; every 2 s, later up to every 30 s."""
+
+    looks: Whole
+    empty: Whole
+    fetching: Whole
+    behind: Whole
+    unpacking: Whole
+    states: dict[str, Whole]
+    """R, D, S, ... of the worker that a fetch waits for."""
+    waited_for: list[WorkerLooks]
+    epochs: Whole
+    starts_ms: Amount
+    """What it took to end the last iterators and make the next."""
+    firsts_ms: Amount
+    """Their first fetches."""
+    epoch_starts: list[EpochStart]
+    """The first of them."""
+
+
+class PaddingEvent(TypedDict, total=False):
+    """Of the attention masks among the batches looked at, the first 8 and then each 50th; with ``loader``."""
+
+    batches: Whole
+    places: Whole
+    tokens: Whole
+
+
+class Paging(TypedDict, total=False):
+    """A period with over 2,000 page faults a second."""
+
+    period_ms: Amount
+    faults: Whole
+    system_ms: Amount
+
+
+class Placement(TypedDict, total=False):
+    """On which cores the training thread ran, where the GPU's own are known."""
+
+    looks: Whole
+    near: Whole
+
+
+class Compilation(TypedDict, total=False):
+    """A compilation by torch.compile; site, function and reason are those of the frame compiled again last."""
+
+    duration_ms: Amount
+    step: Step
+    function: Line
+    site: Line
+    reason: Text
+    graphs: Whole
+    graph_breaks: Whole
+    recompiles: Whole
+
+
+class BusyThread(SiteFacts, total=False):
+    """A Python thread beside the training's."""
+
+    name: Line
+    cpu_share: Amount
+    age_s: Amount
+
+
+class BusyThreads(TypedDict, total=False):
+    """While another Python thread uses over 20 % of a core."""
+
+    period_ms: Amount
+    threads: list[BusyThread]
+
+
+class CheckupEvent(TypedDict, total=False):
+    """A look at gradients and weights; at steps 20, 40, 60 and 100, later where it changed."""
+
+    step: Annotated[Step, NEEDED]
+    alike: Annotated[Whole, NEEDED]
+    """Looks in a row that found this; sent at the third again."""
+    parameter_bytes: Whole
+    held_bytes: Whole
+    """Gradients held at a forward after an update."""
+    stale: Scalar
+    """They were not zero at the backward."""
+    trainable: Whole
+    """Values."""
+    without_gradient: Whole
+    """Values."""
+    without_gradient_names: list[Line]
+    lr_max: Real
+    """Over the groups."""
+    gradients_looked_at: Whole
+    gradients_not_zero: Whole
+    """Values of up to eight gradients just before an update."""
+    bf16_pushed: Whole
+    bf16_stuck: Whole
+    """Of sampled values with a gradient, those that an update did not change."""
+    scheduler_first: Scalar
+
+
+class RandomState(TypedDict, total=False):
+    """Of torch's generator."""
+
+    seed: Scalar
+    state: Scalar
+
+
+class Replica(TypedDict, total=False):
+    """DDP: after updates 10, 11, 50, 51 ..."""
+
+    update: Annotated[Whole, NEEDED]
+    group: Scalar
+    """Ranks that replicate."""
+    parameters: Annotated[Scalar, NEEDED]
+    """Checksum."""
+    random: RandomState
+
+
+class Tensors(TypedDict, total=False):
+    """Live tensors; each time memory has grown by 48 MB or doubled its growth, at most 6."""
+
+    step: Annotated[Step, NEEDED]
+    memory_bytes: Annotated[Whole, NEEDED]
+    anonymous_bytes: Annotated[Whole, NEEDED]
+    tensors: Annotated[Whole, NEEDED]
+    with_graph: Annotated[Whole, NEEDED]
+
+
+class AllocatorEvent(TypedDict, total=False):
+    """CUDA's caching allocator, cumulative; every 2 s, later every 30 s."""
+
+    step: Annotated[Step, NEEDED]
+    device_allocs: Whole
+    device_frees: Whole
+    retries: Whole
+    ooms: Whole
+    inactive_split_bytes: Count
+    empty_cache_calls: Whole
+    empty_cache_ms: Amount
+    empty_cache_site: Line
+
+
+class Checkpoint(TypedDict, total=False):
+    """A checkpoint was written."""
+
+    duration_ms: Amount
+    step: Step
+    path: Line
+    bytes: Count
+    via: Line
+    site: Line
+
+
+class GarbagePause(TypedDict, total=False):
+    """A garbage collection of over 10 ms."""
+
+    duration_ms: Amount
+    generation: Whole
+    step: Step
+
+
+class Raised(_Class, total=False):
+    """An exception; for lack of device memory also where a process has not trained a step yet."""
+
+    message: Text
+    traceback: list[Text]
+    site: Line
+    phase: Line
+    step: Step
+    thread: Line
+    """Name of the one that it ended; null: it ended the process."""
+    module: Line
+    """Whose forward was going on; only for lack of device memory."""
+    module_class: Line
+    memory: dict[str, Amount]
+    """weights_bytes, gradients_bytes, optimizer_bytes, buffers_bytes, allocated_bytes, reserved_bytes,
+    peak_allocated_bytes."""
+
+
+class NonFinite(TypedDict, total=False):
+    """A loss that is NaN or infinite; the first few."""
+
+    step: Annotated[Step, NEEDED]
+    value: Scalar
+    unread: Whole
+
+
+class FrozenThread(TypedDict, total=False):
+    """The stack of a thread."""
+
+    name: Line
+    training: bool
+    frames: list[Text]
+    """Innermost first."""
+    rank: Rank
+
+
+class CollectiveFacts(TypedDict, total=False):
+    """A collective operation: the oldest that runs, else the last."""
+
+    seq: Signed
+    op: Line
+    state: Line
+    bytes: Amount
+
+
+class StackDump(TypedDict, total=False):
+    """The stacks of all threads, the training's first; on command."""
+
+    reason: Text
+    phase: Line
+    step: Step
+    threads: list[FrozenThread]
+    collective: CollectiveFacts
+
+
+class FlightEntry(TypedDict, total=False):
+    """One entry of torch's flight recorder."""
+
+    group: Scalar
+    seq: Signed
+    op: Line
+    bytes: Amount
+    state: Line
+    p2p: bool
+    created_ns: Count
+
+
+class FlightRecorder(TypedDict, total=False):
+    """The newest 200 entries, in parts; on command."""
+
+    part: Whole
+    parts: Whole
+    reason: Line
+    entries: list[FlightEntry]
+
+
+class DdpProgress(TypedDict, total=False):
+    """At steps 16, 32, 64, ..."""
+
+    step: Annotated[Step, NEEDED]
+    iterations: Annotated[Whole, NEEDED]
+    """Those with an all-reduce."""
+    unused_parameter_bytes: Whole
+    """Most seen."""
+
+
+class LogEvent(TypedDict, total=False):
+    """Values given to ``gputop.log``; at most 10 events a second."""
+
+    step: Step
+    values: dict[str, Union[Real, Scalar]]
+
+
+class NamedPhase(TypedDict, total=False):
+    """Time in ``gputop.phase``; cumulative, the last one counts."""
+
+    name: Annotated[Line, NEEDED]
+    phase: Line
+    total_ns: Count
+    count: Whole
+
+
+class Flops(TypedDict, total=False):
+    """Counted operations of one step of one rank, or why not; once with ``run --count-flops``."""
+
+    step: Step
+    flops: Amount
+    samples: Whole
+    tokens: Whole
+    operators: Any
+    error: Text
+
+
+class ProfileRow(TypedDict, total=False):
+    """An operator in a profile."""
+
+    op: Line
+    calls: Count
+    cpu_ms: Amount
+    device_ms: Amount
+
+
+class ProfileEvent(TypedDict, total=False):
+    """A profile of a few steps, or why there is none; on command. Its steps carry ``F_AGENT``."""
+
+    steps: Whole
+    first_step: Step
+    table: list[ProfileRow]
+    trace_path: Line
+    """In ``RUN/traces/``; steps are marked ``ProfilerStep#N``."""
+    error: Line
+
+
+class OwnCostEvent(TypedDict, total=False):
+    """What gputop itself costs a step, every 2 s at first, every 10 s later."""
+
+    rank: Annotated[Rank, NEEDED]
+    step: Step
+    method: Line
+    """``windows``: steps with the hooks in against those without; ``clock``: the hooks' own time."""
+    cost_us: Annotated[Real, NEEDED]
+    """Microseconds of a step, in the mean over all steps."""
+    low_us: Real
+    high_us: Real
+    """Ends of its 95 % interval."""
+    step_us: Annotated[Amount, NEEDED]
+    measured_steps: Whole
+    counted_steps: Whole
+
+
+class AgentError(TypedDict, total=False):
+    """Something of the guest failed and was left out from then on."""
+
+    where: Line
+    message: Text
+    disabled: bool
+
+
+class Goodbye(TypedDict, total=False):
+    """The process ends."""
+
+    steps: Step
+    dropped: Whole
+    errors: Scalar
+    reason: Line
+
+
+class MovingEvent(TypedDict, total=False):
+    """Every 2 s while no step ends but hooks are passed, or an evaluation, a checkpoint or a compilation gets on.
+
+    The recorder takes it for progress and does not write it down.
+    """
+
+    phase: Line
+    step: Step
+
+
+EVENTS: dict[str, Any] = {
+    "hello": Hello,
+    "hello_update": HelloUpdate,
+    "stacks": Stacks,
+    "loader": LoaderLooks,
+    "padding": PaddingEvent,
+    "paging": Paging,
+    "placement": Placement,
+    "compile": Compilation,
+    "threads": BusyThreads,
+    "checkup": CheckupEvent,
+    "replica": Replica,
+    "tensors": Tensors,
+    "allocator": AllocatorEvent,
+    "checkpoint": Checkpoint,
+    "gc": GarbagePause,
+    "exception": Raised,
+    "nonfinite": NonFinite,
+    "stack_dump": StackDump,
+    "flight_recorder": FlightRecorder,
+    "ddp": Ddp,
+    "ddp_progress": DdpProgress,
+    "log": LogEvent,
+    "named_phase": NamedPhase,
+    "flops": Flops,
+    "profile": ProfileEvent,
+    "own_cost": OwnCostEvent,
+    "agent_error": AgentError,
+    "goodbye": Goodbye,
+    "moving": MovingEvent,
+}
+"""What a guest sends, by the event's type."""
+
+
+class DumpCommand(TypedDict):
+    """Send the stacks of all threads."""
+
+    cmd: Literal["dump"]
+    reason: str
+
+
+class FlightRecorderCommand(TypedDict):
+    """Send what torch's flight recorder holds."""
+
+    cmd: Literal["flight_recorder"]
+
+
+class ProfileCommand(TypedDict):
+    """Profile the next steps."""
+
+    cmd: Literal["profile"]
+    steps: int
+    trace_dir: str
+
+
+class DetachCommand(TypedDict):
+    """Take the hooks out."""
+
+    cmd: Literal["detach"]
+
+
+Command = Union[DumpCommand, FlightRecorderCommand, ProfileCommand, DetachCommand]
+COMMANDS: dict[str, Any] = {
+    "dump": DumpCommand,
+    "flight_recorder": FlightRecorderCommand,
+    "profile": ProfileCommand,
+    "detach": DetachCommand,
+}
+"""What the recorder tells a guest, by ``cmd``."""
