@@ -151,7 +151,8 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     waiting = queue.value if queue else 0.0
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
-    return share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    own = share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    return own and replace(own, walls_ms=own.walls_ms * (1 - waiting))  # of what the step takes where cores are free
 
 
 def _accidents(series: RankSeries) -> Array:

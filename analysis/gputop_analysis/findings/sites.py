@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 _READS_OUT = re.compile(r"\.(item|tolist)\(")
 _UPDATES = re.compile(r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b")
-_INDEXING = "torch/_C operator"
+_NETWORKS = "torch/nn/"
 _BY_ROWS = "torch/_tensor.py"
 """Iterating over a tensor in Python ends in its ``__iter__``."""
 
@@ -73,9 +73,10 @@ class _Sample:
     def in_torch(self) -> bool:
         """Whether it is tensor work: inside torch, or an update of tensors in place.
 
-        Not where a line takes values out of tensors one by one, whatever part of that the sample fell into.
+        Not where a line takes values out of tensors, whatever part of that the sample fell into, unless that is a loss:
+        what is read out is for the eyes, not for the update.
         """
-        if self.inside in ("", _INDEXING) and _READS_OUT.search(self.code):
+        if _READS_OUT.search(self.code) and not self.inside.startswith(_NETWORKS):
             return False
         if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
             return False
