@@ -30,6 +30,9 @@ from gputop_analysis.view import Array, RunView
 PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
+LEAST_LEFT = 0.5
+"""Host code is judged by what a step takes where cores are free, but no less of it: whose waiting it is is not exact."""
+
 
 @finding(
     id="HO03",
@@ -152,7 +155,7 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
     own = share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
-    return own and replace(own, walls_ms=own.walls_ms * (1 - waiting))  # of what the step takes where cores are free
+    return own and replace(own, walls_ms=own.walls_ms * max(1 - waiting, LEAST_LEFT))
 
 
 def _accidents(series: RankSeries) -> Array:

@@ -23,6 +23,7 @@ MOSTLY = 0.5
 SHOWN = 3
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
+COMPUTE = ("forward", "backward", "optimizer")
 
 Path = tuple[str, ...]
 
@@ -98,7 +99,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """
     seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
     if phase == "eval":
-        trained = _prefixes(view, rank)
+        trained = _prefixes(view, rank, COMPUTE)
         seen = [_in_loop(one, trained) for one in seen]
     total = sum(one.count for one in seen)
     if total < ENOUGH:
@@ -197,9 +198,9 @@ def _lines(view: RunView, rank: int | None) -> Counter[Path]:
     return Counter(_functions(path) for path in _prefixes(view, rank))
 
 
-def _prefixes(view: RunView, rank: int | None) -> set[Path]:
+def _prefixes(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING) -> set[Path]:
     """Paths of the training's own phases, from their outermost line to each line further in."""
-    return {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
+    return {one.path[: i + 1] for one in _samples(view, phases, rank) for i in range(len(one.path))}
 
 
 def _functions(path: Path) -> Path:
