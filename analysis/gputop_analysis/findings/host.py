@@ -31,7 +31,7 @@ PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
 LEAST_LEFT = 0.5
-"""Host code is judged by what a step takes where cores are free, but no less of it: whose waiting it is is not exact."""
+"""Part of a step, at least, that host code is judged by without waiting for a core: whose waiting it was is not exact."""
 
 
 @finding(
@@ -88,7 +88,8 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     name="host code between steps",
     family="host",
     cause="host",
-    trigger="time outside the named phases above 10 % of the step (lower end of the 95 % interval)",
+    trigger="time outside the named phases above 10 % of the step, without waiting for a core but at least half of it "
+    "(lower end of the 95 % interval)",
     fix="take the named line out of the loop, or do it less often",
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
