@@ -31,7 +31,7 @@ PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
 LEAST_LEFT = 0.5
-"""Part of a step, at least, that host code is judged by without waiting for a core: whose waiting it was is not exact."""
+"""Part of a step, at least, that host code is judged by: whose the waiting for a core was is not exact."""
 
 
 @finding(
