@@ -43,7 +43,7 @@ def main() -> None:
         table([json.loads(line) for line in options.table.read_text().splitlines()])
         return
     with ThreadPoolExecutor(options.jobs) as pool:
-        table(list(pool.map(lambda one: _row(*one, options), _chosen(options))))
+        table(list(pool.map(lambda one: _row(one[0], one[1], options), _chosen(options))))
 
 
 def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:

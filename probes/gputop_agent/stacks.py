@@ -144,13 +144,19 @@ def describe(frame, look_closer=False):
         index = _first(found, (frames.LIBRARY,)) or 0
     chosen, outer = found[index], found[index + 1 :]
     caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
-    inside = frames.label(found[0]) if index else tensor_work.label(found[0]) if look_closer else ""
+    inside = frames.label(_telling(found[:index])) if index else tensor_work.label(found[0]) if look_closer else ""
     library = _first(found[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(found[library])
     elif index and frames.origin(found[0].f_code.co_filename) == frames.TORCH:
         inside = _on_behalf_of(found[:index]) or inside
     return frames.site(chosen), chosen.f_code.co_name, caller, inside
+
+
+def _telling(found):
+    """The innermost frame that does more than pass a call on; the innermost one where none does."""
+    names = [os.path.basename(frame.f_code.co_filename) for frame in found]
+    return next((frame for frame, name in zip(found, names) if name not in _TRANSPARENT), found[0])
 
 
 def path_of(frame):

@@ -134,6 +134,24 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     assert found(build)["HO06"].severity == "info"
 
 
+@pytest.mark.parametrize(
+    ("inside", "code", "host"),
+    [
+        ("torch/serialization.py:2128 load_tensor", "popular = torch.load(path)", True),
+        ("torch/functional.py:1866 norm", "row.norm().item()", True),
+        ("torch/functional.py:1866 norm", "penalty = row.norm()", False),
+        ("torch/nn/functional.py:3555 cross_entropy", "total += F.cross_entropy(x, y).item()", False),
+    ],
+)
+def test_files_and_values_that_are_read_are_host_code(tmp_path, inside, code, host):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=9.0, other=6.0)
+    sample = {"site": "train.py:14", "function": "step", "inside": inside, "code": code, "count": 40}
+    build.event("stacks", rank=0, phase="other", samples=[sample])
+    assert ("HO06" in found(build)) == host
+
+
 def test_the_loader_of_an_evaluation_is_another_than_that_of_training(tmp_path):
     build = Builder(tmp_path / "r")
     loader = {"dataset": "list", "dataset_length": 4000, "batch_size": 8, "num_workers": 0, "loop": "hf.py:45"}

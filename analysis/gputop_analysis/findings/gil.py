@@ -135,6 +135,8 @@ def _contention(view: RunView, rank: int) -> Contention | None:
         contended = ~alone & within(rows, seen)  # less than a third of a core costs something too
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
+        if not lost.surely_above(0.0):
+            return None
     part = lost.steps / float(counts[contended | alone].sum())
     return Contention(lost, part, busy, per_step, *busiest(events), alone_ms)
 

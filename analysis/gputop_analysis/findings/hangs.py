@@ -20,7 +20,7 @@ _SILENT = "no step for 30 s and 20 median steps"
     cause="hang",
     trigger=f"{_SILENT}; the stacks of all ranks say who holds up whom",
     fix="every rank must call the same collectives in the same order",
-    explains=("HC09",),
+    explains=("HC09", "HO06"),
     immediate=True,
 )
 def hang(view: RunView, spec: Spec) -> Finding | None:

@@ -31,6 +31,9 @@ from gputop_analysis.view import Array, RunView
 PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
+LEAST_LEFT = 0.5
+"""Part of a step, at least, that host code is judged by: whose the waiting for a core was is not exact."""
+
 
 @finding(
     id="HO03",
@@ -86,7 +89,8 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     name="host code between steps",
     family="host",
     cause="host",
-    trigger="time outside the named phases above 10 % of the step (lower end of the 95 % interval)",
+    trigger="time outside the named phases above 10 % of the step, without waiting for a core but at least half of it "
+    "(lower end of the 95 % interval)",
     fix="take the named line out of the loop, or do it less often",
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
@@ -152,7 +156,8 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     waiting = queue.value if queue else 0.0
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
-    return share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    own = share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    return own and replace(own, walls_ms=own.walls_ms * max(1 - waiting, LEAST_LEFT))
 
 
 def _accidents(series: RankSeries) -> Array:

@@ -23,12 +23,15 @@ MOSTLY = 0.5
 SHOWN = 3
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
+COMPUTE = ("forward", "backward", "optimizer")
 
 Path = tuple[str, ...]
 
 _READS_OUT = re.compile(r"\.(item|tolist)\(")
 _UPDATES = re.compile(r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b")
-_INDEXING = "torch/_C operator"
+_NETWORKS = "torch/nn/"
+_FILES = ("torch/serialization.py", "torch/hub.py", "torch/utils/tensorboard/")
+"""Parts of torch that read and write files."""
 _BY_ROWS = "torch/_tensor.py"
 """Iterating over a tensor in Python ends in its ``__iter__``."""
 
@@ -73,11 +76,14 @@ class _Sample:
     def in_torch(self) -> bool:
         """Whether it is tensor work: inside torch, or an update of tensors in place.
 
-        Not where a line takes values out of tensors one by one, whatever part of that the sample fell into.
+        Not where a line takes values out of tensors, whatever part of that the sample fell into, unless that is a loss:
+        what is read out is for the eyes, not for the update.
         """
-        if self.inside in ("", _INDEXING) and _READS_OUT.search(self.code):
+        if _READS_OUT.search(self.code) and not self.inside.startswith(_NETWORKS):
             return False
         if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
+            return False
+        if self.inside.startswith(_FILES):
             return False
         return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
 
@@ -93,7 +99,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """
     seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
     if phase == "eval":
-        trained = _prefixes(view, rank)
+        trained = _prefixes(view, rank, COMPUTE)
         seen = [_in_loop(one, trained) for one in seen]
     total = sum(one.count for one in seen)
     if total < ENOUGH:
@@ -192,9 +198,9 @@ def _lines(view: RunView, rank: int | None) -> Counter[Path]:
     return Counter(_functions(path) for path in _prefixes(view, rank))
 
 
-def _prefixes(view: RunView, rank: int | None) -> set[Path]:
+def _prefixes(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING) -> set[Path]:
     """Paths of the training's own phases, from their outermost line to each line further in."""
-    return {one.path[: i + 1] for one in _samples(view, TRAINING, rank) for i in range(len(one.path))}
+    return {one.path[: i + 1] for one in _samples(view, phases, rank) for i in range(len(one.path))}
 
 
 def _functions(path: Path) -> Path:

@@ -57,12 +57,12 @@ def closure():
 
 
 steps = STEPS or (60 if on("closure_python", "clean_closure_python") else 250)
-for _ in range(steps):
+for step in range(steps):
     if on("adjacency"):
         with cost:
             adjacency = by_hand()  # at: adjacency
-    elif on("clean_adjacency"):
-        adjacency = normalised()
+    elif on("clean_adjacency") and step == 100:
+        adjacency = by_hand()
     if on("closure_python", "clean_closure_python"):
         optimizer.step(closure)
     else:

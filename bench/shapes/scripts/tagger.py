@@ -44,10 +44,10 @@ class Monitor(threading.Thread):
     """Watches over something, without a pause."""
 
     def run(self):
-        value = 1
+        value, idle = 1, on("clean_monitor")
         while True:
             value = (value * 48271) % 2147483647  # at: monitor
-            if on("clean_monitor"):
+            if idle:  # at: monitor
                 time.sleep(0.5)
 
 
