@@ -1,6 +1,6 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import activation, dryrun, exceptions, finder, guard, hello, modes, process, sampling, steps, thread, transport
+from . import activation, dryrun, exceptions, finder, guard, hello, modes, process, sampling, steps, transport
 from .hooks import (
     amp,
     autograd,
@@ -46,7 +46,6 @@ def install(torch, import_finder):
         guard.safely(hook.install, torch)
     transport.on_reconnect = hello.send_again
     steps.on_first_step = hello.on_first_step
-    hello.on_said.append(thread.start)
     activation.on_start.extend((exceptions.install, process.finalize_forked_child))
     guard.safely(process.install)
     guard.safely(exceptions.install)

@@ -182,3 +182,6 @@ def execute(command):
         burst.request(command)
     elif name == "detach":
         guard.switch_off()
+
+
+hello.on_said.append(start)

