@@ -24,12 +24,12 @@ from typing import Any
 MODELS = ("llama-3-8b", "mistral-7b", "gpt2", "qwen2.5-7b", "gemma-2-9b", "mixtral-8x7b")
 WAYS = (
     "",
-    "--lora --batch 4",
+    "--lora --micro-batch 4",
     "--qlora --checkpointing full",
     "--fsdp --dp 8 --checkpointing selective",
     "--zero 3 --dp 8",
     "--zero 2 --dp 4 --optimizer adamw-8bit",
-    "--amp --batch 2 --gpu H100",
+    "--amp --micro-batch 2 --gpu H100",
 )
 FURTHER = (
     "--model llama-3-70b --fsdp --dp 32 --tier formula",
@@ -49,7 +49,7 @@ FURTHER = (
     "--model llama-3-8b --gpu MI300X --lora",
     "--model gpt2 --trace --seq 512",
     "--model qwen2.5-0.5b --trace --seq 512 --lora",
-    "--model qwen2.5-0.5b --trace --seq 512 --batch 2 --checkpointing full --gpu T4",
+    "--model qwen2.5-0.5b --trace --seq 512 --micro-batch 2 --checkpointing full --gpu T4",
 )
 JOBS = (
     "--model llama-3-8b --gpu H100 --gpus 8",
@@ -134,7 +134,7 @@ def store(folder: Path, part: int, parts: int) -> None:
     """Write one file for each question that is not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
-        os.environ |= {name: home for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+        os.environ |= dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
         os.environ["COLUMNS"] = "120"
         os.chdir(home)
         for number, (command, words) in enumerate(questions()):

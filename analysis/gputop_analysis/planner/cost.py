@@ -213,7 +213,7 @@ def _data_parallel(
     sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
     sharded = sharded + _exposed(_between_replicas(job, cluster, layouts, held), backward, job)
     local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.shards, 1)
-    rate = cluster.device.bytes_per_s * cluster.device.memory_share
+    rate = cluster.device.bytes_per_s * cluster.device.efficiency.memory_share
     update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
     return np.where(layouts.zero == 3, sharded, once), update
 

@@ -160,7 +160,7 @@ def _now(subject: Subject, before: _Figures) -> tuple[float, float]:
 def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     job, chip = on.job, on.cluster.device
     for dtype, said in (("bf16", "bf16 products"), ("fp8", "FP8 products")):
-        if dtype != job.dtype and chip.peak_flops.get(dtype):
+        if dtype != job.dtype and chip.spec.dense_flops.get(dtype):
             yield _Try("precision", said, job.but(dtype=dtype), row)
     if job.habits.gradient_bytes == 4:
         yield _Try("precision", "gradients kept and reduced in bf16", job.but(gradient_bytes=2), row)
@@ -209,7 +209,7 @@ def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         yield _Try("kernels", f"{'unfused' if now else 'fused'} {said}", job.but(**{name: not now}), row)
     if habits.attention != "eager":
         yield _Try("kernels", "eager attention", job.but(attention="eager"), row)
-    if habits.attention == "flash" and on.cluster.device.architecture in FLASH_3:
+    if habits.attention == "flash" and on.cluster.device.spec.architecture in FLASH_3:
         yield _Try("kernels", "FlashAttention-3", job.but(attention="flash-3"), row)
 
 

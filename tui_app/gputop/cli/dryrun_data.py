@@ -158,14 +158,10 @@ def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
 
 def _known(device: str) -> str:
     """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog does not have."""
-    from gputop_analysis.catalog import gpu
-    from gputop_analysis.peaks import find_gpu
+    from gputop_analysis.catalog import find_gpu
 
-    found = find_gpu(device) if device else None
-    try:
-        return gpu(found.name).name if found else ""
-    except LookupError:
-        return ""
+    spec = find_gpu(device) if device else None
+    return spec.name if spec else ""
 
 
 def _store(record: RunRecord) -> str:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
-from gputop.cli.named import gpu_named
+from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
 
@@ -68,7 +68,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     Raises:
         CliError: no model, or a size that is none.
     """
-    from gputop.cli.estimate import model_of, setup_of_run
+    from gputop.cli.estimate import setup_of_run
     from gputop_analysis.planner.job import Job
 
     if not options.model and not options.run:
@@ -151,12 +151,13 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
-    have = next((g for g in fleet.have if not options.gpu or gpu_named(options.gpu).name == g.gpu), None)
+    named = gpus_named(options.gpu) if options.gpu else None
+    have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
     ran = gpus_of(options.run) if options.run and not options.gpu else None
-    name = options.gpu or (ran[0] if ran else have.gpu if have else None)
+    name = named.spec.name if named else ran[0] if ran else have.gpu if have else None
     if name is None:
         raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
-    gpus = options.gpus if options.gpus is not None else ran[1] if ran else have.count if have else 8
+    gpus = _count_of(options, named.count if named else 1) or (ran[1] if ran else have.count if have else 8)
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
@@ -166,7 +167,18 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         raise CliError("--price is dollars an hour of one GPU")
     check_network(options.network)
     per_node = gpus // nodes if nodes else have.told_per_node if have and not options.gpus and not ran else 0
-    return _wanted(gpu_named(name).name, per_node, options.network, options.price), gpus
+    return _wanted(name, per_node, options.network, options.price), gpus
+
+
+def _count_of(options: argparse.Namespace, named: int) -> int | None:
+    """How many GPUs the options say: ``--gpus 8``, or ``--gpu 8xA100``; None where they do not."""
+    if options.gpus is None:
+        return named if named > 1 else None
+    if options.gpus < 1:
+        raise CliError("--gpus and --nodes must be at least 1")
+    if named not in (1, options.gpus):
+        raise CliError(f"--gpu {options.gpu!r} says {named} GPUs, --gpus {options.gpus}: leave one out")
+    return int(options.gpus)
 
 
 def check_network(text: str) -> None:
@@ -179,11 +191,9 @@ def check_network(text: str) -> None:
 
 def tell_precision(name: str, dtype: str) -> None:
     """Says on stderr what products run in where the chip does not have the type."""
-    from gputop_analysis.planner.hardware import device
-
-    chip = device(name)
-    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.peak_flops.get(kind)), "fp32")
-    if dtype != "fp32" and not chip.peak_flops.get(dtype):
+    chip = gpu_named(name)
+    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.dense_flops.get(kind)), "fp32")
+    if dtype != "fp32" and not chip.dense_flops.get(dtype):
         print(f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken", file=sys.stderr)
 
 

@@ -64,7 +64,7 @@ def _steps(text: str) -> int:
 
 def _of_model(options: argparse.Namespace) -> int:
     from gputop.api import factory_shape, is_factory
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop.probing import probe
     from gputop_analysis.vram.options import setup_of
 

@@ -48,7 +48,7 @@ def memory_of_command(words: list[str], world: int | None, options: argparse.Nam
 def _checked(
     shape: ModelShape | None, values: Mapping[str, Any], options: argparse.Namespace
 ) -> tuple[list[Problem], dict[str, Any] | None]:
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop_analysis.vram.options import setup_of
 
     model = model_of(options.model) if options.model else shape
