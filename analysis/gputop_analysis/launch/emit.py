@@ -25,7 +25,7 @@ def emit(strategy: Strategy, launcher: str = "torchrun", on_slurm: bool = False)
     """
     if launcher not in LAUNCHERS:
         raise LookupError(f"no launcher {launcher!r}: {', '.join(LAUNCHERS)}")
-    if strategy.zero_bubble and launcher != "torchtitan":
+    if strategy.split.zero_bubble and launcher != "torchtitan":
         raise NotPossible(
             f"{launcher} has no zero-bubble schedule: emit it for torchtitan, or plan with --schedule 1f1b"
         )

@@ -192,7 +192,8 @@ def _data_parallel(
     share = job.trainable_share
     stride = layouts.tp
     every = collectives.group(cluster, layouts.dp * layouts.cp, stride)
-    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp // layouts.ep, 1), stride * layouts.ep)
+    spread = layouts.ep * layouts.expert_tp
+    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp * layouts.tp // spread, 1), spread)
     grads = job.habits.gradient_bytes * share
     reduce = collectives.all_reduce(cluster, every, grads * held.dense)
     reduce = reduce + np.where(held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0)

@@ -148,8 +148,9 @@ def _product(
     inputs, outputs = product.per_rank(layouts.tp)
     rows, batch = tokens, 1.0 + 0 * tokens
     if product.part == "experts":
+        inputs, outputs = product.per_rank(layouts.expert_tp)
         batch = np.maximum(product.copies / layouts.ep, 1.0)
-        mean = tokens * job.model.top_k * job.expert_imbalance / batch
+        mean = tokens * job.model.top_k * job.expert_imbalance / batch * layouts.expert_tp / layouts.tp
         rows = 8 * np.ceil(mean / 8)  # the mean of many counts, of which some are aligned and some are not
         forward, data, weight = _three(job, device, rows, inputs, outputs, batch)
         weight = weight * np.where(batch > 1, GROUPED_WEIGHT_SLOWDOWN, 1.0)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import PARTS, SHARDING
 from gputop_analysis.planner.cost import OPTIMIZER_BYTES, cost
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import RECOMPUTE, Layouts
+from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rules import broken
 from gputop_analysis.planner.search import Plan
 
@@ -94,7 +95,7 @@ def changes(subject: Subject) -> tuple[Change, ...]:
     before, *able = _figures(subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)])
     after = iter(able)
     found = [
-        _barred(subject, one, before, rule[0].reason) if rule else _change(subject, one, before, next(after))
+        _barred(subject, one, before, rule[0][1]) if rule else _change(subject, one, before, next(after))
         for one, rule in zip(tries, rules, strict=True)
     ]
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
@@ -167,7 +168,7 @@ def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 
 
 def _checkpointing(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
-    for kind, name in enumerate(RECOMPUTE):
+    for kind, name in enumerate(RECOMPUTES):
         if kind != row["recompute"]:
             said = f"{name} recomputation" if kind else "no recomputation"
             yield _Try("checkpointing", said, on.job, {**row, "recompute": kind})

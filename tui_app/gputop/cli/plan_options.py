@@ -12,6 +12,7 @@ from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
+from gputop_analysis.parallelism.split import RECOMPUTES
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.space import Limits
 
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
-RECOMPUTES = ("none", "selective", "full")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
