@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_terms import Terms, UnclearError
 
 from gputop_analysis.catalog import model
 from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram.eventlog import parse
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.recognise import Terms, UnclearError
 from gputop_analysis.vram.profiles.steps import Training, course
 from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import variant

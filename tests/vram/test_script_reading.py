@@ -17,7 +17,7 @@ from gputop_agent.trace.script_waiting import Input, Waiting
 from gputop_analysis import catalog
 from gputop_analysis.vram import profiles
 from gputop_analysis.vram.options import setup_of
-from gputop_analysis.vram.tiers import estimate
+from gputop_analysis.vram.question import estimate
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,17 @@ class GpuMatch:
     """The GPU that a name means."""
 
     spec: GpuSpec
+    written: str
     count: int = 1
     """How many the name says, as the 8 of ``8xA100``."""
-    note: str = ""
-    """Which part was taken where the name leaves it open; empty where it does not."""
+    others: tuple[GpuSpec, ...] = ()
+    """Parts that the name could mean as well."""
+
+    @property
+    def note(self) -> str:
+        """Which part was taken where the name leaves it open; empty where it does not."""
+        names = ", ".join(spec.name for spec in self.others)
+        return f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}" if names else ""
 
 
 def gpu(name: str) -> GpuSpec:
@@ -98,7 +105,7 @@ def match_gpu(name: str) -> GpuMatch:
         LookupError: none, or several; the message says why and lists the nearest.
     """
     if exact := _by_exact_name().get(_plain(name)):
-        return GpuMatch(exact)
+        return GpuMatch(exact, name)
     text = _NOISE.sub(" ", name.lower())
     for reason, pattern in _REFUSED.items():
         if re.search(pattern, text):
@@ -109,8 +116,8 @@ def match_gpu(name: str) -> GpuMatch:
     except LookupError:
         if alias is None:
             raise
-        return GpuMatch(alias)
-    return GpuMatch(alias) if alias not in (None, read.spec) else read
+        return GpuMatch(alias, name)
+    return GpuMatch(alias, name) if alias not in (None, read.spec) else read
 
 
 def _read(name: str, text: str) -> GpuMatch:
@@ -135,9 +142,7 @@ def _read(name: str, text: str) -> GpuMatch:
     exact_power = [spec for spec in able if spec.power_w and abs(power / spec.power_w - 1) <= POWER_TOLERANCE]
     able = exact_power or able
     spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
-    others = [other.name for other in able if other is not spec]
-    note = f"{name.strip()} is taken as the {spec.name}; there is also {', '.join(others)}" if others else ""
-    return GpuMatch(spec, count, note)
+    return GpuMatch(spec, name, count, tuple(other for other in able if other is not spec))
 
 
 def _count(text: str) -> tuple[int, str]:

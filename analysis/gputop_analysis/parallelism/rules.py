@@ -101,7 +101,7 @@ SPLIT_RULES: tuple[Rule, ...] = (
     Rule(
         "expert ranks",
         "expert parallelism {ep} (x {expert_tp} tensor-parallel) must divide dp x cp x tp = {expert_ranks} of a copy",
-        lambda t, x: x.shards * x.tp % (x.ep * expert_tensor_parallel(x)) == 0,
+        lambda t, x: (x.ep == 1) | (x.shards * x.tp % (x.ep * expert_tensor_parallel(x)) == 0),
     ),
     Rule(
         "experts with tensor parallelism",

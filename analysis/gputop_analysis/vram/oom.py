@@ -129,7 +129,7 @@ def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] |
 @lru_cache(8)
 def _nearest(setup: Setup, demand: float, total: float) -> tuple[Lever, Estimate] | None:
     """Asked at each look at a run, and always the same."""
-    from gputop_analysis.vram.tiers import estimate
+    from gputop_analysis.vram.question import estimate
 
     try:
         answer = estimate(setup)
@@ -150,7 +150,7 @@ def _pairs(answer: Estimate) -> Iterator[Lever]:
 
     Two tiers may differ on the first change; the smaller saving counts.
     """
-    from gputop_analysis.vram.tiers import estimate
+    from gputop_analysis.vram.question import estimate
 
     here = [one for one in answer.levers if one.setup.parallel.world == answer.setup.parallel.world]
     for first in here[:STRONGEST]:

@@ -144,7 +144,6 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
 
 def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     from gputop.api import answer, is_factory
-    from gputop.cli.halves import in_halves
 
     factory = setup.model.name if is_factory(options.model) else ""
     tier = "trace" if factory else options.tier
@@ -154,9 +153,7 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
-        return answer(
-            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory, begin=in_halves
-        )
+        return answer(setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory)
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:

@@ -86,8 +86,8 @@ def _sentence(way: str, outcome: str) -> str:
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.recalibrated import recalibrated
-    from gputop_analysis.vram.tiers import estimate
 
     assert found.log is not None
     setup = setup_of_log(found, script, values)

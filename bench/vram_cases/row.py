@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gputop_analysis.parallelism.split import Split
-from gputop_analysis.vram.cases import megatron, notes, text, versions
-from gputop_analysis.vram.cases.frameworks import Framework, framework
-from gputop_analysis.vram.cases.shape import IN_BITS, Unknown, shape_of
-from gputop_analysis.vram.cases.table import MEASURED, gib
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+from vram_cases import megatron, notes, text, versions
+from vram_cases.frameworks import Framework, framework
+from vram_cases.shape import IN_BITS, Unknown, shape_of
+from vram_cases.table import MEASURED, gib
 
 GIB = 1 << 30
 UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
