@@ -25,7 +25,8 @@ from vram_cases.score import Answer
 from vram_cases.table import rows
 
 from gputop_analysis import catalog
-from gputop_analysis.vram.estimate import GIB, Estimate
+from gputop_analysis.units import GIB
+from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import NotCoveredError

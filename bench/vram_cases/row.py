@@ -15,7 +15,6 @@ from vram_cases.frameworks import Framework, framework
 from vram_cases.shape import IN_BITS, Unknown, shape_of
 from vram_cases.table import MEASURED, gib
 
-GIB = 1 << 30
 UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FOAK = re.compile(r"\bfoak\b", re.IGNORECASE)
 """fms-acceleration's fused operations and kernels: norms, rotary embedding and losses, none for a frozen MLP (its

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.units import GIB
 from gputop_analysis.vram import formula, intervals
-from gputop_analysis.vram.estimate import GIB
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import two_stacks
 from vram_cases.row import Case

@@ -14,7 +14,7 @@ from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.memory import allocated_bytes
 from gputop_analysis.planner.space import Limits, configurations
-from gputop_analysis.vram.estimate import GIB
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.options import setup_of
 from gputop_analysis.vram.tiers import solve
 

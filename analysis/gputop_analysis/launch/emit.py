@@ -9,8 +9,8 @@ from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
 
 LAUNCHERS: dict[str, Callable[[Strategy], Launch]] = {
     "torchrun": torchrun.emit,
-    "deepspeed": deepspeed.emit,
     "accelerate": accelerate.emit,
+    "deepspeed": deepspeed.emit,
     "megatron": megatron.emit,
     "torchtitan": torchtitan.emit,
 }

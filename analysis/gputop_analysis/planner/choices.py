@@ -13,8 +13,8 @@ from gputop_analysis.planner import memory
 from gputop_analysis.planner.cost import Cost
 from gputop_analysis.planner.layout import Ints
 from gputop_analysis.planner.search import Plan, cost_per_million_tokens
+from gputop_analysis.units import GIB
 
-GIB = 2.0**30
 PARTS = tuple(part.name for part in fields(Cost))
 NAMES = {
     "compute": "compute",

@@ -12,7 +12,7 @@ from gputop_analysis.planner.answers import answers
 from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate, with_memory
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import Cluster, cluster
-from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.job import Job, trainable_share
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rows import Unreadable, read
 from gputop_analysis.split import split_of
@@ -53,7 +53,7 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
 def job_of_setup(setup: Setup) -> Job:
     """What a setup of the estimator trains, as the planner has it."""
     batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
-    share = 0.01 if setup.lora else 1.0
+    share = trainable_share(setup.lora is not None)
     return Job(setup.model, setup.seq, batch, setup.dtype, setup.optimizer, trainable_share=share)
 
 

@@ -16,8 +16,8 @@ from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rules import broken
 from gputop_analysis.planner.search import Plan
+from gputop_analysis.units import GIB
 
-GIB = 2.0**30
 KINDS = ("precision", "checkpointing", "optimizer", "communication", "kernels", "schedule", "sharding", "batch")
 FLASH_3 = ("Hopper",)
 """What FlashAttention-3's kernels are written for (arXiv:2407.08608)."""

@@ -6,9 +6,9 @@ Constants, since neither is known to PyTorch. They are measured by others and va
 from __future__ import annotations
 
 from gputop_analysis.parallelism.split import Split
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
 CONTEXT = round(0.6 * GIB)
 """CUDA context with lazily loaded kernels, cuBLAS and cuDNN handles: 0.5 to 0.9 GiB from A100 to H100."""
 NCCL_FIRST = round(1.75 * GIB)

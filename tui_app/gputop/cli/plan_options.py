@@ -12,6 +12,7 @@ from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
+from gputop.own_prices import rent_of
 from gputop_analysis.parallelism.split import RECOMPUTES
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         CliError: no model, or a size that is none.
     """
     from gputop.cli.estimate import setup_of_run
-    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.job import Job, trainable_share
 
     if not options.model and not options.run:
         raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
@@ -90,7 +91,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         print(f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step", file=sys.stderr)
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
-    share = 0.01 if options.lora or (base and base.lora) else 1.0
+    share = trainable_share(bool(options.lora or (base and base.lora)))
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
     return Job(model, seq, batch, dtype, optimizer, trainable_share=share)
 
@@ -201,11 +202,3 @@ def _wanted(name: str, per_node: int, network: str, price: float | None) -> Want
     from gputop_analysis.planner.questions import Wanted
 
     return Wanted(name, per_node, network, rent_of(name) if price is None else price)
-
-
-def rent_of(name: str) -> float | None:
-    """The median rent of a GPU, the user's own prices first; None where none is known."""
-    from gputop.own_prices import load
-    from gputop_analysis.catalog.listing import listed
-
-    return next((row.usd_per_hour for row in listed(load()) if row.spec.name == name), None)

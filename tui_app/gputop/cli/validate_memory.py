@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.estimate_options import given
 from gputop.cli.named import gpu_named
+from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.launch.problems import Problem
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import ModelShape
 
-GIB = 2.0**30
 TIGHT = 0.10
 """Of the memory; with less to spare an estimate's error decides."""
 
