@@ -5,6 +5,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from gputop_analysis.catalog import model
+from gputop_analysis.experimental import of_split
 from gputop_analysis.launch import check_megatron
 from gputop_analysis.launch.emit import emit
 from gputop_analysis.launch.strategy import Strategy
@@ -112,3 +113,17 @@ def test_every_kind_of_sharding_has_a_stage_and_every_rule_a_name():
     assert set(SHARDINGS) == set(STAGE) and [STAGE[kind] for kind in OF_STAGE] == [0, 1, 2, 3]
     names = [rule.name for rule in (*SPLIT_RULES, *STEP_RULES)]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (Split(dp=4, pp=2, sharding="fsdp2"), "FSDP in a pipeline"),
+        (Split(dp=4, tp=2, ep=8, sequence_parallel=True, sharding="ddp"), "folded over tp"),
+        (Split(dp=4, pp=3, sharding="zero1"), "32 layers on 3 stages"),
+        (Split(dp=4, pp=2, tp=2, sharding="zero1"), ""),
+    ],
+)
+def test_what_no_run_has_calibrated_is_called_experimental(split, said):
+    found = of_split(split, layers=32)
+    assert [said in text for text in found] == [True] * bool(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,10 @@ def answer(
         log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
+    if found.peak.tier == "trace":
+        from gputop_analysis.experimental import of_trace
+
+        found = replace(found, notes=(*found.notes, *of_trace(setup.parallel)))
     records = recall() if calibrate else []
     if not records:
         return found

@@ -40,6 +40,7 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
     Raises:
         CliError: no such workload, or one that the model is not for.
     """
+    from gputop_analysis import experimental
     from gputop_analysis.workloads import presets
 
     if options.workload is None:
@@ -56,6 +57,8 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
     used = options.workload_settings = _fill(options, one, gpus)
     _check(options, one)
     print(f"gputop: workload {presets.said(one, used)}", file=sys.stderr)
+    if one.name in experimental.WORKLOADS:
+        print(f"gputop: experimental: {experimental.WORKLOADS[one.name]}", file=sys.stderr)
     return one
 
 
