@@ -68,7 +68,7 @@ def test_fp8_is_offered_where_the_chip_has_it(gpu, has):
 def test_a_change_that_breaks_a_rule_says_which():
     plan, index = found(limits=Limits(tp=(1,), pp=(2,), cp=(1,), zero=(1,), micro_batch=(1,)))
     changes = {one.name: one for one in what_if(plan, index)}
-    assert "pipeline" in changes["FSDP"].rule and changes["FSDP"].to_json()["step_time_s"] is None
+    assert "pipeline" in changes["ZeRO-2"].rule and changes["ZeRO-2"].to_json()["step_time_s"] is None
 
 
 def test_the_command_shows_them(capsys):

@@ -23,7 +23,7 @@ from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram import options
 from gputop_analysis.vram.setup import Lora, Setup
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parent.parent / "tracer" / "scripts"
 NAMES = ["tier", "peak_allocated_gib", "peak_reserved_gib", "device_total_gib", "breakdown_gib", "peak_operation"]
 NAMES += ["interval_pct", "fits", "levers", "max_micro_batch", "sources"]
 
