@@ -86,9 +86,10 @@ def _tried(job: Job, values: dict[str, np.ndarray], gpus: int, limits: Limits) -
     """What is tried unless it is asked for: stages of equal length, no FSDP in a pipeline, experts beside tensors and
     not folded over them. The rules allow the others, but no measured run has told the cost model of them."""
     tried = np.ones(len(values["tp"]), bool)
-    if not (limits.pp or limits.vpp):
-        tried &= job.model.layers % (values["pp"] * values["vpp"]) == 0
-    if limits.zero != (3,):
+    if not limits.vpp:
+        alone = (values["vpp"] == 1) & bool(limits.pp)
+        tried &= alone | (job.model.layers % (values["pp"] * values["vpp"]) == 0)
+    if not (limits.zero == (3,) and limits.pp):
         tried &= (values["pp"] == 1) | (values["zero"] != 3)
     if not limits.ep:
         ranks = gpus // (values["tp"] * values["pp"]) // values["replicas"]
