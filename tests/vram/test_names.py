@@ -45,6 +45,7 @@ GPUS = {
     "GB200 NVL72": "GB200-186GB",
     "NVIDIA L40S": "L40S",
     "NVIDIA A10G": "A10G",
+    "A10G (24 GB)": "A10G",
     "Tesla T4": "T4",
     "T4 x2": "T4",
     "Tesla V100-SXM2-32GB": "V100-SXM2-32GB",

@@ -122,7 +122,7 @@ def match_gpu(name: str) -> GpuMatch:
 
 def _read(name: str, text: str) -> GpuMatch:
     count, text = _count(text)
-    memory, text = _amount(text, r"(\d+(?:\.\d+)?)\s*-?(?:gib|gb|g)(?![a-z0-9])")
+    memory, text = _amount(text, r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*-?(?:gib|gb|g)(?![a-z0-9])")
     mebibytes, text = _amount(text, r"(\d{4,6})\s*mib\b")
     power, text = _amount(text, r"(?<![a-z0-9])(\d{2,4})\s*w(?:atts?)?\b")
     for pattern, written in _SPELLINGS:
