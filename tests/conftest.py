@@ -5,6 +5,7 @@ Only injected faults are tried again: they are measured against the clock, and a
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gputop_analysis.findings import registry
+
+# The readers of published runs, which only the benchmarks ship; last, since some are called as modules of Python are.
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
 # The Pythons that the tests start end sooner: see there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))

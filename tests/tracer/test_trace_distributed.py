@@ -12,8 +12,9 @@ import pytest
 from libraries import needs
 from vram_log import storages
 
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram import deepen, eventlog, replay
-from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 pytestmark = needs("torch", "transformers")
 PROBES = Path(__file__).parents[2] / "probes"
@@ -39,7 +40,7 @@ for name, job in json.load(sys.stdin).items():
 
 
 def _setup(sharding, **more):
-    base = Setup(SHAPE, seq=64, micro_batch=2, parallel=Parallel(dp=WORLD, sharding=sharding))
+    base = Setup(SHAPE, seq=64, micro_batch=2, parallel=Split(dp=WORLD, sharding=sharding))
     return asdict(base.but(**more))
 
 

@@ -9,8 +9,8 @@ from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
 
 LAUNCHERS: dict[str, Callable[[Strategy], Launch]] = {
     "torchrun": torchrun.emit,
-    "deepspeed": deepspeed.emit,
     "accelerate": accelerate.emit,
+    "deepspeed": deepspeed.emit,
     "megatron": megatron.emit,
     "torchtitan": torchtitan.emit,
 }
@@ -25,7 +25,7 @@ def emit(strategy: Strategy, launcher: str = "torchrun", on_slurm: bool = False)
     """
     if launcher not in LAUNCHERS:
         raise LookupError(f"no launcher {launcher!r}: {', '.join(LAUNCHERS)}")
-    if strategy.zero_bubble and launcher != "torchtitan":
+    if strategy.split.zero_bubble and launcher != "torchtitan":
         raise NotPossible(
             f"{launcher} has no zero-bubble schedule: emit it for torchtitan, or plan with --schedule 1f1b"
         )

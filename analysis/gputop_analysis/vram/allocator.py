@@ -178,7 +178,9 @@ class Allocator:
             self.ooms += 1
             raise OutOfMemoryError
         if self.reserved > self.peak_reserved:
-            self.peak_reserved, self.allocated_at_peak_reserved = self.reserved, self.allocated + size
+            self.peak_reserved = self.reserved
+            if not small or not self.allocated_at_peak_reserved:  # a small segment adds next to nothing, at any time
+                self.allocated_at_peak_reserved = self.allocated + size
         return at
 
     def _segment(self, pool: FreeBlocks, size: int, small: bool) -> int | None:

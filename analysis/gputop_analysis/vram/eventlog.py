@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, compress, groupby
+from itertools import groupby
 from operator import neg
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +26,6 @@ FORMAT = 1
 REMEMBERED = 32
 DUMMY = (0, 0, 0, 0, 0, -1)
 """The columns of a storage that is none."""
-FEW = 128
-"""Kinds that a byte can tell apart, allocated or freed."""
 MANY = 3
 """Layers whose storages are freed in one go, from which on it is no layer's own doing."""
 
@@ -49,8 +46,6 @@ class Known:
 
     live: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[str, int], dict[int, list[int]]] = field(default_factory=dict)
-    moves: Sequence[int] = ()
-    parts: dict[tuple[bool, ...], tuple[Sequence[int], list[int]]] = field(default_factory=dict)
     peak: int = 0
     """So many events lead to the peak with the sizes that were played last; 0: none were."""
 
@@ -104,45 +99,9 @@ class EventLog:
             held[by, count] = found
         return held[by, count]
 
-    def moves(self, kinds: Kinds) -> Sequence[int]:
-        """Of each event the kind that it allocates, or as ``~kind`` the one that it frees.
-
-        As bytes, with ``~kind & 255``, where there are few kinds: those are parted and counted at once.
-        """
-        if not self.known.moves:
-            few = len(kinds.bytes) <= FEW
-            signed = kinds.of + [~kind & 255 if few else ~kind for kind in reversed(kinds.of[1:])]
-            self.known.moves = (bytes if few else list)(map(signed.__getitem__, self.events))
-        return self.known.moves
-
-    def running(self, kinds: Kinds, sizes: list[int]) -> list[int]:
-        """The sum of what lives after each event, where storages are as large as their kind says."""
-        return running(self.moves(kinds), sizes)
-
-    def parts(self, kinds: Kinds, chosen: tuple[bool, ...]) -> tuple[Sequence[int], list[int]] | None:
-        """The moves of the kinds that are chosen, and the events of all others; None where there are many kinds."""
-        moves, parts = self.moves(kinds), self.known.parts
-        if not isinstance(moves, bytes):
-            return None
-        if chosen not in parts:
-            if len(parts) >= REMEMBERED:
-                parts.clear()
-            gap = [True] * (256 - 2 * len(chosen))
-            others = bytes(not one for one in (*chosen, *gap, *reversed(chosen)))  # a move below 0 counts from the end
-            dropped = bytes(code for code, other in enumerate(others) if other)
-            parts[chosen] = moves.translate(None, dropped), list(compress(self.events, moves.translate(others)))
-        return parts[chosen]
-
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""
         return replace(self, events=events, known=Known(), kinds=None, **changes)
-
-
-def running(moves: Sequence[int], sizes: list[int]) -> list[int]:
-    """The sum of what lives after each move (see ``EventLog.moves``); ``sizes`` are of the kinds."""
-    gap = [0] * (256 - 2 * len(sizes))
-    table = sizes + gap + [-size for size in reversed(sizes)]  # the last but k is of what frees the kind k
-    return list(accumulate(map(table.__getitem__, moves)))
 
 
 def kinds_of(log: EventLog) -> Kinds:

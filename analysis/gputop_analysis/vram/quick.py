@@ -36,7 +36,8 @@ class Played(NamedTuple):
     reserved: int
     """The most."""
     at_most: int
-    """The storage for which the segment was made with which the most was reserved; 0: none."""
+    """The storage for which the last large segment was made before the most was reserved; 0: none. A small one may come
+    at any time of the step and adds next to nothing."""
     retries: int
     """How often everything cached was given back because the capacity was reached."""
     oom: int
@@ -176,7 +177,9 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
                 block = _at_the_end(state, which, size, _LARGE_SEGMENT if which >= streams else SMALL_SEGMENT)
                 found = size_of[block]
                 if state.reserved > state.most:
-                    state.most, state.at_most = state.reserved, event
+                    state.most = state.reserved
+                    if which >= streams or not state.at_most:
+                        state.at_most = event
             else:
                 found = _segment(size)
                 if state.reserved + found > limit:
@@ -191,7 +194,9 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
                 state.fresh += found + 1
                 state.reserved += found
                 if state.reserved > state.most:
-                    state.most, state.at_most = state.reserved, event
+                    state.most = state.reserved
+                    if which >= streams or not state.at_most:
+                        state.at_most = event
             left = found - size
             if left > SMALL or (left and (grows or which < streams)):
                 rest, at = len(size_of), (spot_of[block] >> _AT) + size

@@ -13,9 +13,9 @@ from operator import neg
 from typing import NamedTuple
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
-from gputop_analysis.vram.blocks import SMALL, SMALL_SEGMENT, UNIT
+from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
-from gputop_analysis.vram.eventlog import EventLog, kinds_of, running
+from gputop_analysis.vram.eventlog import EventLog, kinds_of
 from gputop_analysis.vram.quick import Playback
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
@@ -23,8 +23,6 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 EXPANDABLE = DEFAULT._replace(expandable_segments=True)
-SLIGHT = 1 / 64
-"""Share of the weights up to which the small pool is counted by its peak: see ``Replay``."""
 
 
 class Replayed(NamedTuple):
@@ -48,26 +46,17 @@ class Replayed(NamedTuple):
 class Replay:
     """A log that goes through the allocator, maybe again with less room.
 
-    A third of the time of a play goes to the small pool, which never shares a segment with the large one and packs
-    well. With ``brief`` it is not played where it hardly counts: what it reserves is taken to be its peak in whole
-    segments. That is never too much; for 95 setups of 14 models it was up to 0.15 % of all that is reserved too little,
-    and exact for most.
-
     Args:
         log: events of one or more steps, with all layers (see ``deepen``).
         conf: options of the allocator.
-        brief: whether a small pool of less than ``SLIGHT`` is counted, not played.
     """
 
-    def __init__(self, log: EventLog, conf: AllocatorConf = DEFAULT, *, brief: bool = False) -> None:
+    def __init__(self, log: EventLog, conf: AllocatorConf = DEFAULT) -> None:
         self.log = log
         self.conf = conf
-        self.brief = brief
         self._kinds = kinds_of(log)
         self._blocks = [UNIT * max(-(-size // UNIT), 1) for size in self._kinds.bytes]
         self._quick: Playback | None = None
-        self._counted = 0
-        """Units of the small pool, where it is not played."""
 
     def played(self, capacity: int | None = None, remember: Sequence[int] = ()) -> Replayed:
         """With segments that take at most ``capacity`` bytes.
@@ -81,15 +70,15 @@ class Replay:
             return _exact(self.log, self.conf, capacity)
         log, quick = self.log, self._playback(expandable)
         least = self._some() if remember else 0
-        stops = [room // UNIT - self._counted for room in remember if room >= least and not expandable]
-        found = quick.play(None if capacity is None else capacity // UNIT - self._counted, stops)
+        stops = [room // UNIT for room in remember if room >= least and not expandable]
+        found = quick.play(None if capacity is None else capacity // UNIT, stops)
         taken = list(map(self._blocks.__getitem__, self._kinds.of))
         for storage, size in found.whole.items():
             taken[storage] = UNIT * size
         events = log.events[: log.events.index(found.oom)] if found.oom else log.events
         allocated = _running(events, taken) if found.whole or found.oom else self._running()
         then = allocated[events.index(found.at_most)] if found.at_most else 0
-        reserved = UNIT * (found.reserved + self._counted)
+        reserved = UNIT * found.reserved
         return Replayed(taken, events, allocated, reserved, then, found.retries, found.oom)
 
     def least(self) -> int:
@@ -100,31 +89,19 @@ class Replay:
         """The most bytes that segments take, where they may take as many as they want."""
         if self.conf not in (DEFAULT, EXPANDABLE):
             return self.played().reserved
-        return UNIT * (self._playback(self.conf == EXPANDABLE).play().reserved + self._counted)
+        return UNIT * self._playback(self.conf == EXPANDABLE).play().reserved
 
     def runs_in(self, capacity: int) -> bool:
         """Whether segments that take so many bytes are enough."""
         if self._quick is None or self.conf != DEFAULT:
             return not self.played(capacity).oom
-        return not self._quick.play(capacity // UNIT - self._counted).oom
+        return not self._quick.play(capacity // UNIT).oom
 
     def _playback(self, expandable: bool) -> Playback:
         if self._quick is None:
-            kinds, units, events = self._kinds, [size // UNIT for size in self._blocks], self.log.events
-            if self.brief and not expandable:
-                events, self._counted = self._without_small(units)
-            self._quick = Playback(kinds.of, units, kinds.stream, events, expandable)
+            kinds, units = self._kinds, [size // UNIT for size in self._blocks]
+            self._quick = Playback(kinds.of, units, kinds.stream, self.log.events, expandable)
         return self._quick
-
-    def _without_small(self, units: list[int]) -> tuple[list[int], int]:
-        """The events to be played, and the units of the small pool if they are without it."""
-        parts = self.log.parts(self._kinds, tuple(size <= SMALL for size in units))
-        if parts is None:
-            return self.log.events, 0
-        moves, others = parts
-        counted = -(-max(running(moves, units), default=0) // SMALL_SEGMENT) * SMALL_SEGMENT
-        weights = sum(units[self._kinds.of[storage]] for storage in self.log.initial())
-        return (others, counted) if counted <= SLIGHT * weights else (self.log.events, 0)
 
     def _some(self) -> int:
         """Bytes allocated at some time, if each block is as large as was asked for: where other sizes had their peak.
@@ -136,7 +113,7 @@ class Replay:
 
     def _running(self) -> list[int]:
         """Allocated after each event, if each block is as large as was asked for."""
-        return self.log.running(self._kinds, self._blocks)
+        return _running(self.log.events, list(map(self._blocks.__getitem__, self._kinds.of)))
 
 
 def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:

@@ -16,23 +16,24 @@ if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
 
 _USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write FOLDER] [-- train.py ARGS]"
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "megatron", "torchtitan")
 
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
+    from gputop_analysis.launch.emit import LAUNCHERS, emit
+
     own, script = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
-    parser.add_argument("--for", dest="launcher", choices=LAUNCHERS, default="torchrun", help="default: torchrun")
+    parser.add_argument(
+        "--for", dest="launcher", choices=tuple(LAUNCHERS), default="torchrun", help="default: torchrun"
+    )
     parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
     parser.add_argument("--write", metavar="FOLDER", help="write the files there")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(own)
-    from gputop_analysis.launch.emit import emit
-
     strategy = _strategy(options, script)
     try:
         launch = emit(strategy, options.launcher, options.slurm)

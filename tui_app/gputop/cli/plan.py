@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -141,19 +142,29 @@ def solved(
     from gputop_analysis.planner.questions import NothingFits, best, fewest, within, would_fit
 
     limits, calibration = limits_of(options), calibration_of(options, wanted.gpu)
+    if objective == "budget" and not hourly:
+        raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
     try:
         if objective == "fewest-gpus":
-            return fewest(job, wanted, gpus, limits, calibration)
-        if objective == "budget":
-            if not hourly:
-                raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
-            return within(job, wanted, hourly, gpus, limits, calibration)
-        return best(job, wanted, gpus, limits, objective, calibration)
+            plan = fewest(job, wanted, gpus, limits, calibration)
+        elif objective == "budget" and hourly:
+            plan = within(job, wanted, hourly, gpus, limits, calibration)
+        else:
+            plan = best(job, wanted, gpus, limits, objective, calibration)
+        _tell_experimental(plan)
+        return plan
     except NothingFits as error:
         would = would_fit(job, wanted, gpus, limits)
         raise CliError(f"{error}" + (f"; it would fit with {', or '.join(would)}" if would else "")) from None
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
+
+
+def _tell_experimental(plan: Plan) -> None:
+    from gputop_analysis.experimental import of_split
+
+    for said in of_split(plan.layouts.split(plan.pick), plan.job.model.layers):
+        print(f"gputop: experimental: {said}", file=sys.stderr)
 
 
 def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:

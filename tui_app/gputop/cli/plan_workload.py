@@ -40,6 +40,7 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
     Raises:
         CliError: no such workload, or one that the model is not for.
     """
+    from gputop_analysis import experimental
     from gputop_analysis.workloads import presets
 
     if options.workload is None:
@@ -56,6 +57,8 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
     used = options.workload_settings = _fill(options, one, gpus)
     _check(options, one)
     print(f"gputop: workload {presets.said(one, used)}", file=sys.stderr)
+    if one.name in experimental.WORKLOADS:
+        print(f"gputop: experimental: {experimental.WORKLOADS[one.name]}", file=sys.stderr)
     return one
 
 
@@ -73,7 +76,7 @@ def _fill(options: argparse.Namespace, one: Workload, gpus: int) -> dict[str, An
 
 
 def _check(options: argparse.Namespace, one: Workload) -> None:
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
 
     for name in ("prompt", "output"):
         if (value := getattr(options, name)) is not None and value < 1:
@@ -90,7 +93,7 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
 
 def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
     """The answer for a server."""
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.workloads.inference import Serving, servers
 

@@ -15,11 +15,11 @@ from gputop.feed.window import window_of
 from gputop_agent.wire import PHASES
 from gputop_analysis.model import Finding
 from gputop_analysis.numerics import numerics
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import Waits, waits
 from gputop_probes.record.reader import RunRecord
 
-GIB = 2.0**30
 BARS_AT_MOST = 32
 
 Picture = Callable[[RunView, Finding], Plot | None]

@@ -76,9 +76,9 @@ class Ask:
     @property
     def job(self) -> Job:
         """As the planner has it."""
-        from gputop_analysis.planner.job import Job
+        from gputop_analysis.planner.job import Job, trainable_share
 
-        share = 0.01 if self.lora else 1.0
+        share = trainable_share(self.lora)
         return Job(self.model, self.seq, self.global_batch, self.dtype, self.optimizer, trainable_share=share)
 
     def value(self, name: str) -> Any:

@@ -24,13 +24,13 @@ from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
+from gputop_analysis.parallelism.split import RECOMPUTES
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
 REMEMBERED = 8
 """Answers that are kept, of about 0.6 MB each, so that a key back and forth does not plan again."""
 FRAME = 8
 """Columns that a dialog's frame, padding and scrollbar take."""
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
 
 
 SHORT = {
@@ -153,7 +153,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
         words += ["--lora"] if ask.lora else []
         for name, value in ask.pins:
-            word = ("none", "selective", "full")[value] if name == "recompute" else str(value)
+            word = RECOMPUTES[value] if name == "recompute" else str(value)
             words += ["--" + name.replace("_", "-"), word]
         return " ".join(words)
 
@@ -448,6 +448,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def action_launch(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop_analysis.launch.emit import LAUNCHERS
 
         if self.table.chosen is None:
             return

@@ -73,7 +73,7 @@ def least(setup: Setup) -> int:
 def replay_of(setup: Setup) -> Replay | None:
     """What plays the events of a setup; None for one that no profile covers."""
     log = events(setup)
-    return None if log is None else Replay(log, conf.parse(setup.allocator), brief=True)
+    return None if log is None else Replay(log, conf.parse(setup.allocator))
 
 
 def events(setup: Setup) -> EventLog | None:
