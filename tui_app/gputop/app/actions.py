@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 Scope = Literal["always", "live", "replay", "control"]
@@ -183,6 +184,25 @@ def in_footer(name: str, mode: str = "live") -> list[Action]:
         moves = ("pause", "seek_back") if mode != "live" else ()
         return sorted((a for a in here if a.footer), key=lambda a: 2.5 if a.id in moves else a.footer)
     return sorted((action for action in here if action.id in PAGE_FOOTER), key=lambda a: PAGE_FOOTER.index(a.id))
+
+
+SCREENS = {
+    "main": "The main screen",
+    "evidence": "Evidence of a finding",
+    "numerics": "Numerics",
+    "ranks": "All ranks",
+    "estimator": "Estimate",
+    "strategy": "Plan",
+    "catalog": "Catalog of GPUs",
+    "topology": "Links between GPUs",
+}
+"""Title of each screen that has keys of its own."""
+
+
+def by_screen() -> Iterator[tuple[str, list[Action]]]:
+    """Each screen's title with the actions that belong to it; what screens share stands at the main one."""
+    for screen, title in SCREENS.items():
+        yield title, [action for action in ACTIONS if action.screen == screen]
 
 
 def target(action: Action) -> str:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import ENVIRONMENT, CliError
+from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.parsing import Parser
 
@@ -35,7 +35,7 @@ def execute(words: list[str]) -> int:
 
 def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
-    options = _parser().parse_args(mine)
+    options = parser().parse_args(mine)
     if options.script and not options.model:
         _take_factory(options)
     asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
@@ -66,7 +66,8 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
     parser.add_argument(
         "script",
@@ -111,12 +112,10 @@ def _setup(options: argparse.Namespace) -> Setup:
 
     named = model_of(options.model) if options.run and options.model else None
     base = setup_of_run(options.run, named) if options.run else None
-    try:
+    with cli_errors(ValueError):
         shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
         values = given(options)
         setup = setup_of(shape or model_of(options.model), values, base)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     refuse_idle(values, setup)
     return setup
 
@@ -129,10 +128,8 @@ def model_of(name: str) -> Any:
     """
     from gputop.models import resolve
 
-    try:
+    with cli_errors(ValueError, LookupError):
         return resolve(name)
-    except (LookupError, ValueError) as error:
-        raise CliError(str(error)) from None
 
 
 def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
@@ -204,10 +201,8 @@ def _first_setup(options: argparse.Namespace) -> Setup | None:
         return None
     from gputop_analysis.vram.options import setup_of
 
-    try:
+    with cli_errors(ValueError):
         return setup_of(model_of("llama-3-8b"), values)
-    except ValueError as error:
-        raise CliError(str(error)) from None
 
 
 def _print(found: Estimate, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
 
@@ -22,6 +22,23 @@ LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "megatron", "torchtitan")
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
     own, script = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    options = parser().parse_args(own)
+    from gputop_analysis.launch.emit import emit
+
+    strategy = _strategy(options, script)
+    with cli_errors(ValueError, LookupError):
+        launch = emit(strategy, options.launcher, options.slurm)
+    if options.write:
+        _write(launch, Path(options.write))
+    if options.json:
+        print(json.dumps(launch.to_json(), indent=2))
+    else:
+        _print(launch, written=bool(options.write))
+    return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
     add_job(parser)
     add_gpus(parser)
@@ -30,21 +47,7 @@ def execute(words: list[str]) -> int:
     parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
     parser.add_argument("--write", metavar="FOLDER", help="write the files there")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(own)
-    from gputop_analysis.launch.emit import emit
-
-    strategy = _strategy(options, script)
-    try:
-        launch = emit(strategy, options.launcher, options.slurm)
-    except (ValueError, LookupError) as error:
-        raise CliError(str(error)) from None
-    if options.write:
-        _write(launch, Path(options.write))
-    if options.json:
-        print(json.dumps(launch.to_json(), indent=2))
-    else:
-        _print(launch, written=bool(options.write))
-    return 0
+    return parser
 
 
 def _strategy(options, script: list[str]) -> Strategy:

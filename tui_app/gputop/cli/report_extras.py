@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.records import open_record
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ def trace_extra(path: Path, width: int) -> Extra:
     from gputop_analysis.report import Extra
     from gputop_analysis.traces import TraceError, analyse_trace
 
-    try:
+    with cli_errors(TraceError):
         found = analyse_trace(path)
-    except TraceError as error:
-        raise CliError(str(error)) from None
     return Extra("trace", found.to_dict(), found.to_text(width), found.to_html())
 
 
