@@ -46,7 +46,7 @@ class Command(NamedTuple):
 
 
 _CATALOG = ("list_parser", "show_parser", "prices_parser", "import_parser")
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: list[Command] = [
     Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
     Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
     Command("profile", SLOW, "a few steps of a running training under torch.profiler", "gputop.cli.profile"),
@@ -71,7 +71,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.demo"),
     Command("doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.doctor"),
     Command("init", HOUSE, "say once which GPUs you have and what a training may cost", "gputop.cli.init"),
-)
+]
 
 
 def find(name: str) -> Command | None:
