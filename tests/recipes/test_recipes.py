@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pytest
 from analysis_support import Builder
+from tui_pilot import press, screen_text, settle
 
+from gputop.app.strategy import StrategyApp
 from gputop.cli import main
 from gputop.cli.commands import COMMANDS, FIT, Command
 from gputop.cli.commands_page import markdown
 from gputop.feed.build import build
 from gputop.feed.evidence import EvidenceLoader
+from gputop.feed.planning import Ask
 from gputop.render.rows import row_text
 from gputop.widgets import findings as panel
+from gputop_analysis.catalog import model
 from gputop_analysis.findings import CATALOGUE, evaluate
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import finding
+from gputop_analysis.launch.emit import LAUNCHERS, Launcher
+from gputop_analysis.launch.strategy import Launch
 from gputop_analysis.model import Proof
 from gputop_analysis.report import Report
 from gputop_analysis.report.text import as_text
@@ -195,3 +201,66 @@ def _python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
     )
+
+
+SEE_THE_GPU = """
+import csv, io
+import gputop_analysis.data as data
+read = data.read
+
+def with_toy(name):
+    found = read(name)
+    if name != "gpus.csv":
+        return found
+    text = found.decode()
+    row = next(row for row in csv.DictReader(io.StringIO(text)) if row["name"] == "H100-SXM5-80GB")
+    row |= {"name": "TOY900-96GB", "aliases": "TOY900", "driver_names": "", "chip": "toy900", "memory_gb": "96"}
+    row["usable_gib"] = ""
+    out = io.StringIO()
+    csv.DictWriter(out, next(csv.reader(io.StringIO(text))), extrasaction="ignore").writerow(row)
+    return (text.rstrip() + "\\n" + out.getvalue()).encode()
+
+data.read = with_toy
+from gputop.cli import main
+job = ["--model", "llama-3-8b", "--gpu", "TOY900"]
+assert main(["catalog", "show", "TOY900"]) == 0
+assert main(["estimate", *job, "--lora"]) == 0
+assert main(["plan", *job, "--gpus", "8"]) == 0
+assert main(["launch", *job, "--gpus", "8"]) == 0
+"""
+
+
+def test_a_gpu_is_a_row(tmp_path) -> None:
+    """In a process of its own: the table is read once."""
+    done = _python(SEE_THE_GPU, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown, estimate, plan = done.stdout, "on TOY900-96GB the largest micro-batch", "on 8 x TOY900-96GB"
+    assert "96 GB" in shown and estimate in shown and plan in shown and "torchrun" in shown
+
+
+@pytest.fixture
+def toy_launcher():
+    LAUNCHERS["toy"] = Launcher(lambda strategy: Launch("toy", ("toyrun", strategy.script)))
+    yield
+    del LAUNCHERS["toy"]
+
+
+def test_a_launcher_is_a_row_and_a_function(toy_launcher, capsys) -> None:
+    words = ["launch", "--model", "llama-3-8b", "--gpu", "H100", "--gpus", "8", "--for", "toy"]
+    assert main(words) == 0
+    assert "toyrun train.py" in capsys.readouterr().out
+    assert main([*words, "--slurm"]) == 0
+    assert "toyrun" in capsys.readouterr().out
+    assert main([*words, "--pp", "2", "--schedule", "zero-bubble"]) == 2
+    assert "toy has no zero-bubble schedule: emit it for torchtitan" in capsys.readouterr().err
+    assert "torchtitan,toy}" in markdown()
+
+
+async def test_a_launcher_is_on_the_strategy_screen(toy_launcher, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    app = StrategyApp(Ask(model("llama-3-8b"), gpus=8, global_batch=64))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "l")
+        assert "6  toy" in " ".join(screen_text(app).split("\n"))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
 
 _USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write FOLDER] [-- train.py ARGS]"
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "megatron", "torchtitan")
 
 
 def execute(words: list[str]) -> int:
@@ -39,11 +38,15 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
+    from gputop_analysis.launch.emit import LAUNCHERS
+
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
-    parser.add_argument("--for", dest="launcher", choices=LAUNCHERS, default="torchrun", help="default: torchrun")
+    parser.add_argument(
+        "--for", dest="launcher", choices=tuple(LAUNCHERS), default="torchrun", help="default: torchrun"
+    )
     parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
     parser.add_argument("--write", metavar="FOLDER", help="write the files there")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -53,12 +56,13 @@ def parser() -> Parser:
 def _strategy(options, script: list[str]) -> Strategy:
     """The best split within what is pinned."""
     from gputop.cli.plan import solved
+    from gputop_analysis.launch.emit import LAUNCHERS
     from gputop_analysis.launch.strategy import Strategy
 
     wanted, gpus = wanted_of(options, fleet_of())
     job = job_of(options, gpus)
-    if options.launcher == "deepspeed" and options.replicas is None:
-        options.replicas = 1  # it has no HSDP: the best of what it can start
+    if options.replicas is None and not LAUNCHERS[options.launcher].replicas:
+        options.replicas = 1  # the best of what it can start
     plan = solved(job, wanted, gpus, options, "throughput", None)
     row = plan.layouts.row(plan.pick)
     per_node = min(plan.cluster.gpus_per_node, gpus)

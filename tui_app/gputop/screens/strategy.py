@@ -28,7 +28,6 @@ REMEMBERED = 8
 """Answers that are kept, of about 0.6 MB each, so that a key back and forth does not plan again."""
 FRAME = 8
 """Columns that a dialog's frame, padding and scrollbar take."""
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "megatron", "torchtitan")
 
 
 SHORT = {
@@ -446,6 +445,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def action_launch(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop_analysis.launch.emit import LAUNCHERS
 
         if self.table.chosen is None:
             return
