@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from profile_plan import STRUCTURES, TRACES, setup, trainings
+from profile_terms import Terms, UnclearError
 
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.recognise import Terms, UnclearError
 from gputop_analysis.vram.profiles.stacks import STACKS, deepened
 from gputop_analysis.vram.profiles.store import ARCHIVE, decode, encode, index, pack, text
 from gputop_analysis.vram.profiles.term import Term

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from planner_scores import errors, regrets, spearman
 
 from gputop_analysis.planner.answers import Answer, answers
 from gputop_analysis.planner.calibrate import calibrate
 from gputop_analysis.planner.intervals import uncalibrated
 from gputop_analysis.planner.preference import preferred
 from gputop_analysis.planner.rows import Case, Unreadable, read
-from gputop_analysis.planner.scores import errors, regrets, spearman
 from gputop_analysis.planner.search import model_flops
 
 ROOT = Path(__file__).parent.parent

@@ -1,7 +1,7 @@
 """Which event profiles are made: families and their structures, ways of training, and the sizes of the traces.
 
 The sizes that one dimension takes in the traces stand to each other as primes that no other dimension has, so that a
-storage's growth from trace to trace names its dimensions (see ``profiles/recognise.py``). Nothing is allocated, so they
+storage's growth from trace to trace names its dimensions (see ``profile_terms.py``). Nothing is allocated, so they
 need not be small.
 """
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -21,19 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import vram_page
+from vram_cases import Case, read, score
+from vram_cases.score import Answer
+from vram_cases.table import rows
 
 from gputop_analysis import catalog
-from gputop_analysis.vram.cases import Case, read, score
-from gputop_analysis.vram.cases.score import Answer
-from gputop_analysis.vram.cases.table import rows
-from gputop_analysis.vram.estimate import GIB, Estimate
+from gputop_analysis.units import GIB
+from gputop_analysis.vram.estimate import Estimate
+from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.setup import Setup
-from gputop_analysis.vram.tiers import NotCoveredError, estimate
+from gputop_analysis.vram.tiers import NotCoveredError
 
 ROOT = Path(__file__).parent.parent
-_COUNTED = re.compile(r"^\s*\d+ ?[x×*] ?")
-"""Several GPUs of a kind: ``8xA100 80GB``."""
-_SIZED = re.compile(r"(.+?)[-_ ]*\(?(\d+) ?GB?\)?", re.IGNORECASE)
 INTERVALS = ROOT / "analysis/gputop_analysis/data/vram_intervals.json"
 
 
@@ -80,25 +78,12 @@ def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
 
 def _capacity(name: str) -> int | None:
     """Usable bytes of a GPU; None where the name does not say which of several sizes it is (``A100``)."""
-    found = _gpu(name := _COUNTED.sub("", name))
-    if found is None:
+    try:
+        match = catalog.match_gpu(name)
+    except LookupError:
         return None
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    sizes = {gpu.memory_gb for gpu in catalog.gpus() if gpu.name.lower().replace("-", "").startswith(plain)}
-    return None if len(sizes) > 1 and not re.search(r"\d+ ?GB", name, re.IGNORECASE) else found.usable_bytes
-
-
-def _gpu(name: str) -> catalog.GpuSpec | None:
-    """The GPU of that name, also where a size is named that all of its kind have (``A10G-24GB``)."""
-    kind, size = sized.groups() if (sized := _SIZED.fullmatch(name)) else (name, None)
-    for each, memory_gb in ((f"{kind}-{size}GB" if size else kind, None), (name, None), (kind, size)):
-        try:
-            found = catalog.gpu(each) if each else None
-        except LookupError:
-            continue
-        if found is not None and memory_gb in (None, f"{found.memory_gb:g}"):
-            return found
-    return None
+    sizes = {spec.memory_gb for spec in (match.spec, *match.others)}
+    return match.spec.usable_bytes if len(sizes) == 1 else None
 
 
 def _fits(found: Estimate, capacity: int) -> bool:

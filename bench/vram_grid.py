@@ -23,10 +23,10 @@ from typing import Any
 from gputop.api import answer
 from gputop.models import resolve
 from gputop.probing import probe
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.options import setup_of
 from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
 KEPT = Path(__file__).parent / "data/vram_grid.jsonl"
 TIERS = ("formula", "profile", "trace")
 SMALL, MIDDLE, LARGE = "qwen2.5-0.5b", "llama-3.2-1b", "llama-3-8b"

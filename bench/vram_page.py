@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from gputop_analysis.vram.cases import score
-from gputop_analysis.vram.cases.score import Run
+from vram_cases import score
+from vram_cases.score import Run
 
 PAGE = Path(__file__).parent.parent / "docs/vram_accuracy.md"
 TIERS = ("trace", "profile", "formula", "best")

@@ -4,8 +4,7 @@
 
 In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall and CPU
 time of ``gputop estimate``, levers and largest micro-batch included, with compiled modules as an installed package has
-them. Half of the levers are estimated by a second process, so that its wall time needs a second free core. The trace:
-wall time and resident memory.
+them. The trace: wall time and resident memory.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ def main() -> None:
     if "--no-trace" not in sys.argv:
         trace = (*ESTIMATE, "--tier", "trace")
         found["trace_s"], found["trace_peak_rss_mb"] = _command(trace, 1), round(_resident(trace), 1)
-    budget = {"budget_warm_ms": 20, "budget_command_s": 0.3, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
+    budget = {"budget_warm_ms": 60, "budget_command_s": 0.6, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
     print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
 
 
 def _warm(tier: str, model: str = MODEL) -> float | None:
     """The median over sequence lengths, ms; None where the tier does not cover the model."""
     from gputop_analysis import catalog
+    from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.setup import Setup
-    from gputop_analysis.vram.tiers import NotCoveredError, estimate
+    from gputop_analysis.vram.tiers import NotCoveredError
 
     setup = Setup(catalog.model(model), micro_batch=2)
     took = []

@@ -5,6 +5,7 @@ Tests that start real processes and hold them against the clock may be repeated:
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from gputop_analysis.findings import registry
+
+# The readers of published runs, which only the benchmarks ship; last, since some are called as modules of Python are.
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
 # The Pythons that the tests start end sooner: see there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.peaks import find_gpu, precision
+from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.view import RunView
 
 RECOMPUTED = 4 / 3
 """Hardware over model FLOPs with full activation checkpointing: forward twice and backward, over forward and backward
 (Narayanan et al. 2021, Megatron, equation 3: 96 with recomputation against 72 without)."""
+
+
+TABLE_KINDS = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+"""The kinds of products that torch names, as the table of GPUs calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,9 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
     kind = precision(hello)
-    unit = unit_flops(view, rank) if gpu is not None and kind in gpu.dense_flops else None
-    if gpu is None or unit is None:
+    peak = gpu.dense_flops.get(TABLE_KINDS.get(kind, "")) if gpu is not None else None
+    unit = unit_flops(view, rank) if peak is not None else None
+    if gpu is None or peak is None or unit is None:
         return None
     series = view.per_rank[rank]
     units = series.n_steps if unit.unit == "steps" else series.rows[unit.unit].astype(np.float64)
@@ -63,7 +68,6 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     steady_units, steps = float(units[series.steady].sum()), int(series.n_steps[series.steady].sum())
     if steady_s <= 0 or steady_units <= 0:
         return None
-    peak = gpu.dense_flops[kind]
     return Efficiency(
         mfu=unit.model * steady_units / (peak * steady_s),
         hfu=unit.hardware * steady_units / (peak * steady_s),
@@ -74,6 +78,19 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
         seconds_at_peak=unit.model * float(units.sum()) / peak,
         source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {kind} ({gpu.source})",
     )
+
+
+def precision(hello: dict[str, Any]) -> str:
+    """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
+    sharded = ((hello.get("parallel") or {}).get("fsdp") or {}) if isinstance(hello.get("parallel"), dict) else {}
+    mixed = (sharded.get("mixed_precision") or {}) if isinstance(sharded, dict) else {}
+    amp = hello.get("amp") or {}
+    weights = (hello.get("model") or {}).get("by_dtype") or {}
+    largest = max(weights, key=lambda kind: weights[kind], default="float32")
+    found = mixed.get("param_dtype") or (amp.get("dtype") if amp.get("autocast") else None) or largest
+    flags = hello.get("flags") or {}
+    fast = flags.get("cuda_matmul_tf32") or flags.get("matmul_precision") in ("high", "medium")
+    return "tf32" if found == "float32" and fast else str(found)
 
 
 def unit_flops(view: RunView, rank: int) -> UnitFlops | None:

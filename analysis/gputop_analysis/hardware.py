@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from gputop_analysis.model import GpuSummary, HostSummary
 from gputop_analysis.series import tail_seconds
+from gputop_analysis.units import GIB
 from gputop_probes.record.layout import PROCESS_RANK
 from gputop_probes.record.reader import HostFiles, RunRecord
 
 Array = npt.NDArray[Any]
 
-GIB = 2**30
 SAMPLES_AT_MOST = 20_000
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
+from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.catalog.prices import offers
-from gputop_analysis.peaks import find_gpu
 from gputop_probes.record.reader import RunRecord
 
 ENOUGH_PRICES = 3

@@ -17,13 +17,13 @@ from gputop_analysis.model import PhaseStats, RankSummary, RunSummary
 from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 from gputop_probes.record.reader import RunRecord
 
 Array = npt.NDArray[Any]
 
-GIB = 2**30
 RATE_WINDOW_S = 10.0
 SILENT_S = 15.0
 """The recorder samples its host every second; silent for so long, it is gone."""

@@ -12,7 +12,8 @@ from gputop_agent import wire
 from gputop_analysis.model import Finding
 from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
-from gputop_analysis.summary import GIB, run_state, steps_done
+from gputop_analysis.summary import run_state, steps_done
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.from_run import setup_of, setup_of_hello
 from gputop_analysis.vram.setup import Setup

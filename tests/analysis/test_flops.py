@@ -3,8 +3,8 @@
 import pytest
 from analysis_support import Builder
 
-from gputop_analysis.flops import efficiency, unit_flops
-from gputop_analysis.peaks import find_gpu, precision
+from gputop_analysis.catalog import find_gpu
+from gputop_analysis.flops import efficiency, precision, unit_flops
 from gputop_analysis.view import RunView
 
 
@@ -36,16 +36,24 @@ def test_drivers_names_are_found(driver, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "NVIDIA", "NVIDIA RTX A1000", "NVIDIA A1000", "NVIDIA L400", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MI250X"],
+    [
+        "",
+        "NVIDIA",
+        "NVIDIA RTX A1000",
+        "NVIDIA A1000",
+        "NVIDIA L400",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "AMD Instinct MI250X/MI250",
+    ],
 )
 def test_no_other_gpus_peak_is_taken(name):
     assert find_gpu(name) is None
 
 
 def test_peaks_are_dense():
-    assert find_gpu("NVIDIA H100 80GB HBM3").dense_flops["bfloat16"] == pytest.approx(989e12)
+    assert find_gpu("NVIDIA H100 80GB HBM3").dense_flops["bf16"] == pytest.approx(989e12)
     assert find_gpu("NVIDIA H100 80GB HBM3").dense_flops["tf32"] == pytest.approx(494.5e12)
-    assert "bfloat16" not in find_gpu("Tesla T4").dense_flops
+    assert "bf16" not in find_gpu("Tesla T4").dense_flops
 
 
 def test_the_precision_is_that_of_the_products():

@@ -14,7 +14,7 @@ from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.memory import allocated_bytes
 from gputop_analysis.planner.space import Limits, configurations
-from gputop_analysis.vram.estimate import GIB
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.options import setup_of
 from gputop_analysis.vram.tiers import solve
 
@@ -31,7 +31,7 @@ def test_a_megatron_command_needs_what_the_planner_said(pins, recompute):
     row = layouts.row(0)
     degrees: dict[str, Any] = {name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")}
     kind = ("none", "selective", "full")[recompute]
-    strategy = Strategy(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
+    strategy = Strategy.of(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
                         global_batch=64, model=LLAMA)  # fmt: skip
     command = list(emit(strategy).command)
     shape, values = memory.of_megatron(command[command.index("pretrain_gpt.py") :], 16)

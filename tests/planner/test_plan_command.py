@@ -8,12 +8,13 @@ from tui_support import START_NS, write_run
 from gputop.cli import main
 from gputop.cli.plan_text import corrected as said_of
 from gputop_analysis.catalog import gpu, model
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.planner.choices import PARTS, Choice
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.measured import MeasuredRun, from_csv, from_run, predicted
 from gputop_analysis.planner.questions import Wanted, best, counts_up_to, fewest, within
-from gputop_analysis.vram.setup import Parallel, Setup
+from gputop_analysis.vram.setup import Setup
 
 ASKED = ("--model", "llama3-8b", "--gpu", "H100", "--gpus", "16", "--global-batch", "256", "--seq", "4096")
 
@@ -149,7 +150,7 @@ def test_a_launch_of_the_plan(capsys, tmp_path):
 
 
 def test_measured_runs_correct_the_plan():
-    setup = Setup(model("llama3-8b"), 4096, 1, 16, parallel=Parallel(dp=8, sharding="fsdp2"))
+    setup = Setup(model("llama3-8b"), 4096, 1, 16, parallel=Split(dp=8, sharding="fsdp2"))
     told = float(predicted(setup, cluster("H100", 8)).seconds[0])
     slower = from_run(MeasuredRun(setup, "H100", 1.5 * told + 0.2, input_s=0.2, allocated_bytes=60 * 2**30))
     corrected = float(slower.seconds(predicted(setup, cluster("H100", 8)))[0])

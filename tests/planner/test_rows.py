@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planner_scores import errors, regrets, spearman
 
 from gputop_analysis.catalog.params import total
 from gputop_analysis.planner.answers import answers
 from gputop_analysis.planner.pipeline import balanced_ends
 from gputop_analysis.planner.rows import Unreadable, dtype_of, read
-from gputop_analysis.planner.scores import errors, regrets, spearman
 
 ROW = {
     "model": "gpt-made-up", "params": "1.3e9", "hidden": "2048", "layers": "24", "heads": "16", "ffn": "8192",

@@ -19,8 +19,9 @@ from gputop.screens.pareto import ParetoDialog
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.whatif import WhatIfDialog, table
 from gputop_analysis.catalog import gpu, model
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.planner.measured import MeasuredRun
-from gputop_analysis.vram.setup import Parallel, Setup
+from gputop_analysis.vram.setup import Setup
 from gputop_probes.record.reader import RunRecord
 
 
@@ -153,7 +154,7 @@ async def test_what_if_and_workloads(ask):
 
 @pytest.mark.parametrize("width", [72, 94])
 def test_changes_of_a_run_start_from_what_was_measured(width):
-    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Parallel(dp=8, sharding="fsdp2"))
+    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Split(dp=8, sharding="fsdp2"))
     run = MeasuredRun(setup, "NVIDIA H100 80GB HBM3", 6.0, allocated_bytes=40 * 2**30)
     found = of_run(base_of(setup, run, "mine"))
     assert "measured: 6.00 s" in found.now and all(one.before_s == 6.0 for one in found.changes)
@@ -231,7 +232,7 @@ async def test_the_table_and_a_launch_can_be_saved(ask, tmp_path):
 
 
 def test_a_run_is_the_base_line():
-    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Parallel(dp=8, sharding="fsdp2"))
+    setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Split(dp=8, sharding="fsdp2"))
     base = base_of(setup, MeasuredRun(setup, "NVIDIA H100 80GB HBM3", 6.0), "mine")
     assert (base.ask.gpus, base.ask.global_batch, base.step_s) == (8, 64, 6.0) and base.calibration is not None
     assert base.calibration.rows == 1

@@ -6,11 +6,11 @@ import pytest
 
 from gputop.cli import main
 from gputop_analysis.catalog import model
+from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import search
 from gputop_analysis.planner.choices import choice
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import RECOMPUTE
 from gputop_analysis.planner.space import Limits
 from gputop_analysis.planner.whatif import KINDS, what_if
 
@@ -31,7 +31,7 @@ def test_a_change_of_the_split_is_what_the_plan_says_of_that_split():
     for other in range(len(plan.layouts)):
         differs = {key for key, value in plan.layouts.row(other).items() if value != row[key]}
         if differs == {"recompute"}:
-            kind = RECOMPUTE[int(plan.layouts.recompute[other])]
+            kind = RECOMPUTES[int(plan.layouts.recompute[other])]
             change = changes["no recomputation" if kind == "none" else f"{kind} recomputation"]
             one = choice(plan, other)
             assert change.step_s == pytest.approx(one.step_s) and change.fits == one.fits

@@ -76,10 +76,10 @@ def test_torch_knows_the_schedule_by_that_name():
 
 
 def test_launchers_without_it_refuse():
-    strategy = Strategy(1, 8, dp=4, pp=2, vpp=2, zero_bubble=True, model=JOB.model)
+    strategy = Strategy.of(1, 8, dp=4, pp=2, vpp=2, zero_bubble=True, model=JOB.model)
     for launcher in LAUNCHERS:
         if launcher != "torchtitan":
             with pytest.raises(NotPossible, match="zero-bubble"):
                 emit(strategy, launcher)
     with pytest.raises(ValueError, match="needs pipeline stages"):
-        Strategy(1, 8, dp=8, zero_bubble=True).check()
+        Strategy.of(1, 8, dp=8, zero_bubble=True).check()

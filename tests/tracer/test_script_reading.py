@@ -14,7 +14,7 @@ from gputop.render.rows import row_text
 from gputop_analysis import catalog
 from gputop_analysis.vram import profiles
 from gputop_analysis.vram.options import setup_of
-from gputop_analysis.vram.tiers import estimate
+from gputop_analysis.vram.question import estimate
 from gputop_tracer.script import waiting
 from gputop_tracer.script.fallback_source import read
 from gputop_tracer.script.waiting import Input, Waiting

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from vram_log import storages
 
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram import deepen, eventlog, replay
-from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 pytest.importorskip("transformers")
 PROBES = Path(__file__).parents[2] / "probes"
@@ -38,7 +39,7 @@ for name, job in json.load(sys.stdin).items():
 
 
 def _setup(sharding, **more):
-    base = Setup(SHAPE, seq=64, micro_batch=2, parallel=Parallel(dp=WORLD, sharding=sharding))
+    base = Setup(SHAPE, seq=64, micro_batch=2, parallel=Split(dp=WORLD, sharding=sharding))
     return asdict(base.but(**more))
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vram_cases import Case, notes, read, score, table, text
+from vram_cases.score import Answer
 
 from gputop_analysis import catalog
-from gputop_analysis.vram.cases import Case, notes, read, score, table, text
-from gputop_analysis.vram.cases.score import Answer
 from gputop_analysis.vram.setup import Lora, Setup
 
 BENCH = Path(__file__).parents[2] / "bench/vram_accuracy.py"

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from vram_cases import read, table, text, versions
 
-from gputop_analysis.vram.cases import read, table, text, versions
 from gputop_analysis.vram.setup import Setup
 
 BENCH = Path(__file__).parents[2] / "bench"

@@ -8,15 +8,17 @@ from vram_log import MIB, LogBuilder, training
 
 from gputop_analysis import catalog
 from gputop_analysis.vram import overhead
+from gputop_analysis.vram.advice import max_micro_batch
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.estimate import calibrated, gib
 from gputop_analysis.vram.fits import Need, fits, smallest
 from gputop_analysis.vram.intervals import LEAST, UNKNOWN, case, interval, kind
 from gputop_analysis.vram.levers import changes, levers
+from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
-from gputop_analysis.vram.tiers import NotCoveredError, estimate, max_micro_batch
+from gputop_analysis.vram.tiers import NotCoveredError
 
 GIB = 1 << 30
 LLAMA = Setup(catalog.model("llama-3.1-8b"), seq=4096, micro_batch=4)

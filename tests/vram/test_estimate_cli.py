@@ -19,8 +19,9 @@ from gputop.cli.estimate_options import add_options
 from gputop.cli.estimate_options import given as given_options
 from gputop.cli.parsing import Parser
 from gputop_analysis import catalog
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram import options
-from gputop_analysis.vram.setup import Lora, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, Setup
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = ["tier", "peak_allocated_gib", "peak_reserved_gib", "device_total_gib", "breakdown_gib", "peak_operation"]
@@ -42,9 +43,9 @@ def ask(capsys, *words):
 
 
 def test_every_field_of_a_setup_has_an_option():
-    plain = set(Setup.__dataclass_fields__) - {"model", "parallel", "lora"} | set(Parallel.__dataclass_fields__)
+    plain = set(Setup.__dataclass_fields__) - {"model", "parallel", "lora"} | set(Split.__dataclass_fields__)
     plain |= {f"lora_{name}" for name in Lora.__dataclass_fields__}
-    assert plain - {"quantized"} | {"quant"} <= set(options.OPTION)
+    assert plain - {"quantized", "zero_bubble"} | {"quant"} <= set(options.OPTION)
 
 
 def test_the_defaults_are_those_of_the_setup():

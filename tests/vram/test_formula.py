@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_analysis import catalog
+from gputop_analysis.parallelism.split import RECOMPUTES, Split
 from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.formula import peak, peak_bytes
 from gputop_analysis.vram.formula.activations import layer
@@ -17,7 +18,7 @@ from gputop_analysis.vram.formula.dims import dims
 from gputop_analysis.vram.formula.habits import habits
 from gputop_analysis.vram.formula.parts import parts, total
 from gputop_analysis.vram.formula.phases import in_flight
-from gputop_analysis.vram.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Lora, ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import ATTENTIONS, LOSSES, OPTIMIZERS, Lora, ModelShape, Setup
 
 GIB = 1 << 30
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -60,7 +61,7 @@ def test_a_gpt_layer_keeps_34_sbh_and_5_as2b() -> None:
 def test_tensor_and_sequence_parallelism_divide_a_layer() -> None:
     """Korthikanti et al. 2022, equations 2 and 4: 10 + 24 / t without, 34 / t with sequence parallelism."""
     shape = ModelShape("gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048)
-    setup = Setup(shape, 2048, 1, attention="eager", recipe="megatron", dropout=0.1, parallel=Parallel(tp=4))
+    setup = Setup(shape, 2048, 1, attention="eager", recipe="megatron", dropout=0.1, parallel=Split(tp=4))
     scores = 5 * 16 * 2048 / 4
     alone = layer(dims(setup), habits(setup), moe=False)
     assert alone.whole == pytest.approx(10 * 1024 + 24 * 1024 / 4 + scores)
@@ -71,19 +72,19 @@ def test_tensor_and_sequence_parallelism_divide_a_layer() -> None:
 @pytest.mark.parametrize(("pp", "vpp"), [(4, 1), (4, 2), (8, 4)])
 def test_the_first_stage_of_an_interleaved_pipeline(pp: int, vpp: int) -> None:
     """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p v) times as much as without interleaving."""
-    d = dims(Setup(LLAMA, accumulation=64, parallel=Parallel(pp=pp, vpp=vpp)))
+    d = dims(Setup(LLAMA, accumulation=64, parallel=Split(pp=pp, vpp=vpp)))
     assert in_flight(d) == pytest.approx(pp * (1 + (pp - 1) / (pp * vpp) if vpp > 1 else pp / pp))
 
 
 def test_a_pipeline_holds_no_more_than_there_are_micro_batches() -> None:
-    assert in_flight(dims(Setup(LLAMA, accumulation=2, parallel=Parallel(pp=8)))) == 2
-    assert in_flight(dims(Setup(LLAMA, accumulation=64, parallel=Parallel(pp=8, pipeline_stage=7)))) == 1
+    assert in_flight(dims(Setup(LLAMA, accumulation=2, parallel=Split(pp=8)))) == 2
+    assert in_flight(dims(Setup(LLAMA, accumulation=64, parallel=Split(pp=8, pipeline_stage=7)))) == 1
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-2b", "gpt2", "phi-2"])
 def test_stages_and_tensor_ranks_hold_the_whole_model(name: str) -> None:
     shape = catalog.model(name)
-    stages = [Setup(shape, parallel=Parallel(pp=2, pipeline_stage=stage)) for stage in (0, 1)]
+    stages = [Setup(shape, parallel=Split(pp=2, pipeline_stage=stage)) for stage in (0, 1)]
     halves = sum(float(total(parts(dims(setup)))) for setup in stages)
     twice = catalog.params(shape)["embeddings"] if shape.tied_embeddings else 0
     uneven = shape.layers % 2 and catalog.total(shape) / shape.layers
@@ -106,7 +107,7 @@ def test_quantised_weights_are_half_a_byte_and_their_constants() -> None:
 
 
 def test_offloaded_states_are_not_on_the_gpu() -> None:
-    sharded = Setup(LLAMA, 4096, recipe="deepspeed", parallel=Parallel(dp=4, sharding="zero3"))
+    sharded = Setup(LLAMA, 4096, recipe="deepspeed", parallel=Split(dp=4, sharding="zero3"))
     assert "optimizer" in peak(sharded).breakdown
     assert not {"optimizer", "master_weights"} & set(peak(sharded.but(offload="optimizer")).breakdown)
     assert peak(sharded.but(offload="all")).breakdown.get("weights", 0) == 0
@@ -119,7 +120,7 @@ def test_an_optimizer_inside_the_backward_pass_keeps_no_gradients() -> None:
 
 
 def test_the_last_stage_has_the_logits_and_the_peak_may_be_there() -> None:
-    piped = Setup(LLAMA, 4096, accumulation=8, checkpointing="full", parallel=Parallel(pp=4))
+    piped = Setup(LLAMA, 4096, accumulation=8, checkpointing="full", parallel=Split(pp=4))
     found = peak(piped)
     assert found.breakdown.get("logits_loss") and found.notes == ("of pipeline stage 3",)
 
@@ -159,11 +160,11 @@ SETUPS = st.builds(
     dtype=st.sampled_from(["fp32", "bf16", "fp16"]),
     optimizer=st.sampled_from(OPTIMIZERS),
     attention=st.sampled_from(ATTENTIONS),
-    checkpointing=st.sampled_from(CHECKPOINTINGS),
+    checkpointing=st.sampled_from(RECOMPUTES),
     loss=st.sampled_from(LOSSES),
     lora=st.one_of(st.none(), st.builds(Lora, rank=st.sampled_from([8, 64]), dtype=st.sampled_from(["fp32", "bf16"]))),
     recipe=st.sampled_from(["transformers", "torchtitan", "megatron", "deepspeed", "plain"]),
-    parallel=st.builds(Parallel, dp=st.sampled_from([2, 8]), tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2])),
+    parallel=st.builds(Split, dp=st.sampled_from([2, 8]), tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2])),
 )
 
 
@@ -242,7 +243,7 @@ def test_a_loss_over_tensor_ranks_makes_its_gradient_in_fp32() -> None:
 
     def loss(tp: int) -> float:
         shape = catalog.model("llama-3-8b")
-        parallel = Parallel(tp=tp, sequence_parallel=tp > 1)
+        parallel = Split(tp=tp, sequence_parallel=tp > 1)
         setup = Setup(shape, seq=8192, recipe="torchtitan", attention="flash", parallel=parallel)
         return peak(setup).breakdown["logits_loss"]
 
@@ -261,7 +262,7 @@ def test_fsdp2_has_pools_of_its_own() -> None:
                 recipe="torchtitan",
                 checkpointing="full",
                 allocator="expandable_segments:True",
-                parallel=Parallel(dp=8, sharding=sharding),
+                parallel=Split(dp=8, sharding=sharding),
             )
         )
         return found.reserved - found.allocated

@@ -20,8 +20,9 @@ from gputop_analysis.view import RunView
 from gputop_analysis.vram import oom
 from gputop_analysis.vram.comparison import compare, measured
 from gputop_analysis.vram.from_run import setup_of, setup_of_hello
+from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.setup import Lora
-from gputop_analysis.vram.tiers import estimate, solve
+from gputop_analysis.vram.tiers import solve
 
 GIB = 1 << 30
 LLAMA = {

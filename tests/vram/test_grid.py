@@ -10,7 +10,7 @@ import pytest
 
 from gputop.models import resolve
 from gputop_analysis.vram.options import setup_of
-from gputop_analysis.vram.tiers import estimate
+from gputop_analysis.vram.question import estimate
 
 BENCH = Path(__file__).parents[2] / "bench/vram_grid.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop_analysis.catalog import model
-from gputop_analysis.vram import profiles, tiers
+from gputop_analysis.vram import profiles, question, tiers
 from gputop_analysis.vram.setup import Lora, Setup
 
 LORA = {"lora": Lora(targets=("all-linear",))}
@@ -52,7 +52,7 @@ def test_a_common_family_is_answered_by_a_profile(name: str):
 def test_what_a_profile_would_get_wrong_is_left_to_the_formula():
     """Four layers cannot stand for three dense ones and those with experts, nor for other lengths."""
     with pytest.raises(tiers.NotCoveredError, match="no event profile covers deepseek-v3"):
-        tiers.estimate(Setup(model("deepseek-v3"), seq=1024), "profile")
+        question.estimate(Setup(model("deepseek-v3"), seq=1024), "profile")
     assert profiles.events(Setup(model("gemma-3-1b"), seq=400)) is None  # no longer than its window
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_terms import Terms, UnclearError
 
 from gputop_analysis.catalog import model
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram.eventlog import parse
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.recognise import Terms, UnclearError
 from gputop_analysis.vram.profiles.steps import Training, course
 from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import variant
-from gputop_analysis.vram.setup import Lora, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, Setup
 
 TRACES = [
     {"seq": 32 * 3, "hidden": 64 * 5, "heads": 7, "ffn": 128 * 11},
@@ -124,7 +125,7 @@ def test_accumulation_frees_the_second_gradients_at_once():
 @pytest.mark.parametrize(
     "beyond",
     [
-        {"parallel": Parallel(dp=8, sharding="fsdp2")},
+        {"parallel": Split(dp=8, sharding="fsdp2")},
         {"images": 1},
         {"roles": ("critic",)},
         {"freeze": ("embeddings",)},

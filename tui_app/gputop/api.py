@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.setup import ModelShape, Setup
-    from gputop_analysis.vram.tiers import Begin
 
 
 def estimate(
@@ -71,14 +70,13 @@ def answer(
     advice: bool = True,
     progress: Callable[[str], None] | None = None,
     factory: str = "",
-    begin: Begin | None = None,
     log: EventLog | None = None,
 ) -> Estimate:
-    """The estimate of a setup, calibrated by what was measured here; ``begin`` and ``log`` as of the tiers' one."""
+    """The estimate of a setup, calibrated by what was measured here; ``log`` holds the events of a trace of it."""
     from gputop.calibration import recall
     from gputop_analysis import catalog
+    from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.rules import check
-    from gputop_analysis.vram.tiers import estimate, in_turn
 
     check(setup)
     advice = advice and bool(setup.model.hidden)  # levers are estimated from the architecture
@@ -87,7 +85,7 @@ def answer(
 
         log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
-    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice, begin=begin or in_turn)
+    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
     records = recall() if calibrate else []
     if not records:
         return found

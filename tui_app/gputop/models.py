@@ -14,7 +14,12 @@ CONFIG = "config.json"
 
 
 def resolve(name: str) -> ModelShape:
-    """The architecture of the model of that name.
+    """The architecture of the model of that name; see ``resolved``."""
+    return resolved(name)[0]
+
+
+def resolved(name: str) -> tuple[ModelShape, str]:
+    """The architecture of the model of that name, and what is to be said of how the name was read.
 
     Args:
         name: a directory with a ``config.json``, such a file, a name of ``gputop models``, or a Hugging Face name whose
@@ -28,14 +33,14 @@ def resolve(name: str) -> ModelShape:
 
     path = Path(name).expanduser()
     if path.is_dir() or path.suffix == ".json":
-        return _read(path / CONFIG if path.is_dir() else path)
+        return _read(path / CONFIG if path.is_dir() else path), ""
     try:
-        return catalog.model(name)
+        return catalog.match_model(name)
     except LookupError:
         cached = cached_config(name)
         if cached is None:
             raise
-        return _read(cached, name)
+        return _read(cached, name), ""
 
 
 def cached_config(name: str) -> Path | None:

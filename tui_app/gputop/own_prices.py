@@ -38,3 +38,10 @@ def keep(text: str) -> Path:
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(file)
     return file
+
+
+def rent_of(name: str) -> float | None:
+    """The median rent of a GPU, the user's own prices first; None where none is known."""
+    from gputop_analysis.catalog.listing import listed
+
+    return next((row.usd_per_hour for row in listed(load()) if row.spec.name == name), None)

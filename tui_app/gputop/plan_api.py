@@ -49,10 +49,10 @@ def plan(
         ValueError: no split keeps the rules, or none fits; the message says which rule, or how much is missing.
     """
     from gputop.api import shape_of
-    from gputop.cli.plan_options import rent_of
+    from gputop.own_prices import rent_of
     from gputop_analysis import catalog
     from gputop_analysis.planner.choices import ranked
-    from gputop_analysis.planner.job import Job
+    from gputop_analysis.planner.job import Job, trainable_share
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
@@ -62,6 +62,6 @@ def plan(
     name = catalog.gpu(gpu).name
     rent = rent_of(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
-    job = Job(shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=0.01 if lora else 1.0)
+    job = Job(shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=trainable_share(lora))
     found = best(job, Wanted(name, gpus_per_node, network, rent), gpus, Limits(**values), objective, calibration)
     return ranked(found, top, rent)

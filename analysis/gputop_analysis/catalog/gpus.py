@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 
-from gputop_analysis.catalog.models import nearest
 from gputop_analysis.data import table
-from gputop_analysis.peaks import DRIVER_NAMES, plain
 
 USABLE_SHARE = 0.985
 """Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables and firmware."""
-TWO_DEVICES = ("MI250", "MI250X")
-"""Each half of these is a device of its own to PyTorch."""
 _DOUBTS = ("low confidence", "not confirmed", "unverified", "doubt", "conflict")
 _FLOPS = {
     "fp32": "fp32_tflops",
@@ -25,13 +20,22 @@ _FLOPS = {
 }
 
 
+KERNELS_FROM = 5.0
+"""Compute capability below which PyTorch 2 has no kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One model of GPU, as one device of PyTorch."""
+    """One model of GPU, as one device of PyTorch: half a card where a card is two devices (MI250X, K80)."""
 
     name: str
+    chip: str
+    """What makers call the chip, in lower case: ``a100`` of the A100-PCIe-80GB."""
     vendor: str
     architecture: str
+    form_factor: str
+    devices: int
+    """Devices of PyTorch on one card."""
     memory_gb: float
     """As its data sheet says."""
     usable_gib: float
@@ -43,6 +47,12 @@ class GpuSpec:
     interconnect: str
     interconnect_gb_s: float
     """Both directions together, one GPU."""
+    link_kind: str
+    """How GPUs are linked: ``switch``, ``direct``, ``bridge`` (pairs), ``torus``; empty: through the host only."""
+    link_domain: int
+    """GPUs that the links join beyond a node, as the 72 of an NVL72 rack; 1: none."""
+    nic_gbps: float
+    """Network of the vendor's own server, Gbit/s for one GPU."""
     pcie: str
     multiprocessors: int
     """Streaming multiprocessors or compute units."""
@@ -50,6 +60,8 @@ class GpuSpec:
     l2_mb: float
     release_year: int
     aliases: tuple[str, ...]
+    driver_names: tuple[str, ...]
+    """What drivers say where that would be read as another part, in lower case and without the maker."""
     source: str
     cross_check: str = ""
     """What other sources say of the figures."""
@@ -66,86 +78,53 @@ class GpuSpec:
     @property
     def runs_torch(self) -> bool:
         """Whether PyTorch's caching allocator serves it: CUDA and ROCm."""
-        return self.vendor in ("NVIDIA", "AMD")
-
-
-def gpus() -> tuple[GpuSpec, ...]:
-    """All GPUs of the table, in its order."""
-    return _all()
-
-
-def gpu(name: str) -> GpuSpec:
-    """The GPU of that name, alias or driver name, whatever maker and letter case it is written with.
-
-    Raises:
-        LookupError: none of that name; the message lists the five nearest.
-    """
-    found = _by_name().get(plain(name)) or _by_letters().get(_letters(name))
-    if found is None:
-        near = ", ".join(nearest(name, tuple(_short(spec) for spec in _all())))
-        raise LookupError(f"no GPU {name!r} in the catalog; the nearest names are {near}")
-    return found
-
-
-def _short(spec: GpuSpec) -> str:
-    return spec.aliases[0] if spec.aliases else spec.name
+        return self.vendor == "AMD" or (self.vendor == "NVIDIA" and float(self.compute_capability) >= KERNELS_FROM)
 
 
 @cache
-def _all() -> tuple[GpuSpec, ...]:
+def gpus() -> tuple[GpuSpec, ...]:
+    """All GPUs of the table, in its order."""
     return tuple(_spec(row) for row in table("gpus.csv"))
 
 
-@cache
-def _by_name() -> dict[str, GpuSpec]:
-    found: dict[str, GpuSpec] = {}
-    for spec in _all():
-        for name in (spec.name, *spec.aliases):
-            found.setdefault(plain(name), spec)
-    named = {spec.name: spec for spec in _all()}
-    return found | {driver: named[name] for driver, name in DRIVER_NAMES.items()}
-
-
-@cache
-def _by_letters() -> dict[str, GpuSpec]:
-    found: dict[str, GpuSpec] = {}
-    for name, spec in _by_name().items():
-        found.setdefault(_letters(name), spec)
-    return found
-
-
-def _letters(name: str) -> str:
-    """Without maker and separators."""
-    return re.sub(r"[-_ ]+", "", plain(re.sub(r"[-_]+", " ", name)))
-
-
 def _spec(row: dict[str, str]) -> GpuSpec:
-    devices = 2 if row["name"] in TWO_DEVICES else 1
+    devices = int(row["devices"])
     memory = float(row["memory_gb"]) / devices
     peaks = {kind: 1e12 * float(row[column]) / devices for kind, column in _FLOPS.items() if row[column]}
     return GpuSpec(
         name=row["name"],
+        chip=row["chip"],
         vendor=row["vendor"],
         architecture=row["architecture"],
+        form_factor=row["form_factor"],
+        devices=devices,
         memory_gb=memory,
         usable_gib=float(row["usable_gib"] or round(memory * USABLE_SHARE, 2)),
         bandwidth_gb_s=_number(row["memory_bw_gbs"]) / devices,
         dense_flops=peaks,
-        power_w=_number(row["tdp_w"]),
+        power_w=_number(row["tdp_w"]) / devices,
         interconnect=row["interconnect"],
         interconnect_gb_s=_number(row["interconnect_gbs_bidir_per_gpu"]),
+        link_kind=row["link_kind"],
+        link_domain=int(row["link_domain"] or 1),
+        nic_gbps=float(row["nic_gbps"]),
         pcie=row["pcie"],
         multiprocessors=int(_number(row["sm_or_cu"])) // devices,
         compute_capability=row["compute_capability"],
-        l2_mb=_number(row["l2_mb"]),
+        l2_mb=_number(row["l2_mb"]) / devices,
         release_year=int(_number(row["release_year"])),
-        aliases=tuple(alias.strip() for alias in row["aliases"].split(",") if alias.strip()),
+        aliases=_words(row["aliases"]),
+        driver_names=_words(row["driver_names"]),
         source=row["source"],
         cross_check=row["cross_check"],
     )
 
 
-def _number(text: str) -> float:
+def _words(cell: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in cell.split(",") if word.strip())
+
+
+def _number(cell: str) -> float:
     """The leading number of a cell; 0 for none."""
-    head = text.split(" ")[0]
+    head = cell.split(" ")[0]
     return float(head) if head.replace(".", "", 1).isdigit() else 0.0

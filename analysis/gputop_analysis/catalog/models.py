@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from functools import cache
-from itertools import chain
 from typing import Any
 
+from gputop_analysis.catalog.model_names import hf_ids, match_name
 from gputop_analysis.data import table
 from gputop_analysis.vram.setup import ModelShape
 
@@ -41,11 +39,8 @@ _COUNTS = {
     "projector_params": "projector_params",
 }
 """Fields of a shape and the columns they come from."""
-NEAREST = 5
 TOKEN_TYPES = 2
 """Of BERT: the two sentences of a pair."""
-_TUNED = re.compile(r"\b(?:meta|hf|base|instruct|chat|it|pt|text|multimodal|deduped)\b")
-_VERSION = re.compile(r"\bv\d+(?:\.\d+)?\b|\b\d{4}\b")
 
 
 def models() -> tuple[ModelShape, ...]:
@@ -54,76 +49,31 @@ def models() -> tuple[ModelShape, ...]:
 
 
 def model(name: str) -> ModelShape:
-    """The model of that Hugging Face id or short name.
+    """The model that a name means; see ``match_model``."""
+    return match_model(name)[0]
 
-    Letter case, separators, the owner and what says how it was tuned (``-instruct``) may differ; a name without a
-    version means the first one of the table.
+
+def match_model(name: str) -> tuple[ModelShape, str]:
+    """The model that a name of the table, a Hugging Face id or a line of a log means, and what is to be said of that.
+
+    Letter case, separators, the owner, quantisation and what says how it was tuned (``-instruct``) may differ; a name
+    without a release means the first one of the table.
 
     Raises:
         LookupError: none of that name; the message lists the five nearest.
     """
-    for spelling in SPELLINGS:
-        if (found := _index(spelling).get(spelling(name))) is not None:
-            return _shape(found)
-    raise LookupError(f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}")
+    found = match_name(name)
+    return _shape(found.row), found.note
 
 
 def hf_id(shape: ModelShape) -> str:
     """Its Hugging Face id; its name for one that is not of the table."""
-    return _ids().get(shape.name, shape.name)
-
-
-def nearest_models(name: str, count: int = NEAREST) -> tuple[str, ...]:
-    """The short names most like ``name``, the nearest first."""
-    return nearest(name, tuple(_rows()), count)
-
-
-def nearest(name: str, names: tuple[str, ...], count: int = NEAREST) -> tuple[str, ...]:
-    """Those of ``names`` most like ``name``, the nearest first."""
-    from difflib import SequenceMatcher  # slow to import, and only a mistake needs it
-
-    wanted = _plain(name).rpartition("/")[2]
-
-    def unlike(other: str) -> float:
-        return -SequenceMatcher(None, wanted, _plain(other), autojunk=False).ratio()
-
-    return tuple(sorted(names, key=unlike)[:count])
+    return hf_ids().get(shape.name, shape.name)
 
 
 @cache
 def _rows() -> dict[str, dict[str, str]]:
     return {row["name"]: row for row in table("models.csv")}
-
-
-@cache
-def _ids() -> dict[str, str]:
-    return {row["name"]: row["hf_id"] for row in table("models.csv") if "/" in row["hf_id"] and " " not in row["hf_id"]}
-
-
-@cache
-def _index(spelling: Callable[[str], str]) -> dict[str, str]:
-    """Names of the table by every name and id, in one of ``SPELLINGS``: most are found by the first."""
-    index: dict[str, str] = {}
-    for called, name in chain(zip(_rows(), _rows(), strict=True), ((called, name) for name, called in _ids().items())):
-        index.setdefault(spelling(called), name)
-    return index
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_]+", "-", name.strip().lower())
-
-
-def _untuned(name: str) -> str:
-    """Without owner, separators and what says how it was tuned."""
-    return re.sub(r"[^a-z0-9.]", "", _TUNED.sub("", _plain(name).rpartition("/")[2]))
-
-
-def _unversioned(name: str) -> str:
-    return _untuned(_VERSION.sub("", _plain(name)))
-
-
-SPELLINGS = (_plain, _untuned, _unversioned)
-"""How a name is compared, from exact to liberal."""
 
 
 @cache

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 
-from gputop_analysis.catalog.gpus import gpu
+from gputop_analysis.catalog.gpu_names import gpu
 from gputop_analysis.catalog.prices import Offer
 
 COLUMNS = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 
+from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.data import table
-from gputop_analysis.peaks import find_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,9 @@ def offers() -> tuple[Offer, ...]:
     """All offers of GPUs that the catalog knows."""
     found = []
     for row in table("prices.csv"):
-        gpu = next((known for name in _spellings(row["gpu"]) if (known := find_gpu(name))), None)
-        if gpu is not None:
-            found.append(_offer(gpu.name, row))
+        spec = find_gpu(row["gpu"])
+        if spec is not None:
+            found.append(_offer(spec.name, row))
     return tuple(found)
 
 
@@ -55,10 +54,3 @@ def _offer(gpu: str, row: dict[str, str]) -> Offer:
         as_of=row["as_of"],
         source=row["source"],
     )
-
-
-def _spellings(name: str) -> tuple[str, ...]:
-    """``A100 (80 GB)`` as ``A100-80GB``, then without its memory, then with spaces for hyphens."""
-    sized = re.sub(r" \((\d+) ?GB\)", r"-\1GB", name)
-    bare = re.sub(r" \(.*\)", "", name)
-    return name, sized, bare, bare.replace("-", " ")

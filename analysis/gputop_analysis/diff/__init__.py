@@ -11,6 +11,7 @@ from gputop_analysis.diff.speed import compare_speed, judge_speed
 from gputop_analysis.diff.text import diff_text
 from gputop_analysis.series import Array
 from gputop_analysis.summary import steps_done
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 THRESHOLD = 0.05
-GIB = 2**30
 _MEMORY = (
     ("peak allocated", "peak_allocated_bytes"),
     ("peak reserved", "reserved_bytes"),

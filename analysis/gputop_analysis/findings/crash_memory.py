@@ -13,8 +13,8 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import MEMORY, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.hardware import GIB
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.oom import explain, nearest_lever
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER

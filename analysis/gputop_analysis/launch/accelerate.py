@@ -17,14 +17,14 @@ def emit(strategy: Strategy) -> Launch:
         NotPossible: pipeline stages or experts; sequence beside context parallelism; ZeRO beside tp or cp.
     """
     strategy.check()
-    if strategy.pp > 1 or strategy.ep > 1:
-        what = "pipeline stages" if strategy.pp > 1 else "expert parallelism"
+    if strategy.split.pp > 1 or strategy.split.ep > 1:
+        what = "pipeline stages" if strategy.split.pp > 1 else "expert parallelism"
         raise NotPossible(f"accelerate has no {what}: emit it for megatron or torchtitan")
-    if strategy.cp > 1 and strategy.sequence_parallel:
+    if strategy.split.cp > 1 and strategy.split.sequence_parallel:
         raise NotPossible("accelerate takes context or sequence parallelism, not both: leave one out")
-    if strategy.cp > 1 and strategy.zero != 3:
+    if strategy.split.cp > 1 and strategy.split.stage != 3:
         raise NotPossible("accelerate's context parallelism goes with FSDP only: take --zero 3")
-    if strategy.tp > 1 and strategy.zero in (1, 2):
+    if strategy.split.tp > 1 and strategy.split.stage in (1, 2):
         raise NotPossible("accelerate joins tp with FSDP or DDP only: take --zero 3 or 0")
     command = ["accelerate", "launch", "--config-file", FILE]
     notes: list[str] = []
@@ -40,17 +40,17 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, Any]:
     """The YAML's content."""
-    kind = "DEEPSPEED" if strategy.zero in (1, 2) else "FSDP" if strategy.zero == 3 else "MULTI_GPU"
+    kind = "DEEPSPEED" if strategy.split.stage in (1, 2) else "FSDP" if strategy.split.stage == 3 else "MULTI_GPU"
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
-        "distributed_type": kind if strategy.world > 1 else "NO",
+        "distributed_type": kind if strategy.split.world > 1 else "NO",
         "downcast_bf16": "no",
         "machine_rank": 0,
         "main_training_function": "main",
         "mixed_precision": strategy.dtype if strategy.dtype in ("bf16", "fp16", "fp8") else "no",
         "num_machines": strategy.nodes,
-        "num_processes": strategy.world,
+        "num_processes": strategy.split.world,
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": False,
@@ -61,7 +61,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         found["fsdp_config"] = _fsdp(strategy)
     if kind == "DEEPSPEED":
         found["deepspeed_config"] = _deepspeed(strategy)
-    if strategy.tp > 1 or strategy.cp > 1 or strategy.replicas > 1:
+    if strategy.split.tp > 1 or strategy.split.cp > 1 or strategy.split.replicas > 1:
         found["parallelism_config"] = _mesh(strategy)
     return found
 
@@ -73,29 +73,29 @@ def _fsdp(strategy: Strategy) -> dict[str, Any]:
         "fsdp_reshard_after_forward": True,
         "fsdp_activation_checkpointing": strategy.recompute == "full",
         "fsdp_cpu_ram_efficient_loading": True,
-        "fsdp_offload_params": strategy.offload == "all",
+        "fsdp_offload_params": strategy.split.offload == "all",
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
 
 
 def _deepspeed(strategy: Strategy) -> dict[str, Any]:
     return {
-        "zero_stage": strategy.zero,
+        "zero_stage": strategy.split.stage,
         "gradient_accumulation_steps": strategy.accumulation,
         "gradient_clipping": 1.0,
-        "offload_optimizer_device": "none" if strategy.offload == "none" else "cpu",
+        "offload_optimizer_device": "none" if strategy.split.offload == "none" else "cpu",
         "offload_param_device": "none",
         "zero3_init_flag": False,
     }
 
 
 def _mesh(strategy: Strategy) -> dict[str, Any]:
-    sharded = strategy.zero == 3
+    sharded = strategy.split.stage == 3
     return {
-        "parallelism_config_dp_replicate_size": strategy.replicas if sharded else strategy.dp,
-        "parallelism_config_dp_shard_size": strategy.dp // strategy.replicas if sharded else 1,
-        "parallelism_config_tp_size": strategy.tp,
-        "parallelism_config_cp_size": strategy.cp,
+        "parallelism_config_dp_replicate_size": strategy.split.replicas if sharded else strategy.split.dp,
+        "parallelism_config_dp_shard_size": strategy.split.dp // strategy.split.replicas if sharded else 1,
+        "parallelism_config_tp_size": strategy.split.tp,
+        "parallelism_config_cp_size": strategy.split.cp,
     }
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gputop_analysis.launch import flags
 from gputop_analysis.launch.problems import Problem, error, warning, whole
+from gputop_analysis.parallelism.rules import SPLIT_RULES, STEP_RULES, StepOfSplit, Training, broken
+from gputop_analysis.parallelism.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,83 +41,83 @@ def check(words: Sequence[str], world: int | None = None) -> list[Problem]:
     """All broken rules. ``world`` is the number of GPUs; None leaves out what needs it."""
     found = read(words)
     unknown = [error(text.split()[-1].rstrip("?"), text) for text in flags.wrong("megatron", words)]
-    return [*unknown, *_shape(found), *_world(found, world), *_pipeline(found), *_experts(found), *_habits(found)]
+    return [*unknown, *_split(found, world), *_habits_of_split(found), *_habits(found)]
 
 
-def _shape(found: Arguments) -> list[Problem]:
-    tp, cp = found.number("--tensor-model-parallel-size"), found.number("--context-parallel-size")
-    heads, seq = found.number("--num-attention-heads", 0), found.number("--seq-length", 0)
-    groups = found.number("--num-query-groups", 0) if found.has("--group-query-attention") else 0
+FLAGS = {
+    "heads": "--tensor-model-parallel-size",
+    "kv_heads": "--num-query-groups",
+    "chunks": "--num-layers",
+    "layers": "--num-layers",
+    "interleaving": "--pipeline-model-parallel-size",
+    "context": "--context-parallel-size",
+    "sequence length": "--sequence-parallel",
+    "no experts": "--expert-model-parallel-size",
+    "experts": "--num-experts",
+    "expert ranks": "--expert-model-parallel-size",
+    "experts with tensor parallelism": "--sequence-parallel",
+    "batch": "--global-batch-size",
+    "interleaved batches": "--global-batch-size",
+}
+"""The flag that a rule is told beside."""
+_NEEDS_WORLD = ("expert ranks", "batch", "interleaved batches")
+_LAYOUTS = (
+    "--pipeline-model-parallel-layout",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--account-for-embedding-in-pipeline-split",
+)
+"""Flags that make stages of different lengths."""
+
+
+def _split(found: Arguments, world: int | None) -> list[Problem]:
+    tp, pp, cp = (found.number(f"--{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context"))
     problems = []
-    if heads % tp:
-        problems.append(error("--tensor-model-parallel-size", f"{heads} attention heads do not divide by tp {tp}"))
-    if groups and groups % tp and tp % groups:
-        said = f"{groups} query groups neither divide by tp {tp} nor into it"
-        problems.append(error("--num-query-groups", said))
-    if (hidden := found.number("--hidden-size", 0)) and heads and not found.has("--kv-channels") and hidden % heads:
-        problems.append(error("--hidden-size", f"{hidden} does not divide by {heads} heads: give --kv-channels"))
-    if cp > 1 and seq % (2 * cp):
-        problems.append(error("--context-parallel-size", f"a sequence of {seq} does not divide by 2 x cp {cp}"))
-    if found.has("--sequence-parallel") and tp == 1:
-        problems.append(warning("--sequence-parallel", "does nothing without tensor parallelism"))
-    if found.has("--sequence-parallel") and seq % tp:
-        problems.append(error("--sequence-parallel", f"a sequence of {seq} does not divide by tp {tp}"))
-    return problems
-
-
-def _world(found: Arguments, world: int | None) -> list[Problem]:
-    sizes = [found.number(f"--{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context")]
-    model = sizes[0] * sizes[1] * sizes[2]
-    if world is None:
-        return []
-    if world % model:
-        return [error("world", f"{world} GPUs do not divide by tp x pp x cp = {model}")]
-    dp = world // model
-    micro, whole_batch = found.number("--micro-batch-size", 0), found.number("--global-batch-size", 0)
-    if micro and whole_batch and whole_batch % (micro * dp):
-        said = f"{whole_batch} is no multiple of micro-batch {micro} x dp {dp}"
-        return [error("--global-batch-size", said)]
-    ep = found.number("--expert-model-parallel-size")
-    if (dp * sizes[2]) % ep and (world // sizes[1]) % ep:
-        return [error("--expert-model-parallel-size", f"ep {ep} does not divide the {dp * sizes[2]} ranks of dp x cp")]
-    return []
-
-
-def _pipeline(found: Arguments) -> list[Problem]:
-    pp, layers = found.number("--pipeline-model-parallel-size"), found.number("--num-layers", 0)
-    chunks = found.number("--num-virtual-stages-per-pipeline-rank")
-    per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
-    problems = []
-    if (chunks > 1 or per) and pp == 1:
-        problems.append(error("--pipeline-model-parallel-size", "interleaved stages need pp above 1"))
-    given = any(
-        found.has(flag)
-        for flag in (
-            "--pipeline-model-parallel-layout",
-            "--decoder-first-pipeline-num-layers",
-            "--decoder-last-pipeline-num-layers",
-        )
+    if world is not None and world % (tp * pp * cp):
+        problems.append(error("world", f"{world} GPUs do not divide by tp x pp x cp = {tp * pp * cp}"))
+        world = None
+    split = Split(
+        dp=(world or tp * pp * cp) // (tp * pp * cp),
+        tp=tp,
+        pp=pp,
+        vpp=found.number("--num-virtual-stages-per-pipeline-rank"),
+        cp=cp,
+        ep=found.number("--expert-model-parallel-size"),
+        etp=found.number("--expert-tensor-parallel-size", 0),
+        sequence_parallel=found.has("--sequence-parallel"),
     )
-    if layers % (pp * chunks) and not given:
-        said = f"{layers} layers do not divide by pp {pp}" + (f" x {chunks} virtual stages" if chunks > 1 else "")
-        problems.append(error("--num-layers", said + ": give a layout"))
+    heads = found.number("--num-attention-heads", 0)
+    training = Training(
+        heads=heads,
+        kv_heads=found.number("--num-query-groups", 0) if found.has("--group-query-attention") else 0,
+        layers=found.number("--num-layers", 0),
+        experts=found.number("--num-experts", 0),
+        seq=found.number("--seq-length", 0),
+        uneven_stages=any(map(found.has, _LAYOUTS)),
+        global_batch=found.number("--global-batch-size", 0),
+    )
+    step = StepOfSplit(split, found.number("--micro-batch-size"))
+    wrong = broken(training, step, (*SPLIT_RULES, *STEP_RULES))
+    known = [(rule, why) for rule, why in wrong if world is not None or rule.name not in _NEEDS_WORLD]
+    return [*problems, *(error(FLAGS[rule.name], why) for rule, why in known if rule.name in FLAGS)]
+
+
+def _habits_of_split(found: Arguments) -> list[Problem]:
+    """What goes beyond the rules: sizes that Megatron-LM wants given, and flags that do nothing."""
+    problems = []
+    heads, hidden = found.number("--num-attention-heads", 0), found.number("--hidden-size", 0)
+    if hidden and heads and not found.has("--kv-channels") and hidden % heads:
+        problems.append(error("--hidden-size", f"{hidden} does not divide by {heads} heads: give --kv-channels"))
+    if found.has("--sequence-parallel") and found.number("--tensor-model-parallel-size") == 1:
+        problems.append(warning("--sequence-parallel", "does nothing without tensor parallelism"))
+    pp, layers = found.number("--pipeline-model-parallel-size"), found.number("--num-layers", 0)
+    per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
+    if per and pp == 1:
+        problems.append(error("--pipeline-model-parallel-size", "interleaved stages need pp above 1"))
     if per and pp and layers // pp % per:
-        problems.append(
-            error("--num-layers-per-virtual-pipeline-stage", f"{layers // pp} layers a stage do not divide by {per}")
-        )
+        said = f"{layers // pp} layers a stage do not divide by {per}"
+        problems.append(error("--num-layers-per-virtual-pipeline-stage", said))
     return problems
-
-
-def _experts(found: Arguments) -> list[Problem]:
-    ep, experts = found.number("--expert-model-parallel-size"), found.number("--num-experts", 0)
-    tp = found.number("--tensor-model-parallel-size")
-    if ep > 1 and not experts:
-        return [error("--expert-model-parallel-size", "the model has no experts: give --num-experts")]
-    if experts % ep:
-        return [error("--num-experts", f"{experts} experts do not divide by ep {ep}")]
-    if ep > 1 and tp > 1 and not found.has("--sequence-parallel"):
-        return [error("--sequence-parallel", "needed by tensor together with expert parallelism")]
-    return []
 
 
 def _habits(found: Arguments) -> list[Problem]:

@@ -20,13 +20,13 @@ def emit(strategy: Strategy) -> Launch:
     """
     strategy.check()
     for name, size in (
-        ("pipeline stages", strategy.pp),
-        ("context parallelism", strategy.cp),
-        ("experts", strategy.ep),
+        ("pipeline stages", strategy.split.pp),
+        ("context parallelism", strategy.split.cp),
+        ("experts", strategy.split.ep),
     ):
         if size > 1:
             raise NotPossible(f"deepspeed's JSON has no setting for {name}: emit it for megatron or torchtitan")
-    if strategy.zero == 3 and strategy.replicas > 1:
+    if strategy.split.stage == 3 and strategy.split.replicas > 1:
         raise NotPossible("deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, or accelerate or torchtitan")
     files = {FILE: json.dumps(config(strategy), indent=2) + "\n"}
     command = ["deepspeed", "--num_gpus", str(strategy.gpus_per_node)]
@@ -44,16 +44,16 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, Any]:
     """The JSON's content."""
-    zero: dict[str, Any] = {"stage": strategy.zero}
-    if strategy.zero:
+    zero: dict[str, Any] = {"stage": strategy.split.stage}
+    if strategy.split.stage:
         zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": BUCKET}
-    if strategy.zero in (1, 2):
+    if strategy.split.stage in (1, 2):
         zero["allgather_bucket_size"] = BUCKET
-    if strategy.zero == 3:
+    if strategy.split.stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
-    if strategy.zero and strategy.offload != "none":
+    if strategy.split.stage and strategy.split.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if strategy.zero == 3 and strategy.offload == "all":
+    if strategy.split.stage == 3 and strategy.split.offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     found: dict[str, Any] = {
         "train_batch_size": strategy.global_batch,
@@ -64,6 +64,6 @@ def config(strategy: Strategy) -> dict[str, Any]:
     }
     if strategy.dtype in ("bf16", "fp16"):
         found[strategy.dtype] = {"enabled": True}
-    if strategy.tp > 1:
-        found["tensor_parallel"] = {"autotp_size": strategy.tp}
+    if strategy.split.tp > 1:
+        found["tensor_parallel"] = {"autotp_size": strategy.split.tp}
     return found

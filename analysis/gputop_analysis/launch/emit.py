@@ -26,8 +26,8 @@ class Launcher(NamedTuple):
 
 LAUNCHERS: dict[str, Launcher] = {
     "torchrun": Launcher(torchrun.emit),
-    "deepspeed": Launcher(deepspeed.emit, replicas=False, goes_over_ssh=True),
     "accelerate": Launcher(accelerate.emit),
+    "deepspeed": Launcher(deepspeed.emit, replicas=False, goes_over_ssh=True),
     "megatron": Launcher(megatron.emit, exports="export CUDA_DEVICE_MAX_CONNECTIONS=1\n"),
     "torchtitan": Launcher(torchtitan.emit, zero_bubble=True),
 }
@@ -43,7 +43,7 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
     if name not in LAUNCHERS:
         raise LookupError(f"no launcher {name!r}: {', '.join(LAUNCHERS)}")
     launcher = LAUNCHERS[name]
-    if strategy.zero_bubble and not launcher.zero_bubble:
+    if strategy.split.zero_bubble and not launcher.zero_bubble:
         others = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
         raise NotPossible(f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule 1f1b")
     launch = launcher.emit(strategy)

@@ -32,24 +32,24 @@ def emit(strategy: Strategy) -> Launch:
 def parallel(strategy: Strategy) -> list[str]:
     """How the training is split."""
     sizes = {
-        "--tensor-model-parallel-size": strategy.tp,
-        "--pipeline-model-parallel-size": strategy.pp,
-        "--context-parallel-size": strategy.cp,
-        "--expert-model-parallel-size": strategy.ep,
+        "--tensor-model-parallel-size": strategy.split.tp,
+        "--pipeline-model-parallel-size": strategy.split.pp,
+        "--context-parallel-size": strategy.split.cp,
+        "--expert-model-parallel-size": strategy.split.ep,
     }
     words = [word for flag, size in sizes.items() if size > 1 for word in (flag, str(size))]
-    if strategy.vpp > 1:
-        words += ["--num-virtual-stages-per-pipeline-rank", str(strategy.vpp)]
-    if strategy.sequence_parallel and strategy.tp > 1:
+    if strategy.split.vpp > 1:
+        words += ["--num-virtual-stages-per-pipeline-rank", str(strategy.split.vpp)]
+    if strategy.split.sequence_parallel and strategy.split.tp > 1:
         words += ["--sequence-parallel"]
-    if strategy.zero == 1:
+    if strategy.split.stage == 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
-    elif strategy.zero >= 2:
-        kind = "optim_grads" if strategy.zero == 2 else "optim_grads_params"
+    elif strategy.split.stage >= 2:
+        kind = "optim_grads" if strategy.split.stage == 2 else "optim_grads_params"
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", kind, "--use-distributed-optimizer"]
         words += ["--ckpt-format", "fsdp_dtensor"]
-        if strategy.replicas > 1:
-            words += ["--num-distributed-optimizer-instances", str(strategy.replicas)]
+        if strategy.split.replicas > 1:
+            words += ["--num-distributed-optimizer-instances", str(strategy.split.replicas)]
             words += ["--outer-dp-sharding-strategy", "no_shard"]
     return words
 

@@ -6,39 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gputop_analysis.parallelism.rules import SPLIT_RULES, STEP_RULES, StepOfSplit, Training, broken
+from gputop_analysis.parallelism.split import RECOMPUTES, Split, fields_of_split, sharding
 from gputop_analysis.vram.setup import ModelShape
-
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "replicas", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Degrees are counts of at least 1. The world is ``tp x pp x cp x dp``; ``ep`` is folded into dp x cp."""
+    """A split with what is trained, on nodes of equal GPUs."""
 
     nodes: int = 1
     gpus_per_node: int = 8
-    dp: int = 8
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    cp: int = 1
-    ep: int = 1
-    zero: int = 0
-    """0: DDP, 1 and 2: optimizer states (and gradients) sharded, 3: parameters too (FSDP)."""
-    replicas: int = 1
-    """HSDP: groups of data-parallel ranks that hold a whole copy; only with ``zero`` 3."""
-    sequence_parallel: bool = False
-    zero_bubble: bool = False
-    """A pipeline schedule that fills its bubble with weight gradients."""
+    split: Split = field(default_factory=lambda: Split(dp=8))
     micro_batch: int = 1
     global_batch: int = 8
     """Sequences an optimizer step sees."""
     seq: int = 2048
     recompute: str = "none"
-    """``none``, ``selective`` or ``full``."""
+    """One of ``RECOMPUTES``."""
     dtype: str = "bf16"
-    offload: str = "none"
-    """``none``, ``optimizer`` or ``all``."""
     script: str = "train.py"
     arguments: tuple[str, ...] = ()
     model: ModelShape | None = None
@@ -46,44 +32,36 @@ class Strategy:
     learning_rate: float = 3e-4
 
     @classmethod
+    def of(cls, nodes: int, gpus_per_node: int, zero: int = 0, **values: Any) -> Strategy:
+        """By plain names; those of a split go into it, ``zero`` is its stage (3: FSDP2)."""
+        degrees = {name: values.pop(name) for name in fields_of_split(values)}
+        degrees.setdefault("dp", 8)
+        kind = sharding(zero, degrees.get("replicas", 1))
+        return cls(nodes, gpus_per_node, Split(**degrees, sharding=kind), **values)
+
+    @classmethod
     def of_layout(cls, row: Mapping[str, Any], nodes: int, gpus_per_node: int, **training: Any) -> Strategy:
         """A row of the planner's layouts; ``training`` are the fields that it does not have."""
-        from gputop_analysis.planner.layout import RECOMPUTE
-
-        return cls(
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            **{name: int(row[name]) for name in _DEGREES},
-            sequence_parallel=bool(row["sequence_parallel"]),
-            zero_bubble=bool(row["zero_bubble"]),
-            recompute=RECOMPUTE[int(row["recompute"])],
-            **training,
-        )
-
-    @property
-    def world(self) -> int:
-        return self.tp * self.pp * self.cp * self.dp
+        values = {name: row[name] for name in row if name != "recompute"}
+        return cls.of(nodes, gpus_per_node, **values, recompute=RECOMPUTES[int(row["recompute"])], **training)
 
     @property
     def accumulation(self) -> int:
         """Micro-batches of a data-parallel rank for one optimizer step."""
-        return max(1, self.global_batch // (self.micro_batch * self.dp))
+        return max(1, self.global_batch // (self.micro_batch * self.split.dp))
 
     def check(self) -> None:
-        """Raises ValueError, in words, for what no launcher can start."""
-        if self.world != self.nodes * self.gpus_per_node:
-            raise ValueError(
-                f"tp x pp x cp x dp = {self.world}, but {self.nodes} node(s) of {self.gpus_per_node} GPUs "
-                f"are {self.nodes * self.gpus_per_node}"
-            )
-        if self.global_batch != self.micro_batch * self.dp * self.accumulation:
-            raise ValueError(
-                f"a global batch of {self.global_batch} is no multiple of micro-batch {self.micro_batch} x dp {self.dp}"
-            )
-        if self.zero_bubble and self.pp == 1:
-            raise ValueError("a zero-bubble schedule needs pipeline stages (pp above 1)")
-        if self.zero == 3 and self.dp % self.replicas:
-            raise ValueError(f"{self.replicas} replicas do not divide dp {self.dp}")
+        """Nothing for a strategy that some launcher can start.
+
+        Raises:
+            ValueError: the rules that it breaks, in words.
+        """
+        gpus = self.nodes * self.gpus_per_node
+        facts = {"seq": self.seq, "uneven_stages": True, "gpus": gpus, "global_batch": self.global_batch}
+        training = Training.of(self.model, **facts) if self.model else Training(**facts)
+        step = StepOfSplit(self.split, self.micro_batch)
+        if wrong := broken(training, step, (*STEP_RULES, *SPLIT_RULES)):
+            raise ValueError("; ".join(why for _, why in wrong))
 
 
 class NotPossible(ValueError):

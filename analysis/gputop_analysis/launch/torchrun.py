@@ -36,11 +36,13 @@ def emit(strategy: Strategy) -> Launch:
     """The command; how the model is split is the script's own doing."""
     strategy.check()
     notes = several_nodes(strategy)
-    kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(strategy.zero)
-    kind = kind or ("FSDP (fully_shard)" if strategy.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)")
-    copies = {"dp_replicate": strategy.replicas, "dp_shard": strategy.dp // strategy.replicas}
-    data = copies if strategy.zero == 3 and strategy.replicas > 1 else {"dp": strategy.dp}
-    mesh = {"pp": strategy.pp, **data, "cp": strategy.cp, "tp": strategy.tp}
+    kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(
+        strategy.split.stage
+    )
+    kind = kind or ("FSDP (fully_shard)" if strategy.split.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)")
+    copies = {"dp_replicate": strategy.split.replicas, "dp_shard": strategy.split.dp // strategy.split.replicas}
+    data = copies if strategy.split.stage == 3 and strategy.split.replicas > 1 else {"dp": strategy.split.dp}
+    mesh = {"pp": strategy.split.pp, **data, "cp": strategy.split.cp, "tp": strategy.split.tp}
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
         f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), apply {kind}, "

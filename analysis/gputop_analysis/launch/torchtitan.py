@@ -18,9 +18,9 @@ def emit(strategy: Strategy) -> Launch:
         NotPossible: ZeRO-1 and 2, which torchtitan does not have; a zero-bubble schedule but with two chunks a stage.
     """
     strategy.check()
-    if strategy.zero in (1, 2):
+    if strategy.split.stage in (1, 2):
         raise NotPossible("torchtitan shards parameters too (--zero 3) or replicates (--zero 0), not ZeRO-1 or 2")
-    if strategy.zero_bubble and strategy.vpp != 2:
+    if strategy.split.zero_bubble and strategy.split.vpp != 2:
         raise NotPossible("torchtitan runs zero-bubble schedules with two chunks a stage: give --vpp 2")
     words = torchrun(strategy, ["-m", "torchtitan.train", "--job.config_file", FILE])
     name = strategy.model.name if strategy.model else "your model"
@@ -30,19 +30,19 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
     """The TOML's sections."""
-    sharded = strategy.zero == 3
+    sharded = strategy.split.stage == 3
     family = strategy.model.family if strategy.model else "llama"
-    accumulated = strategy.pp > 1  # a pipeline cuts the local batch; elsewhere the global batch says how often
+    accumulated = strategy.split.pp > 1  # a pipeline cuts the local batch; elsewhere the global batch says how often
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": strategy.replicas if sharded else strategy.dp,
-        "data_parallel_shard_degree": strategy.dp // strategy.replicas if sharded else 1,
+        "data_parallel_replicate_degree": strategy.split.replicas if sharded else strategy.split.dp,
+        "data_parallel_shard_degree": strategy.split.dp // strategy.split.replicas if sharded else 1,
         "fsdp_reshard_after_forward": "default",
-        "tensor_parallel_degree": strategy.tp,
-        "pipeline_parallel_degree": strategy.pp,
-        "context_parallel_degree": strategy.cp,
-        "expert_parallel_degree": strategy.ep,
+        "tensor_parallel_degree": strategy.split.tp,
+        "pipeline_parallel_degree": strategy.split.pp,
+        "context_parallel_degree": strategy.split.cp,
+        "expert_parallel_degree": strategy.split.ep,
     }
-    if strategy.pp > 1:
+    if strategy.split.pp > 1:
         parallelism["pipeline_parallel_schedule"] = _schedule(strategy)
         parallelism["pipeline_parallel_microbatch_size"] = strategy.micro_batch
     return {
@@ -65,9 +65,9 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
 
 def _schedule(strategy: Strategy) -> str:
     """As torch.distributed.pipelining calls it (``get_schedule_class``)."""
-    if strategy.zero_bubble:
+    if strategy.split.zero_bubble:
         return "InterleavedZeroBubble"  # ZB1P of arXiv:2401.10241
-    return "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
+    return "Interleaved1F1B" if strategy.split.vpp > 1 else "1F1B"
 
 
 def as_toml(sections: dict[str, dict[str, Any]]) -> str:

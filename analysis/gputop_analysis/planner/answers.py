@@ -11,7 +11,8 @@ import numpy as np
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.layout import Layouts
-from gputop_analysis.planner.rows import GIB, Case
+from gputop_analysis.planner.rows import Case
+from gputop_analysis.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.cost import Cost
-from gputop_analysis.planner.layout import RECOMPUTE, Ints
+from gputop_analysis.planner.layout import Ints
 from gputop_analysis.planner.search import Plan, cost_per_million_tokens
+from gputop_analysis.units import GIB
 
-GIB = 2.0**30
 PARTS = tuple(part.name for part in fields(Cost))
 NAMES = {
     "compute": "compute",
@@ -66,7 +67,7 @@ class Choice:
             if x["pp"] > 1
             else []
         )
-        recompute = RECOMPUTE[int(x["recompute"])]
+        recompute = RECOMPUTES[int(x["recompute"])]
         if x["dp"] * x["cp"] > 1:
             words += [f"DP{x['dp']}", _sharding(x)]
         words += [f"mb{x['micro_batch']}"] if words else ["one GPU", f"mb{x['micro_batch']}"]
@@ -76,7 +77,7 @@ class Choice:
         """The same with stable names and units."""
         return {
             **{key: value for key, value in self.layout.items() if key != "recompute"},
-            "recompute": RECOMPUTE[int(self.layout["recompute"])],
+            "recompute": RECOMPUTES[int(self.layout["recompute"])],
             "accumulation": self.accumulation,
             "step_time_s": self.step_s,
             "step_time_interval_s": list(self.interval_s),

@@ -50,7 +50,7 @@ def context_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floa
 def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floats, Floats]:
     """A layer's forward and backward: tokens to their experts and back."""
     message = hidden_bytes(job, layouts) * job.model.top_k * job.expert_imbalance / layouts.tp
-    group = collectives.group(cluster, layouts.ep, layouts.tp)
+    group = collectives.group(cluster, layouts.ep, layouts.expert_tp)
     once = 2 * collectives.all_to_all(cluster, group, message)
     return once, once
 

@@ -192,7 +192,8 @@ def _data_parallel(
     share = job.trainable_share
     stride = layouts.tp
     every = collectives.group(cluster, layouts.dp * layouts.cp, stride)
-    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp // layouts.ep, 1), stride * layouts.ep)
+    spread = layouts.ep * layouts.expert_tp
+    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp * layouts.tp // spread, 1), spread)
     grads = job.habits.gradient_bytes * share
     reduce = collectives.all_reduce(cluster, every, grads * held.dense)
     reduce = reduce + np.where(held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0)
@@ -213,7 +214,7 @@ def _data_parallel(
     sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
     sharded = sharded + _exposed(_between_replicas(job, cluster, layouts, held), backward, job)
     local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.shards, 1)
-    rate = cluster.device.bytes_per_s * cluster.device.memory_share
+    rate = cluster.device.bytes_per_s * cluster.device.efficiency.memory_share
     update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
     return np.where(layouts.zero == 3, sharded, once), update
 

@@ -25,16 +25,16 @@ def seconds(
     (Nvidia, "Matrix Multiplication Background", sections 2 to 4), times k / (k + k_half) for the fill of a tile's
     pipeline; never faster than memory delivers operands and takes the output.
     """
-    tile_m, tile_n = device.tile
+    tile_m, tile_n = device.efficiency.tile
     tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
     tiles = tiles_m * tiles_n * batch
     waves = tiles / device.multiprocessors
     wave_use = (waves / np.ceil(waves)) ** WAVE_POWER
     tile_use = np.sqrt(m * n / (tiles_m * tile_m * tiles_n * tile_n))
-    share = device.share(dtype) * wave_use * tile_use * aligned(k, n) * k / (k + device.k_half)
+    share = device.matmul_share(dtype) * wave_use * tile_use * aligned(k, n) * k / (k + device.efficiency.k_half)
     compute = 2 * batch * m * k * n / (device.flops(dtype) * share)
     moved = batch * (_OPERAND_BYTES.get(dtype, 2) * k * (m + n) + output_bytes * m * n)
-    return np.maximum(compute, moved / (device.bytes_per_s * device.memory_share))
+    return np.maximum(compute, moved / (device.bytes_per_s * device.efficiency.memory_share))
 
 
 def aligned(*sizes: Floats | float) -> Floats:

@@ -6,51 +6,55 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gputop_analysis.catalog import gpu
+from gputop_analysis.catalog import Efficiency, GpuSpec, efficiency_of, gpu
 from gputop_analysis.data import table
-from gputop_analysis.peaks import find_gpu
 
 GPUS_PER_NODE = 8
-_NIC_GBPS = {"Volta": 50, "Ampere": 200, "Hopper": 400, "Blackwell": 400, "Blackwell Ultra": 800, "CDNA3": 400}
-"""Network of the vendor's own eight-GPU server, Gbit/s per GPU: DGX-1 (4 x 100 for 8), DGX A100, H100, B200, B300."""
-_WITHOUT_SWITCH = ("Pascal", "Volta", "CDNA2", "CDNA3", "CDNA4")
-"""GPUs linked to each other directly, so that few of them use few of the links."""
-_PCIE_BYTES_PER_S = {"3.0": 12e9, "4.0": 21e9, "5.0": 42e9, "6.0": 80e9}
-"""Achieved by NCCL through the host, one direction; 4.0 as measured in calib/collectives.csv."""
+UNKNOWN_BANDWIDTH_GB_S = 1000.0
+UNKNOWN_MULTIPROCESSORS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. FLOP/s dense, bytes, bytes/s; shares of the peak are between 0 and 1."""
+    """One GPU of the catalog and how much of its peaks programs reach."""
 
-    name: str
-    architecture: str
-    usable_bytes: float
-    """What the driver offers to processes."""
-    bytes_per_s: float
-    peak_flops: dict[str, float]
-    multiprocessors: int
-    matmul_share: float
-    matmul_share_fp8: float
-    tile: tuple[int, int]
-    k_half: float
-    """Inner size at which the prologue of a tile costs as much as its main loop."""
-    flash_share: float
-    memory_share: float
-    all_reduce_share: float
-    """Bus bandwidth of large collectives over the link's one-way rate."""
-    all_gather_share: float
+    spec: GpuSpec
+    efficiency: Efficiency
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def usable_bytes(self) -> int:
+        """What the driver offers to processes."""
+        return self.spec.usable_bytes
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Peak of the memory."""
+        return (self.spec.bandwidth_gb_s or UNKNOWN_BANDWIDTH_GB_S) * 1e9
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.spec.multiprocessors or UNKNOWN_MULTIPROCESSORS
 
     def flops(self, dtype: str) -> float:
-        """Peak of matrix products; a type the chip does not have runs in the next wider one."""
+        """Dense peak of matrix products, FLOP/s; a type the chip does not have runs in the next wider one.
+
+        Raises:
+            ValueError: no peak of any type is known.
+        """
         wider = {"fp4": ("fp8", "bf16"), "fp8": ("bf16",)}.get(dtype, ())
         for kind in (dtype, *wider, "fp16", "fp32"):
-            if self.peak_flops.get(kind):
-                return self.peak_flops[kind]
+            if self.spec.dense_flops.get(kind):
+                return self.spec.dense_flops[kind]
         raise ValueError(f"no peak is known for {self.name}")
 
-    def share(self, dtype: str) -> float:
-        return self.matmul_share_fp8 if dtype in ("fp8", "fp4") and self.peak_flops.get(dtype) else self.matmul_share
+    def matmul_share(self, dtype: str) -> float:
+        """Share of that peak that large products reach, 0 to 1."""
+        narrow = dtype in ("fp8", "fp4") and bool(self.spec.dense_flops.get(dtype))
+        return self.efficiency.matmul_share_fp8 if narrow else self.efficiency.matmul_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,9 @@ class Cluster:
 
 
 def device(name: str) -> Device:
-    """The GPU of that name or alias. Raises LookupError for one that the catalog does not have."""
-    parts = re.split(r"[-_ ]+", name)
-    shorter = ("-".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
-    for tried in (name, *shorter):
-        if found := find_gpu(tried):
-            return _device(_row(found.name))
-    return _device(_row(gpu(name).name))
+    """The GPU that a name means. Raises LookupError for one that the catalog does not have."""
+    spec = gpu(name)
+    return Device(spec, efficiency_of(spec))
 
 
 def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0) -> Cluster:
@@ -89,22 +89,21 @@ def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "",
     ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is Gbit/s.
     """
     chip = device(gpu_name)
-    row = _row(chip.name)
+    spec, efficiency = chip.spec, chip.efficiency
     tray = gpus_per_node or GPUS_PER_NODE
-    domain = max(tray, _domain(row))
-    default = _NIC_GBPS.get(chip.architecture, 100 if _link(row) else 25)
-    gbps = (gbps_per_node or network_gbps(network) or default * tray) * domain / tray
+    domain = max(tray, spec.link_domain)
+    gbps = (gbps_per_node or network_gbps(network) or spec.nic_gbps * tray) * domain / tray
     kind = network_kind(network)
     share = float(_network(kind)["bandwidth_share"])
-    link = _link(row)
-    through_host = _PCIE_BYTES_PER_S.get((row.get("pcie") or "")[:3], 12e9)
+    one_way = spec.interconnect_gb_s / 2 * 1e9 if spec.link_kind else 0.0
+    through_host = _through_host(spec.pcie)
     return Cluster(
         device=chip,
         gpus=gpus,
         gpus_per_node=domain,
-        link_bytes_per_s=link * chip.all_reduce_share if link else through_host,
-        gather_bytes_per_s=link * chip.all_gather_share if link else through_host,
-        switched=not (link and (chip.architecture in _WITHOUT_SWITCH or "bridge" in row["interconnect"])),
+        link_bytes_per_s=one_way * efficiency.all_reduce_share if one_way else through_host,
+        gather_bytes_per_s=one_way * efficiency.all_gather_share if one_way else through_host,
+        switched=spec.link_kind in ("", "switch"),
         node_bytes_per_s=gbps / 8 * 1e9 * share,
         network=kind,
     )
@@ -138,46 +137,7 @@ def _network(kind: str) -> dict[str, str]:
     return next(row for row in table("calib/networks.csv") if row["kind"] == kind)
 
 
-def _row(name: str) -> dict[str, str]:
-    return next(row for row in table("gpus.csv") if row["name"] == name)
-
-
-def _domain(row: dict[str, str]) -> int:
-    """GPUs that NVLink joins; 1 where it joins no more than a node."""
-    return 72 if "NVL72" in (row.get("interconnect") or "") else 1
-
-
-def _link(row: dict[str, str]) -> float:
-    """One way, bytes/s; 0 without a link of its own."""
-    both_ways = row.get("interconnect_gbs_bidir_per_gpu") or ""
-    return float(both_ways) / 2 * 1e9 if both_ways and row["interconnect"] != "none" else 0.0
-
-
-def _device(row: dict[str, str]) -> Device:
-    family = next(
-        known
-        for known in table("calib/devices.csv")
-        if known["architecture"] in ("", row["architecture"], row["architecture"].split()[0])
-        and known["form_factor"] in ("", row["form_factor"])
-    )
-    kinds = ("fp16", "bf16", "fp8", "fp4")
-    peaks = {kind: 1e12 * float(row[f"{kind}_tflops_dense"]) for kind in kinds if row.get(f"{kind}_tflops_dense")}
-    if row.get("fp32_tflops"):
-        peaks["fp32"] = 1e12 * float(row["fp32_tflops"])
-    units = re.match(r"\d+", row.get("sm_or_cu") or "")
-    return Device(
-        name=row["name"],
-        architecture=row["architecture"],
-        usable_bytes=gpu(row["name"]).usable_bytes,
-        bytes_per_s=float(row["memory_bw_gbs"] or 1000) * 1e9,
-        peak_flops=peaks,
-        multiprocessors=int(units[0]) if units else 100,
-        matmul_share=float(family["matmul_share"]),
-        matmul_share_fp8=float(family["matmul_share_fp8"] or family["matmul_share"]),
-        tile=(int(family["tile_m"]), int(family["tile_n"])),
-        k_half=float(family["k_half"]),
-        flash_share=float(family["flash_share"]),
-        memory_share=float(family["memory_share"]),
-        all_reduce_share=float(family["all_reduce_share"]),
-        all_gather_share=float(family["all_gather_share"]),
-    )
+def _through_host(pcie: str) -> float:
+    """Bytes/s that NCCL achieves through the host, one direction."""
+    rates = {row["generation"]: float(row["gb_per_s"]) * 1e9 for row in table("calib/pcie.csv")}
+    return rates.get(pcie[:3], rates["3.0"])

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gputop_analysis.parallelism.split import Split, expert_tensor_parallel, fields_of_split, sharding
+
 Ints = Floats = Bools = npt.NDArray[Any]
 """What an array holds; NumPy's own types differ between its versions in what arithmetic returns."""
-
-RECOMPUTE = ("none", "selective", "full")
-"""Selective: the attention core alone (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Layouts:
     zero: Ints
     """0: all-reduce of gradients; 1, 2: optimizer states (and gradients) sharded; 3: parameters too (FSDP)."""
     recompute: Ints
-    """Index into ``RECOMPUTE``."""
+    """Index into ``RECOMPUTES``."""
     replicas: Ints
     """HSDP, with ``zero`` 3: whole copies, each sharded over dp x cp / replicas ranks; 1: over all of them."""
     sequence_parallel: Bools
@@ -66,6 +65,32 @@ class Layouts:
     @property
     def world(self) -> Ints:
         return self.tp * self.pp * self.cp * self.dp
+
+    def split(self, i: int) -> Split:
+        """One configuration as the estimator and the launcher have it."""
+        row = self.row(i)
+        kinds: dict[str, Any] = {name: row[name] for name in fields_of_split(row)}
+        return Split(**kinds, sharding=sharding(int(row["zero"]), int(row["replicas"])))
+
+    @property
+    def stage(self) -> Ints:
+        """What is sharded, as the stage of ZeRO."""
+        return self.zero
+
+    @property
+    def per_parameter(self) -> Bools:
+        """Whether parameters are sharded one by one: the planner's stage 3 is FSDP2."""
+        return self.zero == 3
+
+    @property
+    def etp(self) -> int:
+        """Tensor parallelism inside an expert as it is given: it never is."""
+        return 0
+
+    @property
+    def expert_tp(self) -> Ints:
+        """Tensor parallelism inside an expert."""
+        return expert_tensor_parallel(self)
 
     @property
     def shards(self) -> Floats:

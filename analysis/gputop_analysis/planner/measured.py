@@ -6,13 +6,14 @@ import csv
 import io
 from dataclasses import dataclass, replace
 
+from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.answers import answers
 from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate, with_memory
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import Cluster, cluster
-from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import RECOMPUTE, Layouts
+from gputop_analysis.planner.job import Job, trainable_share
+from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rows import Unreadable, read
 from gputop_analysis.split import split_of
 from gputop_analysis.view import RunView
@@ -23,7 +24,6 @@ from gputop_analysis.vram.setup import Setup
 COLUMNS = "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, and step_time_s or tokens_per_s_per_gpu"
 ENOUGH_STEPS = 20
 """Steady steps of all ranks together that make a measurement."""
-_ZERO = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
 
 
 def from_csv(text: str, name: str = "runs.csv") -> Calibration:
@@ -53,7 +53,7 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
 def job_of_setup(setup: Setup) -> Job:
     """What a setup of the estimator trains, as the planner has it."""
     batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
-    share = 0.01 if setup.lora else 1.0
+    share = trainable_share(setup.lora is not None)
     return Job(setup.model, setup.seq, batch, setup.dtype, setup.optimizer, trainable_share=share)
 
 
@@ -68,8 +68,8 @@ def layout_of_setup(setup: Setup) -> Layouts:
         ep=p.ep,
         dp=p.dp,
         micro_batch=setup.micro_batch,
-        zero=_ZERO[p.sharding],
-        recompute=RECOMPUTE.index(setup.checkpointing),
+        zero=p.stage,
+        recompute=RECOMPUTES.index(setup.checkpointing),
         replicas=p.replicas,
         sequence_parallel=p.sequence_parallel,
     )

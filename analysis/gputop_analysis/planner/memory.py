@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.catalog.params import layer_params
+from gputop_analysis.parallelism.split import OF_STAGE, RECOMPUTES
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import RECOMPUTE, Floats, Layouts
+from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.pipeline import balanced_ends
 from gputop_analysis.vram.formula import peak_bytes
 from gputop_analysis.vram.setup import Lora, Setup
 
-SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 CONTEXT_BYTES = 1.0 * 2**30
 """CUDA context and NCCL's buffers, which the allocator does not see."""
 HEADROOM = 0.15
@@ -27,11 +27,12 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
     """Peak of allocated bytes on the fullest rank (PyTorch's ``max_memory_allocated``)."""
     found = np.zeros(len(layouts))
     apart = layouts.sequence_parallel | (layouts.tp == 1)  # nothing is split over one rank: one kind less to ask for
-    kinds = (layouts.zero * len(RECOMPUTE) + layouts.recompute) * 2 + apart
+    zeros = layouts.zero + ((layouts.zero == 3) & (layouts.pp > 1))  # of FSDP2 in a pipeline
+    kinds = (zeros * len(RECOMPUTES) + layouts.recompute) * 2 + apart
     for kind in np.unique(kinds).tolist():
         mine = np.flatnonzero(kinds == kind)
-        zero, recompute = divmod(kind // 2, len(RECOMPUTE))
-        setup = _setup(job, zero, RECOMPUTE[recompute], sequence_parallel=bool(kind % 2))
+        zero, recompute = divmod(kind // 2, len(RECOMPUTES))
+        setup = _setup(job, zero, RECOMPUTES[recompute], sequence_parallel=bool(kind % 2))
         found[mine] = _of_kind(job, setup, layouts.take(mine))
     return found
 
@@ -71,4 +72,4 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         master_weights=True,
         roles=job.roles,
         recipe=job.recipe,
-    ).but(sharding=SHARDINGS[zero], sequence_parallel=sequence_parallel)
+    ).but(sharding=(*OF_STAGE, "fsdp2")[zero], sequence_parallel=sequence_parallel)

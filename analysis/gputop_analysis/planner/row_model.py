@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any
 
 from gputop_analysis.catalog import model as known_model
+from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.catalog.params import params
-from gputop_analysis.peaks import find_gpu
 from gputop_analysis.planner.job import Habits
 from gputop_analysis.vram.setup import ModelShape
 
@@ -56,7 +56,7 @@ def habits_of(row: Row, dtype: str) -> Habits:
     """
     framework, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
     gpu = find_gpu(row.get("gpu_model", ""))
-    old = bool(gpu and gpu.name.startswith(("V100", "P100", "A100"))) or row.get("gpu_model", "").startswith("A100")
+    old = gpu is not None and gpu.chip in ("v100", "p100", "a100")
     megatron = "megatron" in framework or "deepspeed" in framework
     early = megatron and old and "nemo" not in framework and "core" not in framework
     fused_loss = "ce fusion" in notes or "fused ce" in notes or "liger" in notes

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputop_analysis.planner.hardware import Cluster, cluster
-from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.job import Job, trainable_share
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.row_layout import layouts_of
 from gputop_analysis.planner.row_model import habits_of, shape_of
 
 Row = Mapping[str, str]
-GIB = 2**30
 MOST = 1e15
 """Larger than any count or time; an infinity in a file is not one."""
 DEGREES = ("tp", "pp", "cp", "dp", "ep", "vpp", "micro_batch")
@@ -85,7 +84,7 @@ def job_of(row: Row) -> Job:
         seq=seq,
         global_batch=batch,
         dtype=dtype,
-        trainable_share=0.01 if "lora" in (row.get("task") or "").lower() else 1.0,
+        trainable_share=trainable_share("lora" in (row.get("task") or "").lower()),
         expert_imbalance=1.0 if "capacity" in notes or "balanced" in notes else 1.1,
         recipe=_recipe(row),
         habits=habits,

@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
-from gputop_analysis.planner.rules import RULES, allowed
+from gputop_analysis.planner.rules import allowed, nearest_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,7 @@ def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
     if not len(found):
         copies = limits.replicas and 3 not in limits.zero
         return "copies (HSDP) need ZeRO-3" if copies else "tp x pp x cp has to divide the number of GPUs"
-    kept = np.stack([np.broadcast_to(rule.holds(job, found, cluster.gpus), found.tp.shape) for rule in RULES])
-    nearest = int(np.argmax(kept.sum(axis=0)))
-    return "; ".join(rule.reason for rule, holds in zip(RULES, kept[:, nearest], strict=True) if not holds)
+    return "; ".join(nearest_reasons(job, found, cluster.gpus))
 
 
 def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
@@ -80,7 +78,22 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
     values = {name: np.repeat(column, few) for name, column in degrees.items()}
     values |= {name: np.tile(column, many) for name, column in rest.items()}
     values["sequence_parallel"] = values["tp"] > 1
-    return Layouts.of(**values)
+    tried = _tried(job, values, cluster.gpus, limits)
+    return Layouts.of(**{name: column[tried] for name, column in values.items()})
+
+
+def _tried(job: Job, values: dict[str, np.ndarray], gpus: int, limits: Limits) -> np.ndarray:
+    """What is tried unless it is asked for: stages of equal length, no FSDP in a pipeline, experts beside tensors and
+    not folded over them. The rules allow the others, but no measured run has told the cost model of them."""
+    tried = np.ones(len(values["tp"]), bool)
+    if not (limits.pp or limits.vpp):
+        tried &= job.model.layers % (values["pp"] * values["vpp"]) == 0
+    if limits.zero != (3,):
+        tried &= (values["pp"] == 1) | (values["zero"] != 3)
+    if not limits.ep:
+        ranks = gpus // (values["tp"] * values["pp"]) // values["replicas"]
+        tried &= ranks % values["ep"] == 0
+    return tried
 
 
 def _copies(cluster: Cluster) -> tuple[int, ...]:

@@ -31,8 +31,8 @@ def held(model: ModelShape, layouts: Layouts, stage_layers: Floats) -> Held:
     outer = counts["embeddings"] + counts["head"]
     ends = np.where(layouts.pp > 1, max(counts["embeddings"], counts["head"]), outer)
     dense = (stage_layers * mean_dense + ends) / layouts.tp
-    routed = stage_layers * share * experts / (layouts.tp * layouts.ep)
-    layer = mean_dense / layouts.tp + share * experts / (layouts.tp * layouts.ep)
+    routed = stage_layers * share * experts / (layouts.expert_tp * layouts.ep)
+    layer = mean_dense / layouts.tp + share * experts / (layouts.expert_tp * layouts.ep)
     return Held(dense, routed, layer)
 
 

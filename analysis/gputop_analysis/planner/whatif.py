@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import PARTS, SHARDING
 from gputop_analysis.planner.cost import OPTIMIZER_BYTES, cost
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layout import RECOMPUTE, Layouts
+from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rules import broken
 from gputop_analysis.planner.search import Plan
+from gputop_analysis.units import GIB
 
-GIB = 2.0**30
 KINDS = ("precision", "checkpointing", "optimizer", "communication", "kernels", "schedule", "sharding", "batch")
 FLASH_3 = ("Hopper",)
 """What FlashAttention-3's kernels are written for (arXiv:2407.08608)."""
@@ -94,7 +95,7 @@ def changes(subject: Subject) -> tuple[Change, ...]:
     before, *able = _figures(subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)])
     after = iter(able)
     found = [
-        _barred(subject, one, before, rule[0].reason) if rule else _change(subject, one, before, next(after))
+        _barred(subject, one, before, rule[0][1]) if rule else _change(subject, one, before, next(after))
         for one, rule in zip(tries, rules, strict=True)
     ]
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
@@ -160,14 +161,14 @@ def _now(subject: Subject, before: _Figures) -> tuple[float, float]:
 def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     job, chip = on.job, on.cluster.device
     for dtype, said in (("bf16", "bf16 products"), ("fp8", "FP8 products")):
-        if dtype != job.dtype and chip.peak_flops.get(dtype):
+        if dtype != job.dtype and chip.spec.dense_flops.get(dtype):
             yield _Try("precision", said, job.but(dtype=dtype), row)
     if job.habits.gradient_bytes == 4:
         yield _Try("precision", "gradients kept and reduced in bf16", job.but(gradient_bytes=2), row)
 
 
 def _checkpointing(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
-    for kind, name in enumerate(RECOMPUTE):
+    for kind, name in enumerate(RECOMPUTES):
         if kind != row["recompute"]:
             said = f"{name} recomputation" if kind else "no recomputation"
             yield _Try("checkpointing", said, on.job, {**row, "recompute": kind})
@@ -209,7 +210,7 @@ def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         yield _Try("kernels", f"{'unfused' if now else 'fused'} {said}", job.but(**{name: not now}), row)
     if habits.attention != "eager":
         yield _Try("kernels", "eager attention", job.but(attention="eager"), row)
-    if habits.attention == "flash" and on.cluster.device.architecture in FLASH_3:
+    if habits.attention == "flash" and on.cluster.device.spec.architecture in FLASH_3:
         yield _Try("kernels", "FlashAttention-3", job.but(attention="flash-3"), row)
 
 

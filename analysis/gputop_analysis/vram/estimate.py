@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.fits import Fit
 from gputop_analysis.vram.intervals import kind
 from gputop_analysis.vram.levers import Lever
 from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
 LASTING = ("weights", "gradients", "optimizer")
 """Categories that are the same on any device: no kernel decides how large they are."""
 LASTING_KIND = "lasting"

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gputop_analysis import catalog
+from gputop_analysis.parallelism.split import Split
 from gputop_analysis.view import RunView
-from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 Hello = Mapping[str, Any]
 
@@ -178,7 +179,7 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     mesh = _entry(said, "mesh")
     degrees: dict[str, int] = dict(zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False))
     tp, cp, pp = (max(1, int(degrees.get(name, 1))) for name in ("tp", "cp", "pp"))
-    layout = Parallel(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
+    layout = Split(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
     if "deepspeed" in said:
         zero = _entry(said, "deepspeed")
         offload = "all" if zero.get("offload_param") else "optimizer" if zero.get("offload_optimizer") else "none"
@@ -189,7 +190,7 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     return replace(setup, parallel=replace(layout, sharding="ddp" if layout.dp > 1 else "none"))
 
 
-def _fsdp(layout: Parallel, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) -> Parallel:
+def _fsdp(layout: Split, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) -> Split:
     version = 2 if fsdp.get("version") == 2 else 1
     replicas = max(1, int(degrees.get("dp_replicate", degrees.get("replicate", 1))))
     return replace(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 STRONGEST = 2
 """Changes that others are tried beside."""
 Event = Mapping[str, Any]
-GIB = 1 << 30
 
 _SIZE = r"([\d.]+) ([KMGT]?i?B)"
 _UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -129,7 +129,7 @@ def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] |
 @lru_cache(8)
 def _nearest(setup: Setup, demand: float, total: float) -> tuple[Lever, Estimate] | None:
     """Asked at each look at a run, and always the same."""
-    from gputop_analysis.vram.tiers import estimate
+    from gputop_analysis.vram.question import estimate
 
     try:
         answer = estimate(setup)
@@ -150,7 +150,7 @@ def _pairs(answer: Estimate) -> Iterator[Lever]:
 
     Two tiers may differ on the first change; the smaller saving counts.
     """
-    from gputop_analysis.vram.tiers import estimate
+    from gputop_analysis.vram.question import estimate
 
     here = [one for one in answer.levers if one.setup.parallel.world == answer.setup.parallel.world]
     for first in here[:STRONGEST]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, Split
 from gputop_analysis.vram import setup as vocabulary
-from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 ROLES = ("critic", "reference", "reward")
 FREEZABLE = ("vision", "projector", "language", "embeddings")
 QUANTIZED = ("", "int8", "nf4")
-OFFLOADS = ("none", "optimizer", "all")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
 
@@ -50,7 +50,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
     Option("images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0),
     Option("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
-    Option("checkpointing", "Memory", "choice", "none", "activation checkpointing", vocabulary.CHECKPOINTINGS),
+    Option("checkpointing", "Memory", "choice", "none", "activation checkpointing", RECOMPUTES),
     Option("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
     Option("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
     Option("lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0),
@@ -73,7 +73,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
     Option("transformers", "Memory", "text", "", "version of transformers whose habits the run has"),
     Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
-    Option("sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", vocabulary.SHARDINGS),
+    Option("sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", SHARDINGS),
     Option("dp", "Parallel", "count", 1, "data-parallel ranks"),
     Option("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
     Option("tp", "Parallel", "count", 1, "tensor-parallel ranks"),
@@ -81,7 +81,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("vpp", "Parallel", "count", 1, "model chunks of a stage (interleaved schedule)"),
     Option("cp", "Parallel", "count", 1, "context-parallel ranks"),
     Option("ep", "Parallel", "count", 1, "expert-parallel ranks"),
-    Option("etp", "Parallel", "count", 0, "tensor parallelism inside an expert; 0: as tp", least=0),
+    Option(
+        "etp",
+        "Parallel",
+        "count",
+        0,
+        "tensor parallelism inside an expert; 0: as tp, or 1 where experts fold over tp",
+        least=0,
+    ),
     Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
     Option(
         "reshard_after_forward", "Parallel", "flag", True, "FSDP and ZeRO-3 free gathered weights after the forward"
@@ -90,7 +97,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
 )
 OPTION: dict[str, Option] = {option.name: option for option in OPTIONS}
-_PARALLEL = frozenset(Parallel.__dataclass_fields__)
+_PARALLEL = frozenset(Split.__dataclass_fields__)
 _LORA = {"lora_rank": "rank", "lora_targets": "targets", "lora_dtype": "dtype", "lora_dropout": "dropout"}
 
 
@@ -113,8 +120,10 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         raise ValueError(f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16")
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
+    if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in map(plain_name, values):
+        chosen["sequence_parallel"] = True  # every framework that splits experts beside tensors needs it
     lora = Lora(**{field: chosen[name] for name, field in _LORA.items()}) if chosen["lora_rank"] else None
-    inner = Parallel(**{name: chosen[name] for name in chosen if name in _PARALLEL})
+    inner = Split(**{name: chosen[name] for name in chosen if name in _PARALLEL})
     outer = {name: chosen[name] for name in chosen if name not in _PARALLEL and name not in _LORA}
     return Setup(model, quantized=outer.pop("quant"), lora=lora, parallel=inner, **outer)
 

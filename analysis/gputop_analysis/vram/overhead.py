@@ -5,9 +5,10 @@ Constants, since neither is known to PyTorch. They are measured by others and va
 
 from __future__ import annotations
 
-from gputop_analysis.vram.setup import Parallel, Setup
+from gputop_analysis.parallelism.split import Split
+from gputop_analysis.units import GIB
+from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
 CONTEXT = round(0.6 * GIB)
 """CUDA context with lazily loaded kernels, cuBLAS and cuDNN handles: 0.5 to 0.9 GiB from A100 to H100."""
 NCCL_FIRST = round(1.75 * GIB)
@@ -28,7 +29,7 @@ def nccl(setup: Setup) -> int:
     return min(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST) if groups else 0
 
 
-def communicators(parallel: Parallel) -> int:
+def communicators(parallel: Split) -> int:
     """Groups of more than one rank."""
     degrees = (parallel.dp, parallel.tp, parallel.pp, parallel.cp, parallel.ep, parallel.replicas)
     return sum(degree > 1 for degree in degrees)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gputop_analysis.vram import tiers
+from gputop_analysis.vram.advice import advised
 from gputop_analysis.vram.estimate import Estimate, calibrated
 from gputop_analysis.vram.fits import Need, fits
 
@@ -34,4 +34,4 @@ def recalibrated(
     )
     need = Need(course.allocated, course.reserved)
     scaled = replace(found, peak=course, fits=fits(found.setup, need))
-    return tiers.advised(scaled, need, gpu) if advice else scaled
+    return advised(scaled, need, gpu) if advice else scaled

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gputop_analysis.parallelism.rules import Training, broken, words
 from gputop_analysis.vram import conf
-from gputop_analysis.vram.setup import Parallel, Setup
+from gputop_analysis.vram.setup import Setup
 
 MOST = 1 << 24
 """Of any count: beyond all that is trained, and small enough that sizes are numbers of 64 bits."""
-SHARDED = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 
 
 def check(setup: Setup) -> None:
@@ -19,8 +19,8 @@ def check(setup: Setup) -> None:
         ValueError: the first rule that it breaks, in words.
     """
     conf.parse(setup.allocator)
-    for broken in (_counts, _adapters, _division, _sharding, _pipeline):
-        for rule in broken(setup):
+    for rules in (_counts, _adapters, _split, _offload, _stage):
+        for rule in rules(setup):
             raise ValueError(rule)
 
 
@@ -67,68 +67,26 @@ def _targets(setup: Setup) -> Iterator[str]:
         yield f"no layer of {shape.name} is called {asked}: LoRA targets are {', '.join(names)}, or all-linear"
 
 
-def _division(setup: Setup) -> Iterator[str]:
-    model, parallel = setup.model, setup.parallel
-    tp, cp, ep = parallel.tp, parallel.cp, parallel.ep
-    if model.heads and model.heads % tp:
-        yield f"tensor parallelism {tp} must divide the {model.heads} attention heads"
-    if model.kv_heads and model.kv_heads % tp and tp % model.kv_heads:
-        yield f"tensor parallelism {tp} and the {model.kv_heads} key-value heads must divide one another"
-    if model.ffn and model.ffn % tp:
-        yield f"tensor parallelism {tp} must divide the feed-forward size {model.ffn}"
-    if cp > 1 and setup.seq % (2 * cp):
-        yield f"context parallelism {cp} cuts a sequence into {2 * cp} equal parts: seq {setup.seq} does not divide so"
-    if parallel.sequence_parallel and tp == 1:
-        yield "sequence parallelism needs tensor parallelism above 1"
-    if parallel.sequence_parallel and setup.seq // cp % tp:
-        yield f"sequence parallelism needs a seq that tensor parallelism {tp} divides, not {setup.seq}"
-    if ep > 1 and not model.experts:
-        yield f"{model.name} has no experts to spread: expert parallelism must be 1"
-    if ep > 1 and model.experts % ep:
-        yield f"expert parallelism {ep} must divide the {model.experts} experts"
-    if ep > parallel.dp * cp * tp or (parallel.dp * cp * tp) % ep:
-        yield f"expert parallelism {ep} must divide dp x cp x tp = {parallel.dp * cp * tp}"
+def _split(setup: Setup) -> Iterator[str]:
+    uneven = setup.recipe == "megatron"  # its options spread embedding and loss, and give the ends fewer layers
+    training = Training.of(setup.model, seq=setup.seq, uneven_stages=uneven)
+    yield from (why for _, why in broken(training, setup.parallel))
 
 
-def _sharding(setup: Setup) -> Iterator[str]:
+def _offload(setup: Setup) -> Iterator[str]:
     parallel = setup.parallel
-    if parallel.sharding in SHARDED and parallel.dp * parallel.cp == 1:
-        yield f"{_words(parallel.sharding)} shards over data-parallel ranks: dp must be above 1"
-    if parallel.replicas > 1 and parallel.sharding != "hsdp":
-        yield "replicas are of HSDP only"
-    if parallel.sharding == "hsdp" and parallel.dp % parallel.replicas:
-        yield f"HSDP: the {parallel.replicas} replicas must divide dp {parallel.dp}"
     if parallel.offload != "none" and parallel.sharding == "ddp":
         yield "offloading needs ZeRO or FSDP, plain data parallelism keeps all on the GPU"
     if parallel.offload == "all" and parallel.sharding in ("zero1", "zero2"):
-        yield f"{_words(parallel.sharding)} keeps whole parameters: only ZeRO-3 and FSDP offload them"
+        yield f"{words(parallel.sharding)} keeps whole parameters: only ZeRO-3 and FSDP offload them"
 
 
-def _pipeline(setup: Setup) -> Iterator[str]:
-    model, parallel = setup.model, setup.parallel
-    chunks = parallel.pp * parallel.vpp
-    if parallel.vpp > 1 and parallel.pp == 1:
-        yield "virtual pipeline stages need pipeline parallelism above 1"
-    uneven = setup.recipe == "megatron"  # its options spread embedding and loss, and give the ends fewer layers
-    if model.layers and chunks > model.layers + 2 * uneven:
-        yield f"{chunks} pipeline stages are more than the {model.layers} layers"
-    if model.layers and model.layers % chunks and not uneven:
-        yield f"the {model.layers} layers do not divide into {chunks} pipeline stages"
+def _stage(setup: Setup) -> Iterator[str]:
+    parallel = setup.parallel
     if not 0 <= parallel.pipeline_stage < parallel.pp:
         yield f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}: stages are counted from 0"
-    if parallel.pp > 1 and parallel.sharding in ("zero2", "zero3"):
-        yield f"{_words(parallel.sharding)} does not go with pipeline parallelism (DeepSpeed takes ZeRO-1 at most)"
-
-
-def _words(sharding: str) -> str:
-    return sharding.replace("zero", "ZeRO-") if sharding.startswith("zero") else sharding.upper()
 
 
 def needs_fp8(setup: Setup) -> bool:
     """Whether the matrix products run in fp8, which Ada, Hopper, Blackwell and CDNA3 have."""
     return setup.dtype == "fp8"
-
-
-def data_parallel(parallel: Parallel) -> int:
-    """Ranks over which a whole copy of the model's states can be sharded."""
-    return parallel.dp * parallel.cp

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gputop_analysis.parallelism.split import Split
+
 DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "nf4")
 OPTIMIZERS = (
     "adamw",
@@ -23,9 +25,7 @@ OPTIMIZERS = (
     "none",
 )
 """``adamw`` is torch's default on CUDA (foreach); ``none`` trains nothing."""
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 ATTENTIONS = ("eager", "sdpa", "flash")
-CHECKPOINTINGS = ("none", "selective", "full")
 LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole in memory (Liger, cut cross-entropy); ``chunked``: the loss goes piece by piece."""
 RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "plain")
@@ -89,33 +89,6 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel:
-    """Degrees of parallelism; their product without ``ep`` is the world. ``dp`` counts all data-parallel ranks."""
-
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int = 0
-    """Tensor parallelism inside an expert; 0: as ``tp``."""
-    sequence_parallel: bool = False
-    sharding: str = "none"
-    replicas: int = 1
-    """HSDP: groups of ranks that hold a whole copy."""
-    offload: str = "none"
-    """``none``, ``optimizer`` (its states and the update on the host) or ``all`` (parameters too)."""
-    reshard_after_forward: bool = True
-    pipeline_stage: int = 0
-    """Which stage is asked about; 0 holds the most micro-batches in flight."""
-
-    @property
-    def world(self) -> int:
-        return self.dp * self.tp * self.pp * self.cp
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
     """A model and how it is trained, on one GPU of the run."""
 
@@ -159,7 +132,7 @@ class Setup:
     """Of the model itself, in training."""
     clip_grad: bool = True
     compile: bool = False
-    parallel: Parallel = field(default_factory=Parallel)
+    parallel: Split = field(default_factory=Split)
     recipe: str = "transformers"
     transformers: str = ""
     """Version of transformers whose habits the run has, as ``4.48.1``; empty: the one at hand, or the newest."""
@@ -168,7 +141,7 @@ class Setup:
 
     def but(self, **changes: Any) -> Setup:
         """The same with some fields changed; those of ``parallel`` may be given by their own names."""
-        inner = {key: changes.pop(key) for key in list(changes) if key in Parallel.__dataclass_fields__}
+        inner = {key: changes.pop(key) for key in list(changes) if key in Split.__dataclass_fields__}
         parallel = replace(changes.pop("parallel", self.parallel), **inner)
         return replace(self, parallel=parallel, **changes)
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.layout import Floats
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.setup import ModelShape
 from gputop_analysis.workloads import serving
 
-GIB = 2.0**30
 CONTEXT_BYTES = 1.0 * 2**30
 """CUDA context and NCCL."""
 USED_SHARE = 0.9

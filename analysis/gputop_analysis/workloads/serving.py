@@ -79,8 +79,10 @@ def decode_seconds(
     active = sum(counts.values()) - routed + (routed * model.top_k / model.experts if model.experts else 0.0)
     width, value_width = attention_dims(model)
     flops = 2.0 * batch * (active + context * model.layers * model.heads * (width + value_width)) / tp
-    reading = moved / (chip.bytes_per_s * chip.memory_share)
-    return np.maximum(reading, flops / (chip.flops(dtype) * chip.share(dtype))) + _sums(model, cluster, tp, batch)
+    reading = moved / (chip.bytes_per_s * chip.efficiency.memory_share)
+    return np.maximum(reading, flops / (chip.flops(dtype) * chip.matmul_share(dtype))) + _sums(
+        model, cluster, tp, batch
+    )
 
 
 def _sums(model: ModelShape, cluster: Cluster, tp: Floats, batch: Floats) -> Floats:

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputop_analysis.units import GIB
+
 if TYPE_CHECKING:
     from gputop_analysis.trial import Failure, Trial
     from gputop_probes.record.reader import RunRecord
 
 _LAST_BYTES, _LAST_COLUMNS = 4096, 200
-_GIB = 2**30
 
 
 def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, wanted: int) -> dict[str, Any]:
@@ -118,12 +119,12 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
     except (ValueError, LookupError):
         return None
     measured = max((one.allocated_gib or 0.0 for one in trial.held), default=0.0) if trial.layers is None else 0.0
-    allocated = found.peak.allocated / _GIB
+    allocated = found.peak.allocated / GIB
     return {
         "model": trial.setup.model.name,
         "tier": found.peak.tier,
         "peak_allocated_gib": allocated,
-        "device_total_gib": found.device_total / _GIB,
+        "device_total_gib": found.device_total / GIB,
         "gpu": gpu or None,
         "fits": found.runs_in_capacity,
         "smallest_gpu": next((fit.gpu for fit in found.fits if fit.fits), None),
@@ -158,14 +159,10 @@ def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
 
 def _known(device: str) -> str:
     """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog does not have."""
-    from gputop_analysis.catalog import gpu
-    from gputop_analysis.peaks import find_gpu
+    from gputop_analysis.catalog import find_gpu
 
-    found = find_gpu(device) if device else None
-    try:
-        return gpu(found.name).name if found else ""
-    except LookupError:
-        return ""
+    spec = find_gpu(device) if device else None
+    return spec.name if spec else ""
 
 
 def _store(record: RunRecord) -> str:

@@ -7,10 +7,11 @@ import gc
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
+from gputop.cli.named import gpu_named, model_of
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def execute(words: list[str]) -> int:
 def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
     options = parser().parse_args(mine)
+    options.gpu = gpu_named(options.gpu).name if options.gpu else ""
     if options.script and not options.model:
         _take_factory(options)
     asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
@@ -120,18 +122,6 @@ def _setup(options: argparse.Namespace) -> Setup:
     return setup
 
 
-def model_of(name: str) -> Any:
-    """The architecture of the model that the user named.
-
-    Raises:
-        CliError: there is none, or its configuration is of no use.
-    """
-    from gputop.models import resolve
-
-    with cli_errors(ValueError, LookupError):
-        return resolve(name)
-
-
 def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
     """How a recorded run trains; ``named`` is what the user says that it trains, where it does not tell.
 
@@ -153,7 +143,6 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
 
 def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     from gputop.api import answer, is_factory
-    from gputop.cli.halves import in_halves
 
     factory = setup.model.name if is_factory(options.model) else ""
     tier = "trace" if factory else options.tier
@@ -163,9 +152,7 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
-        return answer(
-            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory, begin=in_halves
-        )
+        return answer(setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory)
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:

@@ -84,8 +84,8 @@ def _sentence(way: str, outcome: str) -> str:
 
 
 def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+    from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.recalibrated import recalibrated
-    from gputop_analysis.vram.tiers import estimate
 
     assert found.log is not None
     setup = setup_of_log(found, script, values)
@@ -108,11 +108,12 @@ def _guessed(found: ScriptTrace) -> tuple[str, ...]:
 
 def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
     """What is known of the setup: enough for the context, NCCL and the allocator."""
-    from gputop_analysis.vram.setup import ModelShape, Parallel, Setup
+    from gputop_analysis.parallelism.split import Split
+    from gputop_analysis.vram.setup import ModelShape, Setup
 
     assert found.log is not None
     world = int(found.log.meta.get("world") or 1)
-    layout = Parallel(dp=world, sharding="ddp" if world > 1 else "none")
+    layout = Split(dp=world, sharding="ddp" if world > 1 else "none")
     setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
     return setup.but(allocator=str(values.get("allocator", "")))
 

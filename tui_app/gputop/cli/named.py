@@ -1,24 +1,55 @@
-"""What the catalog calls by a name that the user gave."""
+"""What the catalog calls by a name that the user gave; what the name leaves open is told on stderr."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
 
 if TYPE_CHECKING:
-    from gputop_analysis.catalog.gpus import GpuSpec
+    from gputop_analysis.catalog import GpuMatch, GpuSpec
+    from gputop_analysis.vram.setup import ModelShape
 
 
 def gpu_named(name: str) -> GpuSpec:
-    """The GPU of that name or alias.
+    """The GPU that a name means.
 
     Raises:
         CliError: none has it; with the nearest names.
     """
-    from gputop_analysis.catalog import gpu
+    return gpus_named(name).spec
+
+
+def gpus_named(name: str) -> GpuMatch:
+    """The GPU that a name means, and how many the name says, as the 8 of ``8xA100``.
+
+    Raises:
+        CliError: none has it; with the nearest names.
+    """
+    from gputop_analysis.catalog import match_gpu
 
     try:
-        return gpu(name)
+        match = match_gpu(name)
     except LookupError as error:
         raise CliError(error.args[0]) from None
+    if match.note:
+        print(f"gputop: {match.note}", file=sys.stderr)
+    return match
+
+
+def model_of(name: str) -> ModelShape:
+    """The architecture of the model that the user named.
+
+    Raises:
+        CliError: there is none, or its configuration is of no use.
+    """
+    from gputop.models import resolved
+
+    try:
+        shape, note = resolved(name)
+    except (LookupError, ValueError) as error:
+        raise CliError(str(error)) from None
+    if note:
+        print(f"gputop: {note}", file=sys.stderr)
+    return shape

@@ -9,9 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.named import gpu_named
+from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
+from gputop.own_prices import rent_of
+from gputop_analysis.parallelism.split import RECOMPUTES
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.space import Limits
 
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
-RECOMPUTES = ("none", "selective", "full")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
@@ -68,8 +69,8 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     Raises:
         CliError: no model, or a size that is none.
     """
-    from gputop.cli.estimate import model_of, setup_of_run
-    from gputop_analysis.planner.job import Job
+    from gputop.cli.estimate import setup_of_run
+    from gputop_analysis.planner.job import Job, trainable_share
 
     if not options.model and not options.run:
         raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
@@ -90,7 +91,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         print(f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step", file=sys.stderr)
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
-    share = 0.01 if options.lora or (base and base.lora) else 1.0
+    share = trainable_share(bool(options.lora or (base and base.lora)))
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
     return Job(model, seq, batch, dtype, optimizer, trainable_share=share)
 
@@ -149,12 +150,13 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
-    have = next((g for g in fleet.have if not options.gpu or gpu_named(options.gpu).name == g.gpu), None)
+    named = gpus_named(options.gpu) if options.gpu else None
+    have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
     ran = gpus_of(options.run) if options.run and not options.gpu else None
-    name = options.gpu or (ran[0] if ran else have.gpu if have else None)
+    name = named.spec.name if named else ran[0] if ran else have.gpu if have else None
     if name is None:
         raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
-    gpus = options.gpus if options.gpus is not None else ran[1] if ran else have.count if have else 8
+    gpus = _count_of(options, named.count if named else 1) or (ran[1] if ran else have.count if have else 8)
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
@@ -164,7 +166,18 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         raise CliError("--price is dollars an hour of one GPU")
     check_network(options.network)
     per_node = gpus // nodes if nodes else have.told_per_node if have and not options.gpus and not ran else 0
-    return _wanted(gpu_named(name).name, per_node, options.network, options.price), gpus
+    return _wanted(name, per_node, options.network, options.price), gpus
+
+
+def _count_of(options: argparse.Namespace, named: int) -> int | None:
+    """How many GPUs the options say: ``--gpus 8``, or ``--gpu 8xA100``; None where they do not."""
+    if options.gpus is None:
+        return named if named > 1 else None
+    if options.gpus < 1:
+        raise CliError("--gpus and --nodes must be at least 1")
+    if named not in (1, options.gpus):
+        raise CliError(f"--gpu {options.gpu!r} says {named} GPUs, --gpus {options.gpus}: leave one out")
+    return int(options.gpus)
 
 
 def check_network(text: str) -> None:
@@ -177,11 +190,9 @@ def check_network(text: str) -> None:
 
 def tell_precision(name: str, dtype: str) -> None:
     """Says on stderr what products run in where the chip does not have the type."""
-    from gputop_analysis.planner.hardware import device
-
-    chip = device(name)
-    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.peak_flops.get(kind)), "fp32")
-    if dtype != "fp32" and not chip.peak_flops.get(dtype):
+    chip = gpu_named(name)
+    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.dense_flops.get(kind)), "fp32")
+    if dtype != "fp32" and not chip.dense_flops.get(dtype):
         print(f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken", file=sys.stderr)
 
 
@@ -189,11 +200,3 @@ def _wanted(name: str, per_node: int, network: str, price: float | None) -> Want
     from gputop_analysis.planner.questions import Wanted
 
     return Wanted(name, per_node, network, rent_of(name) if price is None else price)
-
-
-def rent_of(name: str) -> float | None:
-    """The median rent of a GPU, the user's own prices first; None where none is known."""
-    from gputop.own_prices import load
-    from gputop_analysis.catalog.listing import listed
-
-    return next((row.usd_per_hour for row in listed(load()) if row.spec.name == name), None)

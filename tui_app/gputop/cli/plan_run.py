@@ -29,11 +29,11 @@ def measured_of(name: str) -> MeasuredRun | None:
 
 def gpus_of(name: str) -> tuple[str, int] | None:
     """The GPU of the run and how many; None where that is not known."""
-    from gputop_analysis.planner.hardware import device
+    from gputop_analysis.catalog import gpu
 
     run = measured_of(name)
     try:
-        return (device(run.gpu).name, run.setup.parallel.world) if run else None
+        return (gpu(run.gpu).name, run.setup.parallel.world) if run else None
     except LookupError:
         return None
 

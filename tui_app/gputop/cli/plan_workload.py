@@ -73,7 +73,7 @@ def _fill(options: argparse.Namespace, one: Workload, gpus: int) -> dict[str, An
 
 
 def _check(options: argparse.Namespace, one: Workload) -> None:
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
 
     for name in ("prompt", "output"):
         if (value := getattr(options, name)) is not None and value < 1:
@@ -90,7 +90,7 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
 
 def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
     """The answer for a server."""
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.workloads.inference import Serving, servers
 

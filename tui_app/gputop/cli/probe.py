@@ -65,7 +65,7 @@ def _steps(text: str) -> int:
 
 def _of_model(options: argparse.Namespace) -> int:
     from gputop.api import factory_shape, is_factory
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop.probing import probe
     from gputop_analysis.vram.options import setup_of
 
@@ -88,11 +88,11 @@ def _estimated(setup: Setup, options: argparse.Namespace, factory: str) -> tuple
     """The estimate by a tier alone, and the events that it comes from; a formula has none."""
     from gputop.api import _configured, answer
     from gputop.tracing import trace
-    from gputop_analysis.vram import profiles, tiers
+    from gputop_analysis.vram import profiles, question
 
     if factory or options.tier == "trace":
         log = trace(setup, options.python, config=_configured(setup.model), factory=factory)
-        return tiers.estimate(setup, "trace", log=log, advice=False), log
+        return question.estimate(setup, "trace", log=log, advice=False), log
     found = answer(setup, options.tier, calibrate=False, advice=False)
     return found, profiles.events(setup) if found.peak.tier == "profile" else None
 

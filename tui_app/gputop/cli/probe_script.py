@@ -46,7 +46,7 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     from gputop.cli.records import open_record
     from gputop.script_tracing import trace_script
     from gputop_analysis.view import RunView
-    from gputop_analysis.vram import tiers
+    from gputop_analysis.vram import question
 
     view = RunView(open_record(str(run_dir)))
     measured = measured_of(view)
@@ -57,7 +57,7 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
         found = trace_script(script.resolve(), arguments, options.python, view.world_size if view.world_size > 1 else 0)
     if found.log is None or found.how != "ran":
         raise CliError(f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why")
-    estimate = tiers.estimate(setup_of_log(found, script, {}), "trace", log=found.log, advice=False)
+    estimate = question.estimate(setup_of_log(found, script, {}), "trace", log=found.log, advice=False)
     show(estimate, found.log, measured, options.json, str(script.resolve()))
     return 0
 

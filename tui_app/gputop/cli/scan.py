@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of, rent_of
+from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of
+from gputop.own_prices import rent_of
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration

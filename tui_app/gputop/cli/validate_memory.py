@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.estimate_options import given
 from gputop.cli.named import gpu_named
+from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.launch.problems import Problem
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import ModelShape
 
-GIB = 2.0**30
 TIGHT = 0.10
 """Of the memory; with less to spare an estimate's error decides."""
 
@@ -48,7 +48,7 @@ def memory_of_command(words: list[str], world: int | None, options: argparse.Nam
 def _checked(
     shape: ModelShape | None, values: Mapping[str, Any], options: argparse.Namespace
 ) -> tuple[list[Problem], dict[str, Any] | None]:
-    from gputop.cli.estimate import model_of
+    from gputop.cli.named import model_of
     from gputop_analysis.vram.options import setup_of
 
     model = model_of(options.model) if options.model else shape

@@ -17,11 +17,11 @@ from gputop_analysis.findings import CATALOGUE, pictures
 from gputop_analysis.findings.families import family_of
 from gputop_analysis.model import Finding
 from gputop_analysis.numerics import numerics
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import Waits, waits
 from gputop_probes.record.reader import RunRecord
 
-GIB = 2.0**30
 BARS_AT_MOST = 32
 
 Drawer = Callable[[RunView, Finding], Plot | None]

@@ -80,9 +80,9 @@ class Ask:
     @property
     def job(self) -> Job:
         """As the planner has it."""
-        from gputop_analysis.planner.job import Job
+        from gputop_analysis.planner.job import Job, trainable_share
 
-        share = 0.01 if self.lora else 1.0
+        share = trainable_share(self.lora)
         return Job(self.model, self.seq, self.global_batch, self.dtype, self.optimizer, trainable_share=share)
 
     def value(self, name: str) -> Any:
@@ -177,7 +177,7 @@ def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:
 
 
 def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
-    from gputop.cli.plan_options import rent_of
+    from gputop.own_prices import rent_of
     from gputop_analysis.catalog import gpu
     from gputop_analysis.planner.choices import choice, choices, ranked
     from gputop_analysis.planner.questions import Wanted, best

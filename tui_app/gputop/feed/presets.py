@@ -51,8 +51,8 @@ def apply(ask: Ask, name: str) -> Preset:
 
 
 def _servers(ask: Ask, one: Workload) -> str:
-    from gputop.cli.plan_options import rent_of
     from gputop.cli.workload_text import servers_text
+    from gputop.own_prices import rent_of
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.workloads.inference import Serving, servers
 

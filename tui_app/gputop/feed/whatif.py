@@ -68,7 +68,7 @@ def _subject(ask: Ask, layout: dict[str, int | bool], base: RunBase | None) -> S
 
 
 def _answer(title: str, now: str, subject: Subject, step_s: float, ask: Ask) -> WhatIf:
-    from gputop.cli.plan_options import rent_of
+    from gputop.own_prices import rent_of
     from gputop_analysis.planner.whatif import changes
 
     found = changes(subject)

@@ -9,12 +9,12 @@ from gputop import palette
 from gputop.render import numbers
 from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
 from gputop.render.rows import Row, left, right, row_width, shorten, wrap
+from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import Setup
 
-GIB = 1 << 30
 NAME, FIGURES = 18, 8
 
 

@@ -22,6 +22,7 @@ from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
+from gputop_analysis.parallelism.split import RECOMPUTES
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
 REMEMBERED = 8
@@ -150,7 +151,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
         words += ["--lora"] if ask.lora else []
         for name, value in ask.pins:
-            word = ("none", "selective", "full")[value] if name == "recompute" else str(value)
+            word = RECOMPUTES[value] if name == "recompute" else str(value)
             words += ["--" + name.replace("_", "-"), word]
         return " ".join(words)
 

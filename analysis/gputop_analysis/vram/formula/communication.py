@@ -8,7 +8,7 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, most, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
-from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, weight_bytes
+from gputop_analysis.vram.formula.states import gradient_bytes, weight_bytes
 
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
@@ -40,7 +40,7 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
     embedding and head, which the outermost unit keeps (DeepSpeed lets an embedding go that is not the head as well); no
     more than the other ranks have."""
-    if STAGE[d.setup.parallel.sharding] < 3:
+    if d.setup.parallel.stage < 3:
         return 0.0
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
@@ -61,7 +61,7 @@ def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Numb
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced, one's computed."""
-    if STAGE[d.setup.parallel.sharding] < 2:
+    if d.setup.parallel.stage < 2:
         return 0.0
     sizes = {part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained}
     return at_work(d) * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)

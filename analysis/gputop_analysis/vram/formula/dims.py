@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_analysis.catalog.params import moe_layers
+from gputop_analysis.parallelism.split import expert_tensor_parallel
 from gputop_analysis.vram.formula.elementwise import Number, choose, least, most, true, up
 from gputop_analysis.vram.setup import ModelShape, Setup
 
@@ -79,8 +80,13 @@ class Dims:
 
     @property
     def expert_tp(self) -> Number:
-        """Tensor parallelism inside an expert; as that of the rest where none is given, as in Megatron-LM."""
-        return self.setup.parallel.etp or self.tp
+        """Tensor parallelism inside an expert."""
+        return expert_tensor_parallel(self)
+
+    @property
+    def etp(self) -> int:
+        """The same as it is given; 0: it is not."""
+        return self.setup.parallel.etp
 
     @property
     def first(self) -> Number:

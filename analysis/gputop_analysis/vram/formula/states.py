@@ -16,9 +16,6 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of 64, fp32 a block of
 256."""
 
-STAGE = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
-"""What a sharding divides, as the stage of ZeRO."""
-
 MOMENTS = {
     "adamw": 2,
     "adamw-fused": 2,
@@ -47,7 +44,7 @@ class States:
 
 def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
     """Of the actor and of the models that live beside it."""
-    stage = STAGE[d.setup.parallel.sharding]
+    stage = d.setup.parallel.stage
     trained = [part for part in found if part.trained]
     copies = 1 + ("critic" in d.setup.roles)
     frozen = sum(role in d.setup.roles for role in ("reference", "reward"))

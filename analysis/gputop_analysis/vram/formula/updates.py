@@ -6,7 +6,7 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, most
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
-from gputop_analysis.vram.formula.states import STAGE, gradient_bytes, moment_bytes, over
+from gputop_analysis.vram.formula.states import gradient_bytes, moment_bytes, over
 
 LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
 """Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square
@@ -22,7 +22,7 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
     trained = [part for part in found if part.trained]
     if d.setup.optimizer_in_backward:
         return 0.0
-    sharded = STAGE[d.setup.parallel.sharding] >= 1
+    sharded = d.setup.parallel.stage >= 1
     if d.setup.optimizer == "adamw" and not kept.master and d.setup.parallel.offload == "none":
         sizes = (part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded) for part in trained)
         return sum(sizes, 0.0)
@@ -35,7 +35,7 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
 def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
     """DeepSpeed's copies of this rank's gradients, flat as they are and in fp32 (``step`` of ``stage_1_and_2.py``; in
     ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole gradients go once it has its share of them."""
-    stage = STAGE[d.setup.parallel.sharding]
+    stage = d.setup.parallel.stage
     if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
         return 0.0
     if stage == 1 and kept.flat_gradients:  # the optimizer for bf16 updates in place

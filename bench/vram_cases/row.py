@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gputop_analysis.vram.cases import megatron, notes, text, versions
-from gputop_analysis.vram.cases.frameworks import Framework, framework
-from gputop_analysis.vram.cases.shape import IN_BITS, Unknown, shape_of
-from gputop_analysis.vram.cases.table import MEASURED, gib
-from gputop_analysis.vram.setup import Lora, ModelShape, Parallel, Setup
+from gputop_analysis.parallelism.split import Split
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+from vram_cases import megatron, notes, text, versions
+from vram_cases.frameworks import Framework, framework
+from vram_cases.shape import IN_BITS, Unknown, shape_of
+from vram_cases.table import MEASURED, gib
 
-GIB = 1 << 30
 UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FOAK = re.compile(r"\bfoak\b", re.IGNORECASE)
 """fms-acceleration's fused operations and kernels: norms, rotary embedding and losses, none for a frozen MLP (its
@@ -143,7 +143,7 @@ def _known(value: str | None, what: str, cell: str) -> str:
     return value
 
 
-def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
+def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
     """The degrees of parallelism, the data-parallel one from the number of GPUs where it is not given."""
     tp, pp, cp, ep = (text.count(cells.get(name, "")) or 1 for name in ("tp", "pp", "cp", "ep"))
     written = _certain(cells, "sharding")
@@ -159,7 +159,7 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Parallel:
     if dp is None and sharding not in ("none", "ddp"):
         raise Skip("over how many ranks the optimizer is sharded is not said")
     args = said.get("args") or {}
-    return Parallel(
+    return Split(
         dp=dp or 1,
         tp=tp,
         pp=pp,
@@ -189,7 +189,7 @@ def _virtual(cells: Mapping[str, str], pp: int) -> int:
     return text.count(written) or 1
 
 
-def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel) -> ModelShape:
+def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) -> ModelShape:
     """The model of a row; with Megatron-LM's arguments, where its notes hold them."""
     shape = shape_of(cells)
     if isinstance(args := said.get("args"), dict) and "megatron" in cells.get("framework", "").lower():
@@ -243,7 +243,7 @@ def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
     return quantized
 
 
-def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lora: Lora | None) -> str:
+def _weights(written: str, dtype: str, parallel: Split, habits: Framework, lora: Lora | None) -> str:
     """fp32 under FSDP with mixed precision where the framework raises what it trains to fp32."""
     habit = habits.stored if lora is None else ""
     stored = text.stored_dtype(written) or habit or ("bf16" if dtype == "fp8" else dtype)
@@ -252,7 +252,7 @@ def _weights(written: str, dtype: str, parallel: Parallel, habits: Framework, lo
     return "fp32" if raised else stored
 
 
-def _prepared(cells: Mapping[str, str], parallel: Parallel, habits: Framework) -> str:
+def _prepared(cells: Mapping[str, str], parallel: Split, habits: Framework) -> str:
     """fp32 for what is not quantised where the trainer makes it so; fms-acceleration's ``accelerated-peft`` brings
     adapters of its own, which the trainer leaves alone."""
     quantized = text.quantized(cells.get("quant", ""))
@@ -306,7 +306,7 @@ def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framew
     return "plain" if loss == "kernel" else loss
 
 
-def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Parallel) -> int:
+def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) -> int:
     """Of the row; else from the global batch; else enough to fill the pipeline. Two at least before PyTorch 2.0, which
     left gradients where they were, as a second micro-batch does."""
     found = text.count(cells.get("grad_accum", ""))

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.units import GIB
 from gputop_analysis.vram import formula, intervals
-from gputop_analysis.vram.cases.row import Case
-from gputop_analysis.vram.estimate import GIB
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import two_stacks
+from vram_cases.row import Case
 
 LARGE_HIDDEN = 1024
 """Width from which a test of Megatron-LM is no toy."""

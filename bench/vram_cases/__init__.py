@@ -1,5 +1,5 @@
 """Published memory measurements, row by row, as setups and what was measured."""
 
-from gputop_analysis.vram.cases.row import Case, read
+from vram_cases.row import Case, read
 
 __all__ = ["Case", "read"]

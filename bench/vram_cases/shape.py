@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 from gputop_analysis import catalog
-from gputop_analysis.vram.cases import text
 from gputop_analysis.vram.setup import ModelShape
+from vram_cases import text
 
 COLUMNS = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "head_dim")
 FAMILIES = (

@@ -1,0 +1,277 @@
+"""GPUs by the names that drivers, logs and people give them.
+
+A name is read as facts: the chip, its form factor, memory and power, how many of them. A word that is none of these and
+says nothing by itself (``GPU``, ``NVIDIA``) names another part, and the name is refused: an RTX 4080 SUPER is no RTX
+4080, a slice of an A100 no A100.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from gputop_analysis.catalog.gpus import GpuSpec, gpus
+from gputop_analysis.catalog.nearest import most_alike
+
+MEMORY_TOLERANCE = 0.07
+"""Share by which the memory in a name may differ from the data sheet: a B200 of 180 GB is sold as one of 192."""
+POWER_TOLERANCE = 0.02
+SUGGESTIONS = 5
+_REFUSED = {
+    "a slice of a GPU (MIG), which is no GPU of the catalog": r"\bmig\b|\b\dg\.\d+gb\b",
+    "a laptop's or Max-Q part, which is slower than the card of that name": r"\b(?:laptop|notebook|mobile|max-?q)\b",
+    "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
+}
+_NOISE = re.compile(
+    r"^gpu\s*\d+\s*:|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\bhbm\d?\w?|\bgddr\d\w?"
+    r"|\bgen\s?\d\b|\bnvl\d+\b|[®™]|\((?:r|tm)\)"
+)
+_NEUTRAL = frozenset(
+    (
+        *(
+            "nvidia",
+            "amd",
+            "intel",
+            "google",
+            "instinct",
+            "tesla",
+            "geforce",
+            "quadro",
+            "radeon",
+            "rtx",
+            "gtx",
+            "grace",
+        ),
+        *("gpu", "gpus", "graphics", "card", "cards", "accelerator", "accelerators", "device", "devices", "superchip"),
+        *("tensor", "core", "cores", "data", "center", "datacenter", "edition", "generation", "vram", "memory", "ram"),
+        *("hgx", "dgx", "baseboard", "board", "module", "mcm", "oam", "ac", "mba", "vf", "nvlink"),
+        *("cloud", "colab", "kaggle", "aws", "gcp", "azure", "lambda", "runpod"),
+        *("each", "per", "single", "node", "nodes", "machine", "machines", "with", "of", "on", "a", "the", "x"),
+    )
+)
+"""Words that say nothing of which part it is."""
+_MAKERS = re.compile(r"^(?:nvidia|tesla|amd|instinct|geforce)\s+")
+_FORMS = {"sxm": "SXM", "hgx": "SXM", "pcie": "PCIe", "oam": "OAM"}
+"""Words for a form factor, and how it begins in the table; a board that is called HGX has SXM modules."""
+_EDITIONS = ("nvl", "server", "workstation")
+"""Words that tell parts of one chip apart by their names in the table."""
+_SPELLINGS = (
+    (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
+    (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
+    (r"\bsxm\d\b", "sxm"),
+    (r"\b(rtx|gtx|gaudi|tpu)(?=[a-z]?\d)", r"\1 "),
+    (r"\b(\d{4})(ti|super|ada|d)\b", r"\1 \2"),
+    (r"\b(mi|[abhltv]) ?-?(\d{2,3}[a-z]?)\b", r"\1\2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMatch:
+    """The GPU that a name means."""
+
+    spec: GpuSpec
+    written: str
+    count: int = 1
+    """How many the name says, as the 8 of ``8xA100``."""
+    others: tuple[GpuSpec, ...] = ()
+    """Parts that the name could mean as well."""
+
+    @property
+    def note(self) -> str:
+        """Which part was taken where the name leaves it open; empty where it does not."""
+        names = ", ".join(spec.name for spec in self.others)
+        return f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}" if names else ""
+
+
+def gpu(name: str) -> GpuSpec:
+    """The GPU that a name means; see ``match_gpu``."""
+    return match_gpu(name).spec
+
+
+def find_gpu(name: str) -> GpuSpec | None:
+    """The GPU that a driver's name means; None for one that the table does not have."""
+    try:
+        return match_gpu(name).spec
+    except LookupError:
+        return None
+
+
+def match_gpu(name: str) -> GpuMatch:
+    """The GPU that a name of the table, a driver's name, or a line of a log or of a person means.
+
+    Raises:
+        LookupError: none, or several; the message says why and lists the nearest.
+    """
+    if exact := _by_exact_name().get(_plain(name)):
+        return GpuMatch(exact, name)
+    text = _NOISE.sub(" ", name.lower())
+    for reason, pattern in _REFUSED.items():
+        if re.search(pattern, text):
+            raise _unknown(name, f" ({reason})")
+    alias = _by_alias().get(_letters(name))
+    try:
+        read = _read(name, text)
+    except LookupError:
+        if alias is None:
+            raise
+        return GpuMatch(alias, name)
+    return GpuMatch(alias, name) if alias not in (None, read.spec) else read
+
+
+def _read(name: str, text: str) -> GpuMatch:
+    count, text = _count(text)
+    memory, text = _amount(text, r"(\d+(?:\.\d+)?)\s*-?(?:gib|gb|g)(?![a-z0-9])")
+    mebibytes, text = _amount(text, r"(\d{4,6})\s*mib\b")
+    power, text = _amount(text, r"(?<![a-z0-9])(\d{2,4})\s*w(?:atts?)?\b")
+    for pattern, written in _SPELLINGS:
+        text = re.sub(pattern, written, text)
+    words = [_singular(word, name, count) for word in re.findall(r"[a-z0-9]+", text)]
+    chip = _chip(name, words)
+    rest = _unexplained(words, chip)
+    if rest:
+        raise _unknown(name, f" ({rest[0]!r} makes it another part than the {chip[0].chip.upper()})")
+    kinds = [word for word in words if word in _FORMS or word in _EDITIONS]
+    able = _of_kind(chip, kinds)
+    if not able:
+        raise _unknown(name, f" (no {chip[0].chip.upper()} as {kinds[-1].upper()})")
+    able = _of_memory(able, memory or mebibytes / 1024)
+    if not able:
+        raise _unknown(name, f" (no {chip[0].chip.upper()} of {memory or mebibytes / 1024:g} GB)")
+    exact_power = [spec for spec in able if spec.power_w and abs(power / spec.power_w - 1) <= POWER_TOLERANCE]
+    able = exact_power or able
+    spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
+    return GpuMatch(spec, name, count, tuple(other for other in able if other is not spec))
+
+
+def _count(text: str) -> tuple[int, str]:
+    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``A100 x8``, ``A100x4``, ``HGX H100 8-GPU``."""
+    text = text.strip()
+    for pattern in (r"\b(\d{1,5})[- ]gpus?\b", r"\b(\d{1,5})\s*[x×*]\s*(?=\d+\s*g)"):
+        if inside := re.search(pattern, text):
+            return max(int(inside[1]), 1), f"{text[: inside.start()]} {text[inside.end() :]}"
+    if leading := re.match(r"(\d{1,5})\s*(?:[x×*]\s*|\s(?=[a-z]))(?!(?:gib|gb|g|w)\b)(?=\w)", text):
+        return max(int(leading[1]), 1), text[leading.end() :]
+    if trailing := re.search(r"(?:\s|(?<=\d))[x×*]\s*(\d{1,5})$", text):
+        return max(int(trailing[1]), 1), text[: trailing.start()]
+    return 1, text
+
+
+def _amount(text: str, pattern: str) -> tuple[float, str]:
+    found = re.search(pattern, text)
+    return (float(found[1]), f"{text[: found.start()]} {text[found.end() :]}") if found else (0.0, text)
+
+
+def _singular(word: str, name: str, count: int) -> str:
+    """``A100s`` as ``a100``; a V100S or L40S only where it is written so, or as one."""
+    chips = {spec.chip for spec in gpus()}
+    if not word.endswith("s") or word[:-1] not in chips:
+        return word
+    plural = re.search(rf"\b{re.escape(word[:-1].upper())}s\b", name) is not None
+    return word[:-1] if word not in chips or (count > 1 and plural) else word
+
+
+def _chip(name: str, words: list[str]) -> list[GpuSpec]:
+    """The GPUs of the one chip that is named."""
+    present = {spec.chip for spec in gpus() if set(spec.chip.split()) <= set(words)}
+    named = [chip for chip in present if not any(set(chip.split()) < set(other.split()) for other in present)]
+    if len(named) > 1:
+        raise _unknown(name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)")
+    if not named:
+        raise _unknown(name, "")
+    return [spec for spec in gpus() if spec.chip == named[0]]
+
+
+def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
+    explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS}
+    architecture = "ada lovelace" if chip[0].architecture == "Ada" else chip[0].architecture.lower()
+    return [word for word in words if word not in explained and word not in architecture.split()]
+
+
+def _of_kind(able: list[GpuSpec], words: list[str]) -> list[GpuSpec]:
+    for word in words:
+        if word in _EDITIONS:
+            named = [spec for spec in able if word in spec.name.lower()]
+            able = named or ([] if word == "nvl" else able)  # "server" is said of any data center's card
+        elif word == "hgx" and not any(spec.form_factor.startswith("SXM") for spec in able):
+            continue
+        else:
+            able = [spec for spec in able if spec.form_factor.startswith(_FORMS[word])]
+            able = [spec for spec in able if "NVL" not in spec.name or "nvl" in words] or able
+    return able
+
+
+def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
+    """Those whose memory is nearest, within the tolerance; a card of two devices may be named by all of its own."""
+    if not memory:
+        return able
+
+    def off(spec: GpuSpec) -> float:
+        return min(abs(memory / spec.memory_gb - 1), abs(memory / (spec.memory_gb * spec.devices) - 1))
+
+    least = min(map(off, able))
+    return [spec for spec in able if off(spec) == least] if least <= MEMORY_TOLERANCE else []
+
+
+def _is_default(spec: GpuSpec, memory: float) -> bool:
+    """Whether an alias says that this is the part people mean by the chip, or by the chip and its memory."""
+    meant = f"{spec.chip}{memory:g}gb" if memory else spec.chip
+    return any(_letters(alias) == _letters(meant) for alias in spec.aliases) or (
+        bool(memory) and any(_letters(alias) == _letters(spec.chip) for alias in spec.aliases)
+    )
+
+
+@cache
+def _by_exact_name() -> dict[str, GpuSpec]:
+    """GPUs by what means no other: the table's names and the drivers'."""
+    index = {_plain(spec.name): spec for spec in gpus()}
+    return index | {driver: spec for spec in gpus() for driver in spec.driver_names}
+
+
+@cache
+def _by_alias() -> dict[str, GpuSpec]:
+    index: dict[str, GpuSpec] = {}
+    for spec in gpus():
+        for alias in (spec.name, *spec.aliases):
+            index.setdefault(_letters(alias), spec)
+    return index
+
+
+def _plain(name: str) -> str:
+    """A name without its maker, in lower case, with single spaces."""
+    name = " ".join(name.lower().split())
+    while (shorter := _MAKERS.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "", _plain(name))
+
+
+def _unknown(name: str, why: str) -> LookupError:
+    return LookupError(f"no GPU {name!r} in the catalog{why}; the nearest names are {', '.join(nearest_gpus(name))}")
+
+
+def nearest_gpus(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
+    """GPUs of the kind of ``name``: the same series, then numbers near its own; by letters where it has no number."""
+    named = re.search(r"(?:^|[^a-z0-9])([a-z]*)[ -]?(\d{1,4})(?!\s*g?b)", re.sub(r"^\d+\s*x\s*", "", name.lower()))
+    short = {_short(spec): spec for spec in gpus()}
+    if named is None:
+        return most_alike(name, tuple(short), count)
+
+    def far(spec: GpuSpec) -> tuple[float, bool]:
+        chip = re.search(r"([a-z]*)\s?(\d+)", spec.chip)
+        if chip is None:
+            return (math.inf, True)
+        series = "" if named[1] in ("rtx", "gtx") else named[1]
+        distance = abs(math.log2(max(int(named[2]), 1) / int(chip[2])))
+        longer = _letters(name).startswith(spec.chip)
+        return (0.0 if longer else distance + 4 * (chip[1] != series), not _is_default(spec, 0.0))
+
+    return tuple(sorted(short, key=lambda written: far(short[written]))[:count])
+
+
+def _short(spec: GpuSpec) -> str:
+    return spec.aliases[0] if spec.aliases else spec.name

@@ -1,0 +1,179 @@
+"""Models by the names that hubs, logs and people give them.
+
+Quantisation, file format and tuning leave the architecture as it is, so that those words are left out of a name; so are
+releases of which the table has one only. Fine-tunes under names of their own stand in ``model_aliases.csv``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from gputop_analysis.data import table
+
+SUGGESTIONS = 5
+_QUANTISED = re.compile(
+    r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|fp8|fp16|bf16|f16|f32|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat"
+    r"|dynamic|turbo|quantized|sharded|q\d(?:-?[k01s](?:-?[msl])?)?|hf|fast)(?=$|[-. ])"
+)
+_FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|nf4)(?=$|[-. ])")
+_TUNED = re.compile(
+    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|rlhf|preview|thinking|text|multimodal|deduped|latest|\d+k|1m)\b"
+)
+_RELEASE = re.compile(r"\bv\d+(?:\.\d+)?\b")
+_DATE = re.compile(r"(?<![\d.])\d{4}(?![\d.a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """The row of ``models.csv`` that a name means."""
+
+    row: str
+    note: str = ""
+    """Which model was taken where the name leaves it open; empty where it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is left of a name without its tuning."""
+
+    core: str
+    release: str
+    date: str
+
+    def may_be(self, other: _Reading) -> bool:
+        """Whether nothing that both say differs."""
+        pairs = ((self.release, other.release), (self.date, other.date))
+        return all(not one or not another or one == another for one, another in pairs)
+
+
+def match_name(name: str) -> ModelName:
+    """The model that a name of the table, a Hugging Face id, a path or a line of a log means.
+
+    Raises:
+        LookupError: none; the message lists the nearest.
+    """
+    plain = _plain(name)
+    for spelling in dict.fromkeys((plain, _last(plain), _unquantised(_last(plain)))):
+        if spelling in _exact():
+            return ModelName(_exact()[spelling], _of_four_bits(plain))
+    reading = _reading(plain)
+    for alias, row, why in _aliases():
+        if (alias.core, alias.release) == (reading.core, reading.release):
+            return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
+    return _by_core(name, plain) or _by_major(name, plain) or _raise(name)
+
+
+def _by_core(name: str, plain: str) -> ModelName | None:
+    reading = _reading(plain)
+    rows = list(dict.fromkeys(row for row, other in _readings().get(reading.core, ()) if reading.may_be(other)))
+    if not rows:
+        return None
+    others = f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}" if rows[1:] else ""
+    return ModelName(rows[0], others or _of_four_bits(plain))
+
+
+def _by_major(name: str, plain: str) -> ModelName | None:
+    """``llama-3-405b`` as the one 3.x of that size; ``tinyllama`` as the one of that name."""
+    core = _reading(plain).core
+    major = re.fullmatch(r"([a-z]+)(\d)(?:\.0)?(\d{1,3}(?:\.\d+)?[bm])", core)
+    pattern = re.compile(rf"{major[1]}{major[2]}\.\d{major[3]}" if major else rf"{re.escape(core)}\d+(?:\.\d+)?[bm]")
+    if len(core) < 5:
+        return None
+    rows = {row for other, found in _readings().items() if pattern.fullmatch(other) for row, _ in found}
+    if len(rows) != 1:
+        return None
+    row = rows.pop()
+    return ModelName(row, f"{name.strip()} is taken as {row}, the only one of that kind")
+
+
+def _of_four_bits(plain: str) -> str:
+    return "weights in 4 bits are counted with --qlora (or --quant nf4)" if _FOUR_BIT.search(plain) else ""
+
+
+def _raise(name: str) -> ModelName:
+    raise LookupError(f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}")
+
+
+def hf_ids() -> dict[str, str]:
+    """Hugging Face ids by name, of the models that have one."""
+    return {row["name"]: row["hf_id"] for row in table("models.csv") if re.fullmatch(r"\S+/\S+", row["hf_id"])}
+
+
+def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
+    """Models of the kind of ``name``: of families written most alike, then of sizes near its own."""
+    from difflib import SequenceMatcher  # slow to import, and only a mistake needs it
+
+    family, size = _family_and_size(_unquantised(_last(_plain(name))))
+
+    def far(row: str) -> float:
+        other, parameters = _family_and_size(_plain(row))
+        unlike = 1 - SequenceMatcher(None, family, other, autojunk=False).ratio()
+        return 6 * unlike + (abs(math.log2(size / parameters)) if size and parameters else 1.0)
+
+    return tuple(sorted((row["name"] for row in table("models.csv")), key=far)[:count])
+
+
+def _family_and_size(plain: str) -> tuple[str, float]:
+    """``qwen2.5-7b`` as ``qwen2.5`` and 7e9; 0 parameters where the name says none."""
+    size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", plain)
+    family = _TUNED.sub("", plain[: size.start()] if size else plain).strip("-. ")
+    return family, float(size[1]) * (1e9 if size[2] == "b" else 1e6) if size else 0.0
+
+
+@cache
+def _exact() -> dict[str, str]:
+    index: dict[str, str] = {}
+    for written, row in _written():
+        index.setdefault(written, row)
+    return index
+
+
+@cache
+def _readings() -> dict[str, list[tuple[str, _Reading]]]:
+    index: dict[str, list[tuple[str, _Reading]]] = {}
+    for written, row in _written():
+        reading = _reading(written)
+        index.setdefault(reading.core, []).append((row, reading))
+    return index
+
+
+@cache
+def _aliases() -> tuple[tuple[_Reading, str, str], ...]:
+    """``(name, row, why)`` of models that have the architecture of another."""
+    rows = table("model_aliases.csv")
+    return tuple((_reading(_plain(row["written"])), row["name"], row["why"]) for row in rows)
+
+
+def _written() -> Iterator[tuple[str, str]]:
+    """``(name, row)`` of every way that the table writes a model, plain; short names come first."""
+    for row in table("models.csv"):
+        yield _plain(row["name"]), row["name"]
+    for row, called in hf_ids().items():
+        yield _plain(called), row
+        yield _last(_plain(called)), row
+
+
+def _plain(name: str) -> str:
+    name = re.sub(r"(?<=\d)_(?=\d)", ".", name.strip().lower().rstrip("/"))
+    return re.sub(r"[\s_:]+", "-", name.rpartition("--")[2])
+
+
+def _last(plain: str) -> str:
+    return plain.rpartition("/")[2]
+
+
+def _unquantised(plain: str) -> str:
+    while (shorter := _QUANTISED.sub("", plain)) != plain:
+        plain = shorter
+    return plain
+
+
+def _reading(plain: str) -> _Reading:
+    bare = _TUNED.sub("", _unquantised(_last(plain)))
+    release, date = _RELEASE.search(bare), _DATE.search(bare)
+    core = re.sub(r"[^a-z0-9.]", "", _DATE.sub("", _RELEASE.sub("", bare))).strip(".")
+    return _Reading(core, release[0] if release else "", date[0] if date else "")

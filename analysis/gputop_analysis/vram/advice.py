@@ -1,0 +1,145 @@
+"""What to do about an estimate: changes that save memory, and the largest micro-batch that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from gputop_analysis import catalog
+from gputop_analysis.vram.estimate import Estimate
+from gputop_analysis.vram.fits import Fit, Need, smallest
+from gputop_analysis.vram.levers import Lever, changes, levers
+from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.tiers import has_profile, solve, two_stacks
+
+MOST = 4096
+"""Micro-batches beyond this are not searched."""
+
+
+class Reserved(NamedTuple):
+    """What a setup reserves, and which tier says so."""
+
+    tier: str
+    bytes: int
+
+
+def may_advise(setup: Setup) -> bool:
+    """Whether a tier that needs no trace knows changes of this setup."""
+    return not two_stacks(setup) or has_profile(setup)
+
+
+def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
+    """With levers and the largest micro-batch.
+
+    Args:
+        estimate: without.
+        need: of its setup.
+        gpu: the one that the micro-batch is wanted for; empty: the smallest that fits.
+
+    Raises:
+        LookupError: no GPU of that name.
+    """
+    setup = estimate.setup
+    reserved_of = _like(setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup))
+    wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
+    most = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
+    asked = list(changes(setup))
+    saving = levers(need.reserved, asked, [reserved_of(changed) for _, changed in asked])
+    opened = tuple(_with_gpu(lever, estimate.fits) for lever in saving)
+    return replace(estimate, levers=opened, gpu=wanted.name if wanted else "", max_micro_batch=most)
+
+
+def _like(setup: Setup, reserved: int, *, by_profile: bool) -> Callable[[Setup], int]:
+    """From a changed setup to the bytes it reserves, as far as the estimate of the unchanged one is right: the tier
+    that knows the change estimates both, and their ratio counts. A change that none knows saves nothing.
+
+    Args:
+        setup: the unchanged one.
+        reserved: what it reserves.
+        by_profile: whether a profile covers it; only then one may speak for a changed one.
+    """
+    unchanged = cache(lambda tier: solve(setup, tier).reserved)
+
+    def reserved_of(changed: Setup) -> int:
+        if changed == setup:
+            return reserved
+        estimated = _reserved(changed, by_profile=by_profile)
+        return reserved if estimated is None else round(reserved * estimated.bytes / unchanged(estimated.tier))
+
+    return reserved_of
+
+
+def _reserved(setup: Setup, *, by_profile: bool) -> Reserved | None:
+    """What a changed setup reserves, by its profile or by the formula; None where neither knows."""
+    from gputop_analysis.vram import profiles
+
+    profiled = profiles.reserved(setup) if by_profile else None
+    if profiled is not None:
+        return Reserved("profile", profiled)
+    return None if two_stacks(setup) else Reserved("formula", solve(setup, "formula").reserved)
+
+
+def _largest(estimate: Estimate, need: Need, reserved_of: Callable[[Setup], int], wanted: catalog.GpuSpec) -> int:
+    """The largest micro-batch that fits on a GPU."""
+    room = wanted.usable_bytes - estimate.context - estimate.nccl
+    least = _least if estimate.peak.tier == "profile" else lambda _: 0
+    most = max_micro_batch(estimate.setup, reserved_of, room, least)
+    return max(most, estimate.setup.micro_batch) if need.within(room) else most
+
+
+def _least(setup: Setup) -> int:
+    from gputop_analysis.vram import profiles
+
+    return profiles.least(setup)
+
+
+def max_micro_batch(
+    setup: Setup, needs: Callable[[Setup], int], room: int, least: Callable[[Setup], int] = lambda _: 0
+) -> int:
+    """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never need less.
+
+    Memory is nearly a straight line in the micro-batch, so the line through two points says where to look; every other
+    look halves what is left, for where it is bent. ``least`` tells quickly what is not enough, so that what is far too
+    large is not played.
+    """
+
+    def need(size: int) -> int:
+        changed = setup.but(micro_batch=size)
+        bound = least(changed)
+        return bound if bound > room else needs(changed)
+
+    low, at_low, high, at_high = 1, need(1), 2, need(2)
+    if at_low > room:
+        return 0
+    if at_high <= room:
+        slope = max(at_high - at_low, 1)
+        low, at_low = high, at_high
+        high = min(low + (room - at_high) // slope + 1, MOST)
+        at_high = need(high)
+    while at_high <= room and high < MOST:
+        low, at_low = high, at_high
+        high = min(2 * high, MOST)
+        at_high = need(high)
+    if at_high <= room:
+        return high
+    look = 0
+    while high - low > 1:
+        share = 0.5 if look % 2 else (room - at_low) / (at_high - at_low)
+        middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        at_middle = need(middle)
+        low, at_low, high, at_high = (
+            (middle, at_middle, high, at_high) if at_middle <= room else (low, at_low, middle, at_middle)
+        )
+        look += 1
+    return low
+
+
+def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:
+    """With the smallest GPU that the lever opens."""
+    spec = smallest(lever.setup, Need(lever.reserved, lever.reserved))
+    before = next((fit for fit in known if fit.fits), None)
+    if spec is None or (before is not None and spec.usable_bytes >= before.memory):
+        return lever
+    return lever._replace(gpu=spec.name, gpu_memory=spec.usable_bytes)

@@ -1,0 +1,175 @@
+"""Names of GPUs and models as people, logs and drivers write them.
+
+Collected from issue threads of trainers and inference servers, ``nvidia-smi`` and environment reports in them,
+benchmark result tables, rental offers and model hubs.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputop_analysis import catalog
+
+GPUS = {
+    "NVIDIA H200-SXM5-141GB": "H200-SXM-141GB",
+    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "B200-SXM-180GB",
+    "AMD Instinct MI300X 192GB HBM3": "MI300X",
+    "8xA100 80GB": "A100-SXM4-80GB",
+    "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
+    "NVIDIA A100-SXM4-40GB": "A100-SXM4-40GB",
+    "A100-SXM-80GB": "A100-SXM4-80GB",
+    "NVIDIA A100-SXM...": "A100-SXM4-40GB",
+    "NVIDIA A100 80GB PCIe": "A100-PCIe-80GB",
+    "NVIDIA A100-PCIE-40GB": "A100-PCIe-40GB",
+    "4 A100s(40GB)": "A100-SXM4-40GB",
+    "A100/40GB": "A100-SXM4-40GB",
+    "80G A100s": "A100-SXM4-80GB",
+    "A100 (80 GB)": "A100-SXM4-80GB",
+    "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0f00)": "A100-SXM4-80GB",
+    "8*A800 80G": "A800-SXM4-80GB",
+    "A800 7*80g": "A800-SXM4-80GB",
+    "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
+    "NVIDIA H100 PCIe": "H100-PCIe-80GB",
+    "NVIDIA H100 NVL": "H100-NVL-94GB",
+    "H100 HGX (80GB)": "H100-SXM5-80GB",
+    "HGX H100 8-GPU": "H100-SXM5-80GB",
+    "H100-SXM": "H100-SXM5-80GB",
+    "H100 350W": "H100-PCIe-80GB",
+    "8x H100 80G SXM5": "H100-SXM5-80GB",
+    "NVIDIA H200": "H200-SXM-141GB",
+    "NVIDIA H200 NVL": "H200-NVL-141GB",
+    "NVIDIA H20": "H20-SXM-96GB",
+    "NVIDIA GH200 480GB": "GH200-96GB",
+    "NVIDIA GH200 144G HBM3e": "GH200-144GB",
+    "NVIDIA B200": "B200-SXM-180GB",
+    "GB200 NVL72": "GB200-186GB",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA A10G": "A10G",
+    "Tesla T4": "T4",
+    "T4 x2": "T4",
+    "Tesla V100-SXM2-32GB": "V100-SXM2-32GB",
+    "5 x V100 gpus": "V100-SXM2-16GB",
+    "NVIDIA GeForce RTX 4090": "GeForce RTX 4090",
+    "RTX3090": "GeForce RTX 3090",
+    "NVIDIA RTX A6000 48G *4": "RTX A6000",
+    "RTX-A6000": "RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell Server",
+    "AMD Instinct MI300X (gfx942:sramecc+:xnack-)": "MI300X",
+    "AMD INSTINCT MI250 (MCM) OAM AC MBA": "MI250",
+    "DGX Spark": "GB10 (DGX Spark)",
+}
+NO_GPUS = {
+    "NVIDIA GeForce RTX 4070 Laptop GPU": "laptop",
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb": "MIG",
+    "AMD Instinct MI250X/MI250": "MI250 and MI250X",
+    "A100 and H100": "A100 and H100",
+    "RTX 4080 SUPER": "RTX 4080",
+    "RTX 4090 D": "RTX 4090",
+    "Quadro RTX 6000": "RTX6000-Ada",
+    "Tesla P100-PCIE-16GB": "P100",
+    "A100-SXM-64GB": "64 GB",
+    "NVIDIA A800 80GB PCIe": "A800",
+    "GRID A100-10C": "virtual",
+}
+MODELS = {
+    "unsloth/llama-3-8b-bnb-4bit": "llama-3-8b",
+    "unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit": "llama-3.1-8b",
+    "DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "llama-3.3-70b",
+    "llama-3-405b": "llama-3.1-405b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "/data/models/qwen/Qwen2-7B": "qwen2-7b",
+    "/mnt/data/Qwen2-72B-Instruct/": "qwen2-72b",
+    "Qwen2-72B-Instruct-AWQ": "qwen2-72b",
+    "qwen-2.5-32b": "qwen2.5-32b",
+    "Qwen2.5-7B-Instruct-GPTQ-Int4": "qwen2.5-7b",
+    "Qwen2.5-Coder-7B-Instruct": "qwen2.5-7b",
+    "qwen2-vl-7b-instruct": "qwen2-vl-7b",
+    "Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b",
+    "Qwen3-4B-Instruct-2507": "qwen3-4b",
+    "QwQ-32B": "qwen2.5-32b",
+    "mistralai/Mistral-7B-Instruct-v0.2": "mistral-7b-v0.1",
+    "unsloth/mistral-7b-v0.3-bnb-4bit": "mistral-7b-v0.3",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
+    "Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
+    "unsloth/gemma-3-4b-it-unsloth-bnb-4bit": "gemma-3-4b-it (multimodal)",
+    "unsloth/gemma-2-9b-it-bnb-4bit": "gemma-2-9b",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
+    "TheBloke/Llama-2-7B-Chat-GPTQ": "llama-2-7b",
+    "NousResearch/Llama-2-7b-hf": "llama-2-7b",
+    "llama3.1:70b": "llama-3.1-70b",
+    "Llama 2 70B": "llama-2-70b",
+    "llama3.3 70B": "llama-3.3-70b",
+    "HuggingFaceH4/zephyr-7b-beta": "mistral-7b-v0.1",
+    "lmsys/vicuna-13b-v1.5": "llama-2-13b",
+    "microsoft/Phi-3-mini-128k-instruct": "phi-3-mini",
+    "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",
+    "unsloth/gpt-oss-20b-unsloth-bnb-4bit": "gpt-oss-20b",
+    "GPT-3 175B": "gpt3-175b",
+    "models--meta-llama--Llama-2-7b-hf": "llama-2-7b",
+    "Llama-4-Scout-17B-16E-Instruct": "llama-4-scout (text)",
+    "zai-org/GLM-4.5-Air-FP8": "glm-4.5-air",
+}
+NO_MODELS = ("deepseek-v4", "Llama-3.3-8B", "CodeLlama-7b-hf", "DeepSeek-R1-Distill-Qwen-1.5B", "gpt-4", "llama", "70b")
+"""The last but two are of another shape than what is written like them; the last two leave open which."""
+
+
+def test_there_are_a_hundred_names():
+    assert len(GPUS) + len(NO_GPUS) + len(MODELS) + len(NO_MODELS) >= 100
+
+
+@pytest.mark.parametrize(("written", "name"), GPUS.items())
+def test_a_gpu_is_what_its_name_says(written: str, name: str):
+    assert catalog.gpu(written).name == name
+
+
+@pytest.mark.parametrize(("written", "said"), NO_GPUS.items())
+def test_a_part_that_the_catalog_does_not_have_is_refused_in_words(written: str, said: str):
+    with pytest.raises(LookupError, match="nearest names are") as refused:
+        catalog.gpu(written)
+    assert said in str(refused.value) and catalog.find_gpu(written) is None
+
+
+@pytest.mark.parametrize(("written", "name"), MODELS.items())
+def test_a_model_is_what_its_name_says(written: str, name: str):
+    assert catalog.model(written).name == name
+
+
+@pytest.mark.parametrize("written", NO_MODELS)
+def test_a_model_that_the_catalog_does_not_have_is_refused(written: str):
+    with pytest.raises(LookupError, match="nearest names are"):
+        catalog.model(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "open_between"),
+    [
+        ("A100", 1, ("A100-SXM4-40GB", "A100-PCIe-80GB")),
+        ("8xA100 80GB", 8, ("A100-SXM4-80GB", "A100-PCIe-80GB")),
+        ("8 V100s", 8, ("V100-SXM2-16GB", "V100-SXM2-32GB")),
+        ("NVIDIA A100-SXM4-80GB", 1, ()),
+        ("T4 x2", 2, ()),
+    ],
+)
+def test_what_a_name_leaves_open_is_said(written: str, count: int, open_between: tuple[str, ...]):
+    match = catalog.match_gpu(written)
+    assert match.count == count and bool(match.note) == bool(open_between)
+    assert all(name in match.note for name in open_between)
+
+
+def test_suggestions_are_of_the_kind_that_was_asked_for():
+    assert catalog.nearest_gpus("MI308X")[0] == "Instinct MI300A"
+    assert all("RTX" in name for name in catalog.nearest_gpus("RTX 3060"))
+    assert catalog.nearest_models("qwen2.5-8b")[0] == "qwen2.5-7b"
+
+
+def test_every_gpu_is_found_by_all_its_names():
+    for spec in catalog.gpus():
+        for name in (spec.name, *spec.aliases, *spec.driver_names):
+            assert catalog.gpu(name) is spec
+
+
+@given(st.sampled_from([spec.name for spec in catalog.gpus()]), st.text(alphabet="bcefjkpqyz", min_size=4, max_size=6))
+def test_a_word_that_is_not_understood_is_not_passed_over(name: str, word: str):
+    assert catalog.find_gpu(f"{name} {word}") is None
