@@ -1,4 +1,4 @@
-"""Runs the benches one after the other and prints README's performance table; ``--write`` puts it into README.
+"""Runs the benches one after the other and prints the table of docs/performance.md; ``--write`` puts it there.
 
     python bench/table.py [--write]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BENCH = Path(__file__).parent
-README = BENCH.parent / "README.md"
+PAGE = BENCH.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- performance: made by bench/table.py -->", "<!-- /performance -->"
 
 
@@ -92,8 +92,8 @@ def main() -> None:
     text = "\n".join([BEGIN, machine, "", *lines, END])
     print(text)
     if "--write" in sys.argv[1:]:
-        readme = README.read_text()
-        README.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, readme, flags=re.DOTALL))
+        page = PAGE.read_text()
+        PAGE.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, page, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -5,24 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gputop_analysis.findings import CATALOGUE
-from gputop_analysis.findings.registry import Spec
-from gputop_analysis.notes import NOTES, USELESS, Note
+from gputop_analysis.findings.families import FAMILIES, family_of
+from gputop_analysis.findings.registry import Spec, explained_ids
 from gputop_analysis.text import wrapped
-
-_FAMILIES = {
-    "IN": "Input pipeline",
-    "HO": "Host and Python",
-    "CE": "Compute efficiency",
-    "ME": "Memory",
-    "CR": "Ranks and communication",
-    "TP": "Clocks, power, heat, errors",
-    "NU": "Numerics and convergence",
-    "RE": "Reproducibility",
-    "HC": "Hangs and crashes",
-}
-"""By the first letters of the id, in the order of the page."""
-
-_UNSAID = Note("", "", "")
 
 _HEAD = """\
 # Findings
@@ -45,32 +30,31 @@ directions are one finding. `no use` says when the fix is of no use.
 
 def specs() -> list[Spec]:
     """Every finding, by family and number."""
-    return sorted(CATALOGUE.values(), key=lambda spec: (_place(spec.id), spec.id))
+    return sorted(CATALOGUE.values(), key=lambda spec: (_place(spec.family), spec.id))
 
 
 def entry(spec: Spec) -> dict[str, object]:
     """One finding as data with stable names."""
-    note = NOTES.get(spec.id, _UNSAID)
     return {
         "id": spec.id,
         "name": spec.name,
-        "family": _family(spec),
+        "family": family_of(spec.family).title,
         "cause": spec.cause,
         "trigger": spec.trigger,
         "fix": spec.fix,
-        "cannot_help": USELESS.get(spec.id),
-        "reads": note.reads or None,
-        "abstains": note.silent or None,
-        "traps": note.traps or None,
-        "takes_in": list(spec.explains),
+        "cannot_help": spec.no_use or None,
+        "reads": spec.reads or None,
+        "abstains": spec.silent or None,
+        "traps": spec.traps or None,
+        "takes_in": list(explained_ids(spec)),
         "appears_at_once": spec.immediate,
-        "seen_on": note.seen_on,
+        "seen_on": spec.seen_on,
     }
 
 
 def as_text(spec: Spec, width: int) -> str:
     """One finding for people, at most ``width`` columns wide."""
-    lines = [f"{spec.id}  {spec.name}  ({_family(spec)})"]
+    lines = [f"{spec.id}  {spec.name}  ({family_of(spec.family).title})"]
     for label, said in _lines(spec):
         lines += wrapped(label, said, width, indent=2)
     return "\n".join(lines)
@@ -102,16 +86,15 @@ def as_markdown() -> str:
 
 
 def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
-    note = NOTES.get(spec.id, _UNSAID)
     labelled = {
         "raised": spec.trigger,
         "fix": spec.fix,
-        "no use": USELESS.get(spec.id, ""),
-        "reads": note.reads,
-        "silent": note.silent,
-        "traps": note.traps,
-        "takes in": ", ".join(spec.explains),
-        "seen on": note.seen_on,
+        "no use": spec.no_use,
+        "reads": spec.reads,
+        "silent": spec.silent,
+        "traps": spec.traps,
+        "takes in": ", ".join(explained_ids(spec)),
+        "seen on": spec.seen_on,
     }
     yield from ((label, said) for label, said in labelled.items() if said)
 
@@ -119,17 +102,13 @@ def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
 def _by_family() -> Iterator[tuple[str, list[Spec]]]:
     families: dict[str, list[Spec]] = {}
     for spec in specs():
-        families.setdefault(_family(spec), []).append(spec)
+        families.setdefault(family_of(spec.family).title, []).append(spec)
     yield from families.items()
 
 
-def _family(spec: Spec) -> str:
-    return _FAMILIES.get(spec.id[:2], spec.family.capitalize())
-
-
-def _place(id: str) -> int:
-    order = list(_FAMILIES)
-    return order.index(id[:2]) if id[:2] in order else len(order)
+def _place(family: str) -> int:
+    order = list(FAMILIES)
+    return order.index(family) if family in order else len(order)
 
 
 def _anchor(spec: Spec) -> str:

@@ -8,7 +8,6 @@ from gputop_analysis.catalogue import entry
 from gputop_analysis.findings import CATALOGUE
 from gputop_analysis.lint import in_source
 from gputop_analysis.model import Finding, Proof
-from gputop_analysis.notes import NOTES
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import Figure, figures
 from gputop_analysis.report.words import confidence, figure, measured, recoverable
@@ -119,19 +118,16 @@ def _kept(head: str, said: str, width: int) -> list[str]:
 
 
 def _small_print(id: str, width: int) -> list[str]:
-    note = NOTES.get(id)
-    lines = wrapped("raised", CATALOGUE[id].trigger, width, indent=2)
-    if note is not None:
-        lines += wrapped("silent", note.silent, width, indent=2)
-        lines += wrapped("traps", note.traps, width, indent=2)
-    return lines
+    spec = CATALOGUE[id]
+    labelled = {"raised": spec.trigger, "silent": spec.silent, "traps": spec.traps}
+    return [line for label, text in labelled.items() if text for line in wrapped(label, text, width, indent=2)]
 
 
 def _not_raised(id: str, width: int) -> str:
     lines = [f"{id} {CATALOGUE[id].name}: not raised in this run"]
     lines += _small_print(id, width)
-    note = NOTES.get(id)
-    return "\n".join(lines + (wrapped("reads", note.reads, width, indent=2) if note else []))
+    reads = CATALOGUE[id].reads
+    return "\n".join(lines + (wrapped("reads", reads, width, indent=2) if reads else []))
 
 
 def explain_data(report: Report, name: str) -> dict[str, object]:

@@ -20,7 +20,7 @@ def send_command(run_dir: Path, command: dict[str, Any], timeout_s: float = 2.0)
 
     Args:
         run_dir: the run's directory.
-        command: ``{"cmd": "ping" | "dump" | "profile" | "stop", ...}``, see ARCHITECTURE.md.
+        command: ``{"cmd": "ping" | "dump" | "profile" | "stop", ...}``, see docs/records.md.
         timeout_s: how long to wait for the answer.
 
     Returns:

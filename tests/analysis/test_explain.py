@@ -10,8 +10,7 @@ from analysis_support import T0, Builder
 from gputop_agent import wire
 from gputop_analysis.explain import NotInReport, explain, explain_data, overview
 from gputop_analysis.findings import CATALOGUE
-from gputop_analysis.notes import CPU, NOTES
-from gputop_analysis.notes.note import PAIR
+from gputop_analysis.findings.note import CPU, PAIR
 from gputop_analysis.report import Report, as_data
 from gputop_analysis.report.definitions import DEFINITIONS
 from gputop_analysis.report.figures import definition, figures, numbers
@@ -104,14 +103,13 @@ def test_an_empty_record_has_figures_too(tmp_path):
     assert "  none" in overview(empty, 80)
 
 
-def test_a_note_belongs_to_a_finding_and_says_something():
-    assert set(NOTES) == set(CATALOGUE)
-    for id, note in NOTES.items():
-        assert note.reads and note.silent and note.traps, id
+def test_every_finding_has_its_small_print():
+    for spec in CATALOGUE.values():
+        assert spec.reads and spec.silent and spec.traps, spec.id
 
 
 def test_what_is_said_to_be_seen_in_a_training_is_a_case_of_the_fault_suite():
     seen = {id for case in fault_cases.cases() for id in (case.id, *case.absorbed)}
     compared = {case.id for case in fault_cases.cases() if case.baseline}
-    assert {id for id, note in NOTES.items() if note.seen_on == CPU} == seen - compared
-    assert {id for id, note in NOTES.items() if note.seen_on == PAIR} == compared
+    assert {spec.id for spec in CATALOGUE.values() if spec.seen_on == CPU} == seen - compared
+    assert {spec.id for spec in CATALOGUE.values() if spec.seen_on == PAIR} == compared

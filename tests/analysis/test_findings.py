@@ -6,6 +6,7 @@ from analysis_support import T0, Builder, pack
 
 from gputop_agent import wire
 from gputop_analysis.findings import CATALOGUE, evaluate
+from gputop_analysis.findings.families import FAMILIES
 from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.model import Finding
 from gputop_analysis.summary import summarise
@@ -533,7 +534,8 @@ def test_the_catalogue_is_complete_and_speaks():
     assert set(expected.split()) <= set(CATALOGUE)
     for spec in CATALOGUE.values():
         assert spec.trigger and spec.fix and spec.name
-        assert set(spec.explains) <= set(CATALOGUE)
+        assert {*spec.explains, *spec.explained_by} <= set(CATALOGUE)
+        assert spec.family in FAMILIES
 
 
 def test_every_finding_of_a_bad_record_is_plain_data(tmp_path):

@@ -42,7 +42,7 @@ DRAWS = {
     "ranks": ranks.draw,
     "meters": meters.draw,
     "findings": lambda s, w, h: findings.draw(s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h),
-    "loss": lambda s, w, h: loss.draw(s.loss, w, h),
+    "loss": lambda s, w, h: loss.draw(loss.loss_of(s), w, h),
 }
 
 
@@ -167,7 +167,7 @@ def test_no_findings_say_so(one):
 
 
 def test_loss_curve_falls(four):
-    lines = texts(loss.draw(four.loss, 60, 8))
+    lines = texts(loss.draw(loss.loss_of(four), 60, 8))
     assert lines[0].strip().startswith("5.") and "step 0" in lines[-1] and lines[-1].endswith("399")
 
 

@@ -4,21 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputop.panels import PANELS, Request, panel_ids
 from gputop.widgets import plan
 
 SIZES = st.tuples(st.integers(20, 300), st.integers(6, 120))
 
 
 def request(width, height, **more):
-    return plan.Request(width=width, height=height, **more)
+    return Request(width=width, height=height, **more)
 
 
 @given(
     SIZES,
     st.integers(1, 128),
     st.integers(0, 16),
-    st.sampled_from(plan.SWITCHED),
-    st.frozensets(st.sampled_from(plan.PANELS), max_size=len(plan.PANELS) - 1),
+    st.sampled_from([spec.id for spec in PANELS if spec.tab]),
+    st.frozensets(st.sampled_from(panel_ids()), max_size=len(panel_ids()) - 1),
     st.booleans(),
 )
 def test_panels_lie_inside_and_never_overlap(size, ranks, gpus, switched, hidden, begun):
@@ -44,12 +45,12 @@ def test_compact_shows_three_panels_and_the_one_that_was_switched_to():
 
 
 def test_normal_shows_all_but_the_loss_which_takes_the_meters_place():
-    assert set(plan.plan(request(120, 36))) == set(plan.PANELS) - {"loss"}
-    assert set(plan.plan(request(120, 36, switched="loss"))) == set(plan.PANELS) - {"meters"}
+    assert set(plan.plan(request(120, 36))) == set(panel_ids()) - {"loss"}
+    assert set(plan.plan(request(120, 36, switched="loss"))) == set(panel_ids()) - {"meters"}
 
 
 def test_wide_shows_everything():
-    assert set(plan.plan(request(200, 46))) == set(plan.PANELS)
+    assert set(plan.plan(request(200, 46))) == set(panel_ids())
 
 
 def test_zoom_gives_one_panel_everything():

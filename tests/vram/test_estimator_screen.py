@@ -92,13 +92,13 @@ def test_another_model_takes_away_what_it_cannot_have():
 
 
 def test_the_command_asks_the_same(setup):
-    from gputop.cli.estimate import _parser, _setup
+    from gputop.cli.estimate import _setup, parser
 
     form = Form(
         setup_of(setup.model, {"seq": 512, "lora_rank": 8, "quant": "nf4", "clip_grad": False, "freeze": "embeddings"})
     )
     words = command(replace(form, gpu="H100")).split()[2:]
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     assert _setup(options) == form.setup and options.gpu == "H100"
 
 

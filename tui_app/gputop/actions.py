@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
+
+from gputop.panels import PANELS, PanelSpec, panel
 
 Scope = Literal["always", "live", "replay", "control"]
 
@@ -30,6 +33,12 @@ class Action(NamedTuple):
     """The screen on which the key works; those in ``SHARED`` work on every one."""
 
 
+def _panel_action(spec: PanelSpec) -> Action:
+    shown = spec.keys.replace(",", " ")
+    words = (spec.id, spec.keys, shown, spec.label, spec.description)
+    return Action(*words, footer=spec.footer, group="Panels")
+
+
 ACTIONS: tuple[Action, ...] = (
     Action("quit", "q,ctrl+c", "q", "quit", "Leave; asks first while the training runs.", footer=1),
     Action("help", "question_mark,f1", "?", "help", "Show this list.", footer=2),
@@ -47,13 +56,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("profile", "p", "p", "profile", "Profile the next three steps on every rank.", "control", group="Training"),
     Action("dump", "d", "d", "stacks", "Show where every rank's threads stand.", "control", group="Training"),
     Action("hand_over", "I", "I", "input", "Type into the command; Ctrl-] comes back.", "control", group="Training"),
-    Action("breakdown", "1", "1", "step", "Go to the step breakdown.", group="Panels"),
-    Action("memory", "2,m", "2 m", "memory", "Go to memory.", group="Panels"),
-    Action("ranks", "3,r", "3 r", "ranks", "Go to the ranks.", group="Panels"),
-    Action("meters", "4,g", "4 g", "meters", "Go to the GPU and host meters.", group="Panels"),
-    Action("findings", "5,f", "5 f", "findings", "Go to the findings.", footer=3, group="Panels"),
-    Action("output", "6,o", "6 o", "output", "Go to the command's output.", footer=11, group="Panels"),
-    Action("loss", "7,l", "7 l", "loss", "Go to the loss curve.", group="Panels"),
+    *map(_panel_action, PANELS),
     Action("budget", "8,b", "8 b", "budget", "Where all of the wall time went.", footer=13, group="Screens"),
     Action("numerics", "9,n", "9 n", "numerics", "Loss, norms and rates over all steps.", footer=14, group="Screens"),
     Action("all_ranks", "0,w", "0 w", "all ranks", "Every rank, sorted by wait or what you like.", group="Screens"),
@@ -185,8 +188,29 @@ def in_footer(name: str, mode: str = "live") -> list[Action]:
     return sorted((action for action in here if action.id in PAGE_FOOTER), key=lambda a: PAGE_FOOTER.index(a.id))
 
 
+SCREENS = {
+    "main": "The main screen",
+    "evidence": "Evidence of a finding",
+    "numerics": "Numerics",
+    "ranks": "All ranks",
+    "estimator": "Estimate",
+    "strategy": "Plan",
+    "catalog": "Catalog of GPUs",
+    "topology": "Links between GPUs",
+}
+"""Title of each screen that has keys of its own."""
+
+
+def by_screen() -> Iterator[tuple[str, list[Action]]]:
+    """Each screen's title with the actions that belong to it; what screens share stands at the main one."""
+    for screen, title in SCREENS.items():
+        yield title, [action for action in ACTIONS if action.screen == screen]
+
+
 def target(action: Action) -> str:
     """The action string that Textual runs."""
+    if action.screen == "main" and panel(action.id) is not None:
+        return f"screen.panel('{action.id}')"
     return f"app.{action.id}" if action.id in OF_THE_APP else f"screen.{action.id}"
 
 

@@ -10,6 +10,8 @@ from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.comm_advice import bytes_a_sum, comm_options, volume_ms
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.stages import pipeline_ranks
@@ -35,6 +37,18 @@ ENOUGH_ITERATIONS = 500
     "and 2 ms; high above 30 %",
     fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less (bf16 hook); where they "
     "do not: fewer ranks and threads than cores, fewer messages; in both: send less often (accumulation)",
+    no_use=(
+        "less volume, larger or earlier buckets: where the bytes explain less than a quarter of "
+        "the time; rarer sums: where the batch may not grow"
+    ),
+    reads="the smallest communication wait over the ranks, less what overlaps",
+    silent=("one rank; a straggler, whose cost is counted there; a pipeline, where waiting is the bubble (CR13)"),
+    traps="waiting for a slow rank: the minimum over ranks leaves that out",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        phases("comm", "backward"),
+    ),
 )
 def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     """Even the rank that everybody waits for waits for the network."""
@@ -96,6 +110,11 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     trigger="gradients are accumulated over micro-batches, and DDP all-reduces after every one of them",
     fix="with model.no_sync(): around all micro-batches but the last",
     explains=("CR06",),
+    no_use="where each micro-batch is an update",
+    reads="all-reduces per optimizer step against micro-batches",
+    silent="no gradient accumulation; counts not known",
+    traps="FSDP that reshards on purpose",
+    seen_on=CPU,
 )
 def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     """Sums that the next micro-batch makes worthless."""
@@ -146,6 +165,11 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     cause="comm",
     trigger=f"find_unused_parameters=True, and no parameter lay idle in {ENOUGH_ITERATIONS} iterations",
     fix="find_unused_parameters=False",
+    no_use="where branches of the model are taken rarely",
+    reads="ddp event: find_unused_parameters and the unused bytes over many steps",
+    silent="unused parameters were seen",
+    traps="branches of the model that are rarely taken",
+    seen_on=CPU,
 )
 def needless_search(view: RunView, spec: Spec) -> Finding | None:
     """DDP walks the whole graph after each forward for parameters that are all used."""
@@ -188,6 +212,11 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
     cause="comm",
     trigger="gloo sums tensors that live on GPUs, or DataParallel is used",
     fix="backend='nccl', and DistributedDataParallel started by torchrun",
+    no_use="DistributedDataParallel and NCCL: without a GPU",
+    reads="hello.parallel.backend and the model's class",
+    silent="CPU tensors",
+    traps="a process group for CPU tensors only",
+    seen_on=CPU,
 )
 def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     """A backend or wrapper that was made for something else."""

@@ -24,6 +24,10 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
     cause="comm",
     trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its peers' links do",
     fix="reseat the GPU or its riser, look at the slot",
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="gpu.pcie_gen and pcie_width of busy GPUs",
+    silent="no GPU; no peers to compare with",
+    traps="a link's generation drops while it idles",
 )
 @per_device
 def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -67,6 +71,10 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
     cause="comm",
     trigger="a GPU that the run may use stays below 1 % for 5 minutes while others of the run work",
     fix="torchrun --nproc-per-node with the number of GPUs",
+    no_use="more ranks: without a process group",
+    reads="gpu.util_pct of GPUs visible to the job",
+    silent="fewer than 5 minutes; no GPU",
+    traps="a GPU kept for evaluation",
 )
 def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
     """Devices that were paid for and not used."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
@@ -26,6 +27,11 @@ _SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgat
     fix="every rank must call the same collectives with the same sizes in the same order",
     explains=("HC01", "HC06", "HC09"),
     immediate=True,
+    no_use="where ranks run different programs on purpose",
+    reads="flight recorder: operation and size of the same sequence number on each rank",
+    silent="no flight recorder entries of two ranks",
+    traps="pipeline stages, which run different collectives",
+    seen_on=CPU,
 )
 def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     """Not a slow rank but a different program on it. Such runs stand still or die: others need not be looked at."""

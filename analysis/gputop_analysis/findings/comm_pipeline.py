@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, run_queue
 from gputop_analysis.findings.stages import chunks_of, micro_batches, pipeline_ranks
@@ -36,6 +37,11 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
     trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1), the wait for a core taken off",
     fix="more micro-batches, stages of equal time, an interleaved schedule",
     explains=("CR01", "CR02", "CR05", "CR06"),
+    no_use="more micro-batches: where they would be too small for the device",
+    reads=("torch's pipeline schedule, else the mesh's axis; time in its waits against (p - 1) / (m + p - 1)"),
+    silent="no pipeline seen; micro-batches not known; waits that the host does not see (on a GPU)",
+    traps="interleaved schedules, whose bubble is smaller",
+    seen_on=CPU,
 )
 def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     """Stages wait for each other beyond what the schedule makes them."""
@@ -99,6 +105,11 @@ def _formula(chunks: int) -> str:
     cause="straggler",
     trigger="logged tokens per expert vary by more than half of their mean (coefficient of variation), routing settled",
     fix="auxiliary load-balancing loss, capacity factor, expert-choice routing",
+    no_use="early in a training, before the router has settled",
+    reads="tokens per expert as logged with gputop.log",
+    silent="nothing logged",
+    traps="the first steps, before routing settles",
+    seen_on=CPU,
 )
 def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
     """Some experts get most of the tokens."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_analysis.energy import energy
 from gputop_analysis.findings.compute_samples import samples
+from gputop_analysis.findings.pictures import POWER
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import Array, RunView
@@ -46,6 +47,11 @@ class Trial:
     "for over "
     "20 % of the step at over 60 % of their power limit",
     fix="nvidia-smi -pl with the lower limit; for waiting ranks what mends the wait",
+    no_use="without a GPU of the run; where the power limit may not be changed",
+    reads="gpu.energy_mj_total, samples",
+    silent="no energy counter; no trial with a lower power cap",
+    traps="power caps shared by several",
+    pictures=(POWER,),
 )
 def energy_bloat(view: RunView, spec: Spec) -> Finding | None:
     """Energy per step is higher than the same training needs."""

@@ -6,6 +6,7 @@ from gputop_analysis.findings.advice import WRITTEN_OUT, Lever, Option
 from gputop_analysis.findings.compute_samples import Samples, samples
 from gputop_analysis.findings.dialect import loader_change, phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.pictures import device_columns
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -28,6 +29,10 @@ def _everywhere(view: RunView) -> list[Samples]:
     cause="compute",
     trigger="SM occupancy below 30 % and over 40 % of the memory free at the peak, on every GPU",
     fix="a larger micro-batch, and fewer accumulation steps for the same global batch",
+    no_use="without a GPU of the run; where the batch is limited by convergence",
+    reads="gpu.sm_occupancy_pct (GPM counters, Hopper and later), memory_used_bytes",
+    silent="no GPM counters",
+    traps="a batch that convergence keeps small",
 )
 def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     """Kernels have too few threads to hide the latency of memory, and there is room for more."""
@@ -85,6 +90,11 @@ def _micro_batches(view: RunView, rank: int) -> float:
     cause="compute",
     trigger="device memory active above 70 % of the time and tensor cores below 20 %",
     fix="torch.compile fuses element-wise work; flash attention; a fused optimizer and loss",
+    no_use="without a GPU of the run; what is compiled or fused already is not named again",
+    reads="gpu.dram_active_pct, tensor_active_pct (GPM counters, Hopper and later)",
+    silent="no GPM counters",
+    traps="the optimizer's part of a step",
+    pictures=(device_columns(("dram_active_pct", "DRAM", "%"), ("tensor_active_pct", "tensor cores", "%")),),
 )
 def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     """Kernels move data most of the time and compute little with it."""

@@ -19,6 +19,10 @@ MATH_SHARE = 0.10
     cause="compute",
     trigger="model FLOPs below 30 % of what the GPUs could do in the same time, where FLOPs and peak are known",
     fix="the largest line of the efficiency budget says where the rest goes",
+    no_use="for models whose work is not matrix products",
+    reads="floating-point operations per step, the GPU's dense peak, step time",
+    silent="operations or peak not known; no GPU",
+    traps="mixture of experts and sparse models",
 )
 def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     """Not a fault in itself: the sum of all others."""
@@ -59,6 +63,10 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     cause="compute",
     trigger="a profile burst shows scaled_dot_product_attention in its math form for over 10 % of the device's time",
     fix="a mask and a dtype that the flash or memory-efficient kernel takes",
+    no_use="where the mask or the dtype cannot be another one",
+    reads="kernel names of a profiler burst or trace",
+    silent="no trace",
+    traps="short sequences, where it makes no difference",
 )
 def math_attention(view: RunView, spec: Spec) -> Finding | None:
     """The fallback writes the whole attention matrix to memory."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute_samples import samples
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, some_ranks, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
@@ -91,6 +93,12 @@ def _typical(view: RunView) -> Passes | None:
     "and "
     "no activation checkpointing; medium where a graph of the gradients is made",
     fix="create_graph and retain_graph only where gradients of gradients are needed, and not at each step",
+    no_use="where each step needs gradients of gradients",
+    reads="steps.backward_ns less the wait for other ranks, against forward_ns",
+    silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known",
+    traps="communication inside backward, which is taken off first",
+    seen_on=CPU,
+    pictures=(phases("backward"),),
 )
 def long_backward(view: RunView, spec: Spec) -> Finding | None:
     """The gradients are themselves differentiated, or the backward goes through parts twice."""
@@ -134,6 +142,10 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the GPU's memory free at the "
     "peak",
     fix="checkpoint fewer layers",
+    no_use="without a GPU of the run; where the peak is needed for evaluations",
+    reads="backward against forward, hello.checkpointing, free device memory",
+    silent="no GPU; no checkpointing seen",
+    traps="a peak that only evaluation reaches",
 )
 def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     """The forward is computed twice to save memory that nobody needs."""

@@ -8,6 +8,8 @@ from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.compute_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -27,6 +29,11 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
     trigger="multiprocessors active above 70 % of the time and tensor cores below 10 %",
     fix="train under torch.autocast('cuda', torch.bfloat16)",
     explains=("CE02",),
+    no_use="without a GPU of the run; autocast: where it is on",
+    reads="gpu.sm_active_pct, tensor_active_pct (GPM counters, Hopper and later)",
+    silent="no GPM counters",
+    traps="work that needs fp32 or fp64",
+    pictures=(UTILISATION,),
 )
 def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     """The GPU computes, but not with the units that have most of its speed."""
@@ -70,6 +77,10 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     cause="compute",
     trigger="float32 parameters without autocast on a GPU from Ampere on, matrix products at highest precision",
     fix="torch.set_float32_matmul_precision('high')",
+    no_use=("without a GPU of the run, or one before Ampere; where all 23 bits of the mantissa are needed"),
+    reads="hello.flags of matmul precision, hello.device_capability, dtypes of the parameters",
+    silent="older than Ampere; no fp32 matrix products",
+    traps="results that need the last bits",
 )
 def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     """Float32 matrix products stay off the tensor cores."""
@@ -125,6 +136,11 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     trigger="a GradScaler in use with float16 on hardware that computes in bfloat16 as fast (Ampere and later, or a "
     "CPU)",
     fix="torch.autocast(..., torch.bfloat16) without GradScaler",
+    no_use="on a GPU without bfloat16 (before Ampere)",
+    reads="hello.amp.grad_scaler and dtype, hello.device_capability",
+    silent="hardware without bfloat16",
+    traps="kernels that exist in float16 only",
+    seen_on=CPU,
 )
 def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
     """bfloat16 has float32's range: no scaling, no skipped steps, no search for the scale."""

@@ -9,6 +9,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.compute_climb import SLOWER, SLOWER_MS, climbing, told_climb
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
 from gputop_analysis.findings.sites import named, top_site
@@ -59,6 +60,15 @@ class Regression:
     "by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by 120 %, or by 50 % in one phase alone; or one "
     "phase that climbs steadily (Mann-Kendall, beside a line better than beside a step) by 15 % of the step",
     fix="find what changed at that step: data, code path, clocks, another program",
+    no_use="where the schedule asks for more work from that step on",
+    reads="steps.wall_ns over the run, per token where tokens are counted",
+    silent=(
+        "sides shorter than five autocorrelation times; more tokens or samples a step, which "
+        "are divided out; growth that waiting for a core explains; computing on a CPU that "
+        "slows by less than half"
+    ),
+    traps="a batch or sequence schedule",
+    seen_on=CPU,
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it only waits longer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gputop_analysis.findings.advice import MAP_STYLE, SHAPES_COST, TOKENS, Option
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -22,6 +23,11 @@ CHURN = 20
     trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without torch.compile, where it costs "
     "little",
     fix="pad to multiples of 64, or group samples by length",
+    no_use=("on a CPU without torch.compile; padding: where inputs are no tokens; grouping: with an IterableDataset"),
+    reads="hello.shapes: the first tensor of a hundred batches in each thousand",
+    silent="fewer than 100 batches; only an info on a CPU without torch.compile",
+    traps="lengths that are grouped on purpose",
+    seen_on=CPU,
 )
 def shape_churn(view: RunView, spec: Spec) -> Finding | None:
     """Each new shape makes the allocator, cuDNN's search and torch.compile begin anew."""
@@ -81,6 +87,10 @@ def _why(view: RunView, rank: int) -> str:
     cause="compute",
     trigger="two-dimensional convolutions on a GPU, inputs of at most 3 shapes, cudnn.benchmark off",
     fix="torch.backends.cudnn.benchmark = True, and model.to(memory_format=torch.channels_last)",
+    no_use="without a GPU of the run; where shapes change, or runs must be repeatable",
+    reads="hello.model, hello.batch, hello.flags (cudnn.benchmark), memory format",
+    silent="no GPU; shapes that change",
+    traps="inputs of varying shape, for which the search costs more than it wins",
 )
 def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
     """cuDNN can try its algorithms once for a shape and keep the fastest."""

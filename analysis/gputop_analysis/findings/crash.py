@@ -9,6 +9,8 @@ from typing import Any
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.crash_memory import out_of_memory_kills
 from gputop_analysis.findings.last_words import LastWords, last_words
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal, of_threads
@@ -34,6 +36,12 @@ _OUT_OF_REACH = re.compile(
     fix="mend what that traceback says; ignore the later ones",
     explains=("HC09",),
     immediate=True,
+    no_use="where the exception is meant to end the run",
+    reads="exception events of all ranks by time",
+    silent="no exception seen",
+    traps="NCCL timeouts, which logs show first",
+    seen_on=CPU,
+    pictures=(TRACEBACK,),
 )
 def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     """Of many tracebacks, the one that came first."""
@@ -117,6 +125,11 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
     "still or ends with an error that no exception of the process explains, else info",
     fix="catch it in the thread, or restart the thread; what it did for the training is not done any more",
     immediate=True,
+    no_use="where the thread may die, such as a logger's whose server is away",
+    reads="exceptions that reach threading.excepthook",
+    silent="no thread died so; one that catches its exceptions is not seen",
+    traps="threads that may die, such as a logger's when its server is away",
+    seen_on=CPU,
 )
 def thread_died(view: RunView, spec: Spec) -> Finding | None:
     """A thread of the program's own is gone: a prefetcher, a logger, a watchdog."""
@@ -182,6 +195,12 @@ def _what(message: str) -> str:
     trigger="the command ended with an exit code other than 0, or by a signal",
     fix="what the code means is in the finding",
     immediate=True,
+    no_use="where the run was stopped on purpose",
+    reads="exit code or signal, the first error, the last step",
+    silent="exit code 0",
+    traps="launchers that replace the code",
+    seen_on=CPU,
+    pictures=(LAST_OUTPUT,),
 )
 def exit_decode(view: RunView, spec: Spec) -> Finding | None:
     """What an exit code means, and where the run was."""

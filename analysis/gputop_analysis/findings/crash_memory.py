@@ -10,6 +10,8 @@ import numpy as np
 from gputop_analysis.findings import advice
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import MEMORY, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.units import GIB
@@ -43,6 +45,14 @@ _BUS_ERROR = ("bus error", "sigbus")
     fix="smaller micro-batch with gradient accumulation, activation checkpointing, expandable_segments:True",
     explains=("HC06", "HC09"),
     immediate=True,
+    no_use="what is on already is not named again",
+    reads="exception event of class OutOfMemoryError, memory at that time",
+    silent="an error that the script caught and went on from",
+    traps="a search for the largest batch, which runs out on purpose",
+    pictures=(
+        MEMORY,
+        TRACEBACK,
+    ),
 )
 def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     """The device had no room for one tensor more."""
@@ -95,6 +105,12 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     fix="fewer workers, smaller prefetch, pin_memory=False, or more memory for the job",
     explains=("HC06", "HC09", "ME05", "IN13"),
     immediate=True,
+    no_use="fewer workers: without them; pin_memory=False: where batches are not pinned",
+    reads="exit by SIGKILL together with growth of host.cgroup_oom_kill_total",
+    silent="the counter did not grow",
+    traps="a kill by the user or the scheduler",
+    seen_on=CPU,
+    pictures=(MEMORY,),
 )
 def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     """The kernel killed a process of the run for lack of host memory."""
@@ -134,6 +150,11 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     fix="a larger /dev/shm (docker run --shm-size=16g), or the file_system sharing strategy",
     explains=("HC06", "HC09", "IN13"),
     immediate=True,
+    no_use="where shared memory cannot be enlarged: then by file",
+    reads="exit by SIGBUS, errors about /dev/shm, host.shm_total_bytes",
+    silent="neither was seen",
+    traps="another disk that is full",
+    seen_on=CPU,
 )
 def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     """Batches travel from workers through /dev/shm, and it was full."""

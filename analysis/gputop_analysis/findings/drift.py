@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gputop_analysis.findings.note import PAIR
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -35,6 +36,11 @@ def _diff(view: RunView) -> Diff | None:
     trigger="versions, hardware, environment, switches or the number of ranks differ from the baseline; medium where "
     "the run is also surely 5 % slower",
     fix="put back what differs, one at a time, and compare again with `gputop diff`",
+    no_use="where the difference is wanted",
+    reads="hello and context of this run and of the baseline",
+    silent="no baseline",
+    traps="an upgrade that is intended",
+    seen_on=PAIR,
 )
 def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     """Two runs are compared that did not run in the same surroundings."""
@@ -73,6 +79,11 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     cause="compute",
     trigger="same seed, code and configuration as the baseline, but the losses of a step differ",
     fix="look at what that step does: its batch, an operation that adds in any order, TF32, another library version",
+    no_use="where runs need not be repeatable",
+    reads="the loss of both runs step by step",
+    silent="no baseline; another configuration or seed",
+    traps="TF32 and atomic adds",
+    seen_on=PAIR,
 )
 def first_divergence(view: RunView, spec: Spec) -> Finding | None:
     """A run that ought to repeat the baseline does not, from one step on."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.gil_events import busiest, cores_used, spent, within, without
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import CPU_SHARE, phases
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS, ENOUGH_STEPS, Share, crowded, on_device
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
@@ -56,6 +58,19 @@ class Contention:
     trigger="another Python thread uses a third of a core; meanwhile the training thread is off the CPU, without being "
     "queued for one, for over 5 % of the step, in pauses as short as the lock's (one a step or more)",
     fix="move the work of the other thread into a process",
+    no_use="where the other thread waits and computes nothing",
+    reads=(
+        "steps.wall_ns with and without the busy thread (threads events), else "
+        "steps.compute_cpu_ns against wall time; voluntary switches"
+    ),
+    silent=("fewer than 20 steady steps; no samples of the training thread; too few cores for its threads"),
+    traps="a hook that really waits for a file or a socket",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        CPU_SHARE,
+        phases("forward", "backward"),
+    ),
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
@@ -22,6 +24,12 @@ _SILENT = "no step for 30 s and 20 median steps"
     fix="every rank must call the same collectives in the same order",
     explains=("HC09", "HO06"),
     immediate=True,
+    no_use="with one rank",
+    reads="hang_suspected and stack_dump events, flight recorder, the rank that is behind",
+    silent="ranks in eval, checkpoint or compile",
+    traps="a long evaluation on one rank",
+    seen_on=CPU,
+    pictures=(STACKS,),
 )
 def hang(view: RunView, spec: Spec) -> Finding | None:
     """All ranks stand still; one of them is not where the others wait for it."""
@@ -84,6 +92,12 @@ def _advice(view: RunView, line: str | None) -> str:
     fix="DataLoader(timeout=...), start workers by spawn or forkserver, take no locks in a dataset",
     explains=("HC01", "HC09"),
     immediate=True,
+    no_use="without workers",
+    reads="hang_suspected in the data phase, state of the workers, stacks",
+    silent="storage that is slow (HC03)",
+    traps="a first batch that takes long",
+    seen_on=CPU,
+    pictures=(STACKS,),
 )
 def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     """The next batch never comes."""
@@ -125,6 +139,12 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     fix="look at the mount it reads from or writes to: NFS, FUSE, a full or failing disk",
     explains=("HC01", "HC02", "HC09"),
     immediate=True,
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="hang_suspected in a checkpoint or data phase, a thread in state D",
+    silent="no thread waits for a disk",
+    traps="a large first checkpoint",
+    seen_on=CPU,
+    pictures=(STACKS,),
 )
 def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     """The kernel does not return from a read or a write."""
@@ -156,6 +176,15 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     fix="look at the line: an endless loop, a spinning wait, a kernel that does not end",
     explains=("HC01", "HC09"),
     immediate=True,
+    no_use="where the step needs that long",
+    reads="gpu.util_pct or process CPU against the time since the last step",
+    silent="a step was seen",
+    traps="one very long step",
+    seen_on=CPU,
+    pictures=(
+        STACKS,
+        UTILISATION,
+    ),
 )
 def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     """Utilisation says 100 %, progress says none."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from gputop_analysis.findings.input_epochs import lines_of, started_anew
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import GC_TIME, STEP_TIME, phases
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
     device_share,
@@ -43,6 +45,16 @@ LEAST_LEFT = 0.5
     trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval) in steps that "
     "compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
+    no_use=("gc.freeze: where the objects are made anew in each step; at the same step on all ranks: with one rank"),
+    reads="steps.gc_ns, gc events",
+    silent="fewer than 20 steady steps",
+    traps="gc.collect() called by the script: then the fix is to call it less",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        GC_TIME,
+        STEP_TIME,
+    ),
 )
 def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     """The collector walks over many live objects, again and again."""
@@ -92,6 +104,19 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     trigger="time outside the named phases above 10 % of the step, without waiting for a core but at least half of it "
     "(lower end of the 95 % interval)",
     fix="take the named line out of the loop, or do it less often",
+    no_use="where the line is needed in each step",
+    reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
+    silent=(
+        "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
+        "came once or twice; only an info where no line was seen five times"
+    ),
+    traps="a loss function outside the model: it is other time, and useful",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        phases("other"),
+        STEP_TIME,
+    ),
 )
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     """The user's own code in the loop: logging, metrics, preprocessing, sleeping."""

@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 from gputop_analysis.findings.host_device import launch_bound
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, only_on, share_of_all, worst
 from gputop_analysis.model import Finding, Input, Proof
@@ -26,6 +28,15 @@ MANY = 3
     "95 % interval)",
     fix="torch._dynamo.mark_dynamic, dynamic=True, or inputs of a few lengths only",
     explains=("CE10", "CE11", "ME05"),
+    no_use="mark_dynamic: where it is not a size that changes",
+    reads="compile events, steps.compile_ns",
+    silent="no torch.compile",
+    traps="a new phase that must compile once, as the first eval",
+    seen_on=CPU,
+    pictures=(
+        phases("compile"),
+        STEP_TIME,
+    ),
 )
 def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     """Inputs change in a way that the compiled code was not made for."""
@@ -118,6 +129,11 @@ def _remedy(reason: str, function: str) -> str:
     cause="host",
     trigger="torch.compile splits the model at one place or more; medium where the GPU waits for launches (HO01)",
     fix="take out what dynamo cannot trace: print, .item(), data-dependent branches, unsupported calls",
+    no_use="where the break lies in code that runs seldom",
+    reads="hello.compile: graphs and graph breaks, with their reasons",
+    silent="no torch.compile; only an info unless the GPU waits for launches (HO01)",
+    traps="breaks in code that runs rarely",
+    seen_on=CPU,
 )
 def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
     """Between two graphs Python runs as without torch.compile, and nothing is fused across."""

@@ -10,6 +10,7 @@ from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.pictures import UTILISATION, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
 from gputop_analysis.model import Finding, Input, Proof
@@ -84,6 +85,14 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
     trigger="the GPU computes for less than 70 % of the time while the process uses over 90 % of a core",
     fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused optimizer, or a larger batch",
     explains=("HO06", "HO10", "HO11", "CE04"),
+    no_use=("without a GPU of the run; torch.compile: where it is in use; a fused optimizer: where it is fused"),
+    reads="gpu.sm_active_pct or util_pct, steps.cpu_ns against wall time without data and comm",
+    silent=("no GPU samples; a synchronising line seen (HO02); half of the idle time is data wait or collectives"),
+    traps="a GPU that idles for lack of data (IN01)",
+    pictures=(
+        UTILISATION,
+        phases("forward", "backward"),
+    ),
 )
 def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     """Kernels are shorter than their launch."""
@@ -171,6 +180,16 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     "GPU idles for over 3 % of the time",
     fix="read values of the GPU every N steps only, or with non_blocking=True",
     explains=("HO06",),
+    no_use="without a GPU of the run; where the value is needed in each step",
+    reads=(
+        "stack samples at lines whose text has .item(), .cpu(), print(loss) and their like; "
+        "gpu.sm_active_pct or util_pct"
+    ),
+    silent=(
+        "no GPU samples; fewer than five stack samples at such a line; a GPU that is busy for over 97 % of the time"
+    ),
+    traps="a wait that the GPU's own work fills: only idle time after it is charged",
+    pictures=(phases("forward", "backward"),),
 )
 def synchronisation(view: RunView, spec: Spec) -> Finding | None:
     """The wait itself is the GPU's own work; what is lost is the idle time after it, until new kernels arrive."""

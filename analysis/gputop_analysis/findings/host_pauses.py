@@ -10,7 +10,9 @@ import numpy as np
 from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import phases
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input
@@ -30,6 +32,13 @@ CHEAP = 0.01
     cause="host",
     trigger="checkpoints take more than 3 % of the time (lower end of the 95 % interval), or one takes 20 steps' time",
     fix="save less often, asynchronously, or sharded",
+    no_use="async_save: without a process group, before torch 2.3, or where a trainer saves",
+    reads="steps.checkpoint_ns, checkpoint events",
+    silent="no checkpoint in the window",
+    traps="the last checkpoint of a run",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(phases("checkpoint"),),
 )
 def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     """Training stands still while a checkpoint is written."""
@@ -125,6 +134,13 @@ def _rounded_up(steps: float) -> int:
     cause="host",
     trigger="evaluation takes more than 15 % of the time (lower end of the 95 % interval)",
     fix="evaluate less often, on fewer batches, or in larger ones",
+    no_use="where the evaluations are needed as often",
+    reads="steps.eval_ns",
+    silent="no evaluation in the window",
+    traps="an evaluation as long as intended",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(phases("eval"),),
 )
 def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     """A large part of the run is evaluation."""

@@ -8,6 +8,7 @@ from math import lgamma
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import named, top_site
@@ -59,6 +60,14 @@ class Rhythm:
     "least 5, 70 % of those expected, p < 0.001, together over 1 % of the time",
     fix="do what runs at that step less often or in the background",
     explains=("HO06",),
+    no_use="where what runs at that step is needed as often",
+    reads="steps.wall_ns of slow steps by their index",
+    silent=(
+        "fewer than 5 periods; steps that hold an eval, a checkpoint or a compile, and those "
+        "after them; waits for data or in collectives; only an info where no line was seen"
+    ),
+    traps="work whose rhythm is intended: the finding says where it is, not that it is wrong",
+    seen_on=CPU,
 )
 def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     """Something runs every k steps: logging, a metric, an image that is drawn, a file that is synced."""

@@ -8,6 +8,8 @@ from typing import Any
 from gputop_analysis.findings.advice import Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, on_device, some_ranks, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
@@ -28,6 +30,11 @@ MOSTLY_ON = 0.5
     "Python's development mode, CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA without its memory cache",
     fix="switch it off; switch it on again for the few steps that are looked into",
     explains=("HO06",),
+    no_use="where the aid is on because a fault is looked for",
+    reads="hello.debug (looked at while the run goes on) and hello.env",
+    silent="an aid that was not read",
+    traps="a debugging session: then it is as it should be",
+    seen_on=CPU,
 )
 def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
     """Aids for finding faults are on during the training itself."""
@@ -109,6 +116,15 @@ tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 6
     trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) with foreach=False and "
     "without fused=True; info where that is the default (CPU)",
     fix="fused=True, or foreach=True where the optimizer has no fused form",
+    no_use="fused=True: on a CPU before torch 2.4; for optimizers that have no such form",
+    reads="steps.optimizer_ns, hello.optimizer.fused and foreach",
+    silent=(
+        "fewer than 20 steady steps; an optimizer that is not torch's own; only an info where "
+        "foreach was not switched off"
+    ),
+    traps="a model so small that the optimizer is its largest part",
+    seen_on=CPU,
+    pictures=(phases("optimizer"),),
 )
 def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     """The update runs one small operation after another for each tensor."""

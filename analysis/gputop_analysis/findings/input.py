@@ -20,7 +20,9 @@ from gputop_analysis.findings.cores import (
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, epoch_starts, looks, surely, workers
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import CPU_SHARE, phases
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import (
     Queue,
     Share,
@@ -79,6 +81,12 @@ def wait_source(wait: Share) -> str:
     cause="input",
     trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %, info below 3 ms",
     fix="more DataLoader workers with prefetching, a cheaper transform, or data that is prepared beforehand",
+    no_use=("more workers: where the cores are taken already, they share what there is; below 3 ms a batch"),
+    reads="steps.data_ns, on a GPU device.data_ms; hello.dataloader",
+    silent=("fewer than 20 steady steps; less than 1 ms a batch; workers that starve for cores (IN04 speaks then)"),
+    traps="a wait that overlaps the GPU's work: judged on the device's clock where there is one",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
 )
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
@@ -132,6 +140,17 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     "batch, which a worker takes to hand one over",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
+    no_use=(
+        "workers: where no core is left for one, or a batch takes less than 3 ms; a batch "
+        "sampler: with an IterableDataset, or where a trainer builds the loader"
+    ),
+    reads="steps.data_ns, hello.dataloader.num_workers and its site",
+    silent=(
+        "fewer than 20 steady steps; the loader is not torch's; less than 1 ms a batch, waiting for a core not counted"
+    ),
+    traps="data already in memory: below 3 ms a batch a worker wins nothing, and it is an info",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
 )
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
@@ -266,6 +285,16 @@ def _without_workers(run: Facts, now: int | None) -> str:
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
     "cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
+    no_use=("fewer workers or threads: where they use no core to speak of; where other cores are idle"),
+    reads=("process.run_wait_ns_total of the training thread (schedstat), hello.threads, hello.dataloader"),
+    silent="less than 1 s or 3 samples; a kernel without schedstat; cores that are mostly free",
+    traps="short bursts of other programs",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        CPU_SHARE,
+        phases("forward", "backward"),
+    ),
 )
 def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """More is ready to run than there are cores."""

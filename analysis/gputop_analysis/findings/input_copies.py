@@ -7,6 +7,7 @@ import numpy as np
 from gputop_analysis.findings.advice import FLOAT_BATCH, OWN_LOOP, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
 from gputop_analysis.model import Finding, Input
@@ -37,6 +38,11 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     cause="input",
     trigger="copying the batch to the GPU takes over 3 % of the step (device clock), and the batch is not pinned",
     fix="pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
+    no_use="without a GPU of the run; where batches are pinned already",
+    reads="device.h2d_ms, hello.dataloader.pin_memory, whether a batch is pinned",
+    silent="no GPU; pinning not seen",
+    traps="unified memory, where no copy takes place",
+    pictures=(phases("h2d"),),
 )
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     """The driver first copies each batch into memory that the GPU can read, and the host waits for it."""
@@ -66,6 +72,13 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     cause="input",
     trigger="copying the pinned batch takes over 5 % of the step (device clock), at over half of the PCIe link's rate",
     fix="copy the next batch on a side stream while this one computes; send uint8 and normalise on the GPU",
+    no_use=(
+        "without a GPU of the run; a side stream: where a trainer owns the loop; uint8: where the batch holds no floats"
+    ),
+    reads="device.h2d_ms, gpu.pcie_rx_mb_s against the link's generation and width",
+    silent="no GPU; no PCIe counters",
+    traps="the link's generation drops while it idles",
+    pictures=(phases("h2d"),),
 )
 def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
     """The copies are as fast as the link allows, but nothing computes meanwhile."""

@@ -10,6 +10,7 @@ from gputop_analysis.findings.dialect import loader_change, loader_place, loader
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait
 from gputop_analysis.findings.input_looks import Looks, epoch_starts, looks, surely
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import samples_where
@@ -31,6 +32,11 @@ LEAST_MS, LEAST_SHARE = 100.0, 0.02
     trigger="two epochs or more begin with pauses, the median over ten times the usual data wait and 100 ms, together "
     "2 % of the time, while workers end and start anew",
     fix="persistent_workers=True",
+    no_use="without workers; where the epoch's own work takes the time",
+    reads="steps.data_ns of each epoch's first fetch, the workers' process ids",
+    silent="fewer than two epochs inside the window",
+    traps="work that an epoch really needs, such as shuffling a huge index",
+    seen_on=CPU,
 )
 def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     """Worker processes are stopped and started for each epoch, and the training waits meanwhile."""
@@ -99,6 +105,14 @@ _SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
     "more than 10 % of the time",
     fix="make the DataLoader and its iterator once, and take all batches from it; persistent_workers=True",
     explains=("IN01", "IN02", "IN05"),
+    no_use=("persistent_workers: without workers; where each pass over the data is one step on purpose"),
+    reads=(
+        "how many iterators of the loader were made, what making them and their first fetches "
+        "took; where a loader without workers begins, stack samples in torch's sampler"
+    ),
+    silent="fewer than five iterators; too few stack samples in the data phase",
+    traps="a batch that is all of the data, which makes each step an epoch",
+    seen_on=CPU,
 )
 def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     """Workers are forked, or all of the data is shuffled, for the sake of a few batches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_analysis.findings.advice import MAP_STYLE, ONE_SHAPE, OWN_LOOP, TRANSFORMERS_5, Option
 from gputop_analysis.findings.dialect import loader_site
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
@@ -21,6 +22,11 @@ ENOUGH_BATCHES = 8
     cause="input",
     trigger="under 70 % of the places in the batches hold a token (attention_mask), over 8 batches or more",
     fix="group samples by length, pack sequences, or attention over variable lengths",
+    no_use="grouping: with an IterableDataset; where every row must have the same length",
+    reads="the mean of attention_mask, every 50 steps",
+    silent="no attention mask in the batch; fewer than 8 batches looked at",
+    traps="packed sequences and prefix masks",
+    seen_on=CPU,
 )
 def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     """Short samples are filled up to the longest of their batch, and the model computes on the filling."""

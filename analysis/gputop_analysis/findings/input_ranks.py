@@ -10,6 +10,8 @@ from gputop_analysis.findings.advice import ITERABLE, LIGHTNING, MAP_STYLE, OWN_
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import Workers, workers
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.ranks import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import named, top_site
@@ -25,6 +27,15 @@ from gputop_analysis.view import Array, RunView
     trigger="the straggler rule (CR03) names a rank, and data wait is what it has more of than the others",
     fix="that rank's shard, where it is stored, its number of workers",
     explains=("CR03",),
+    no_use="where the rank's data is as the others': then the host is what differs",
+    reads="data wait and communication wait of each rank at the same steps",
+    silent="fewer than two ranks; waits not known",
+    traps="a file cache that warms up; a slow shard that moves from rank to rank",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     """All ranks wait for one whose batches come late: what differs in its input."""
@@ -110,6 +121,11 @@ ENOUGH_BATCHES, SAME_BATCHES = 5, 5 / 8
     trigger="five or more different batches, and 5 of 8 of those whose fingerprints were taken, are the same on two "
     "ranks or more of a data-parallel training",
     fix="DistributedSampler(dataset) and sampler.set_epoch(epoch); another shard for each rank",
+    no_use="a sampler: with an IterableDataset, which must be split by rank; with one rank",
+    reads="a checksum of the first tensor of a few batches on each rank",
+    silent="fewer than two ranks; tensor or pipeline parallelism; too few batches compared",
+    traps="overfitting one batch on purpose",
+    seen_on=CPU,
 )
 def same_data(view: RunView, spec: Spec) -> Finding | None:
     """Ranks do the same work twice: their batches are equal."""

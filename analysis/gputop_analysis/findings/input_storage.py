@@ -9,6 +9,7 @@ from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait, severity_of, wait_source
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, Workers, looks, surely, workers
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -29,6 +30,11 @@ LEAST_READ_BYTES_PER_S = 1e6
     "of the looks, or the workers read while the machine's I/O pressure is above 20 %",
     fix="local disk, larger shards read in one piece, more workers to read ahead",
     explains=("IN01", "IN03", "IN06"),
+    no_use="more workers: where the disk or its link is at its limit",
+    reads=("process.state of the workers (D: waiting for a disk), host.psi_io_some_pct, disk_read_bytes_total"),
+    silent="fewer than 20 steady steps; no pressure figures and no workers sampled",
+    traps="the first epoch, which fills the page cache",
+    seen_on=CPU,
 )
 def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     """The workers wait for their files."""

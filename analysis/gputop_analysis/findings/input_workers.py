@@ -17,6 +17,7 @@ from gputop_analysis.findings.input import (
     wait_source,
 )
 from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, run_queue
 from gputop_analysis.model import Finding, Input, Proof
@@ -56,6 +57,11 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str,
     "that is waited for computes in over half of the looks; no batch lies ready in over a quarter of the looks",
     fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
     explains=("IN01",),
+    no_use="more workers: where each core has one, or other programs use the cores",
+    reads="steps.data_ns, process.cpu_ns_total of the workers, looks at the batches that lie ready",
+    silent="fewer than 20 steady steps; workers not seen; too few looks",
+    traps="one slow worker (IN06), slow storage (IN07)",
+    seen_on=CPU,
 )
 def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     """The workers compute all the time and are still too slow."""
@@ -122,6 +128,11 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     trigger="data wait above 10 % of the step; in over half of the waits for a batch the batches after it are there",
     fix="in_order=False (torch 2.6 and later), or samples of equal cost",
     explains=("IN01", "IN03"),
+    no_use=("in_order=False: before torch 2.6, without workers, or where the order of samples matters"),
+    reads="looks at the loader while the training waits: whether later batches are there already",
+    silent="fewer than 20 steady steps; fewer than two workers; too few looks",
+    traps="a checkpoint or an evaluation every few steps",
+    seen_on=CPU,
 )
 def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     """The next batch in turn is late, those behind it are ready and have to wait for it."""
@@ -175,6 +186,14 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     "while the workers are idle (under 60 % of a core)",
     fix="fewer and larger tensors in a batch, no Python objects; collate in the worker",
     explains=("IN01", "IN03"),
+    no_use=("where batches are few large tensors already, or the worker that hands them over waits for a core"),
+    reads="steps.data_cpu_ns, stack samples of the data phase, process.cpu_ns_total of the workers",
+    silent=(
+        "fewer than 20 steady steps; no workers; no stack samples; fewer than 8 tensors a batch "
+        "while the training waits for cores"
+    ),
+    traps="num_workers=0, which is IN02",
+    seen_on=CPU,
 )
 def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     """Batches consist of so many pieces that taking them over costs more than waiting for them."""

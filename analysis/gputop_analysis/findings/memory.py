@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_analysis.findings.advice import LOADER, Option
 from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -49,6 +50,15 @@ class Kept:
     "by more than 50 MB and 5 %, steadily: Mann-Kendall p < 0.01 on minima of windows of time",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
+    no_use="where the memory is needed: then less must be kept, by what the option names first",
+    reads=("per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive"),
+    silent=(
+        "fewer than five windows; growth below the noise, or for less than 2 s (20 s where "
+        "create_graph=True was seen: parameters and gradients then refer to each other and wait "
+        "for the garbage collector)"
+    ),
+    traps="optimizer state made in the first steps; caches that fill",
+    seen_on=CPU,
 )
 def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
@@ -121,6 +131,14 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < 0.01 on minima of windows), "
     "and no file lies behind it",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
+    no_use="where the memory is needed: then less must be kept, by what the option names first",
+    reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
+    silent=(
+        "fewer than five windows; growth for less than 2 s (20 s where create_graph=True was "
+        "seen); a file that is mapped"
+    ),
+    traps="page cache, which the kernel gives back",
+    seen_on=CPU,
 )
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""

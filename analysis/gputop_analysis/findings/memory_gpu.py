@@ -80,6 +80,13 @@ def _card(view: RunView, rank: int) -> Card | None:
     "windows) so that the card is full within an hour",
     fix="smaller micro-batch with accumulation, activation checkpointing, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    no_use=("checkpointing, expandable segments: where they are on; cutting sequences: where there are none"),
+    reads="steps.peak_allocated_bytes, gpu.memory_total_bytes",
+    silent=(
+        "no GPU (when the host's or the container's memory is full, ME05 says); for the "
+        "forecast fewer than five windows"
+    ),
+    traps="growth by sequence length, which stops at the longest",
 )
 def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     """The next long batch, or the next hour, may end the run."""
@@ -145,6 +152,10 @@ FRAGMENTED, SPLIT = 0.20, 0.10
     cause="memory",
     trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split blocks above 10 % of it",
     fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    no_use="where segments are expandable already",
+    reads="steps.reserved_bytes less allocated_bytes, inactive split blocks",
+    silent="no CUDA allocator figures",
+    traps="what is left over after a larger evaluation",
 )
 def fragmentation(view: RunView, spec: Spec) -> Finding | None:
     """The allocator holds memory in pieces that nothing fits into."""
@@ -195,6 +206,10 @@ IMBALANCED, HALF = 1.2, 0.5
     cause="memory",
     trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
     fix="spread embeddings, stages or long samples evenly",
+    no_use=("another split: where every rank holds the whole model; by length: where inputs are no tokens"),
+    reads="peak_allocated_bytes of each rank",
+    silent="fewer than two ranks; less than half of the memory in use",
+    traps="the embedding's pipeline stage",
 )
 def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """One rank is full while others have room."""
@@ -239,6 +254,10 @@ UNUSED_STEPS = 500
     cause="memory",
     trigger="the peak of every rank is below half of its card after 500 steps",
     fix="a larger micro-batch, or less sharding, offload and checkpointing",
+    no_use="where the GPU is busy all the time; what is not in use cannot be turned off",
+    reads="peak memory after 500 steps",
+    silent="fewer than 500 steps; no GPU",
+    traps="room that is kept on purpose",
 )
 def unused_memory(view: RunView, spec: Spec) -> Finding | None:
     """There is room for a larger batch."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
 from gputop_analysis.findings.memory_gpu import GIB, cards
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
@@ -29,6 +30,10 @@ NEWEST = 12
     "more "
     "than 1 of 50",
     fix="no torch.cuda.empty_cache() in the loop; shapes that repeat",
+    no_use="expandable segments: where they are on",
+    reads="device allocations per step, calls of empty_cache",
+    silent="neither counter is there",
+    traps="the first epoch, in which the pool still grows",
 )
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all requests."""
@@ -103,6 +108,10 @@ FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
     cause="memory",
     trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % of the samples",
     fix="end them, or choose another GPU by CUDA_VISIBLE_DEVICES",
+    no_use="where the other program is yours to keep",
+    reads="gpu.memory_foreign_bytes and the processes on the GPU",
+    silent="the driver does not tell processes",
+    traps="MPS, ranks of the same job",
 )
 def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
     """Somebody else's memory and time."""
@@ -152,6 +161,11 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
     "(on a "
     "CPU of the resident memory); medium where the card is 80 % full",
     fix="optimizer.zero_grad(set_to_none=True) right after optimizer.step()",
+    no_use="where gradients must stay between steps (accumulation); where a trainer clears them",
+    reads="whether gradients are still there at forward, their size",
+    silent="gradient accumulation",
+    traps="accumulation over micro-batches",
+    seen_on=CPU,
 )
 def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
     """Gradients set to zero, or cleared only after the forward, take as much memory as the parameters."""
@@ -205,6 +219,11 @@ MIN_GRAPH_FORWARDS = 3
     cause="memory",
     trigger="three forwards or more of a model in eval mode, with gradients enabled, that no backward follows",
     fix="with torch.inference_mode(): around the evaluation",
+    no_use="where the evaluation needs gradients",
+    reads="forward calls in eval mode with gradients enabled and no backward after them",
+    silent="no evaluation seen",
+    traps="meta-learning and adversarial training, which differentiate through it",
+    seen_on=CPU,
 )
 def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     """Each evaluation forward keeps its activations for a backward that never comes."""

@@ -11,6 +11,7 @@ from gputop_analysis.findings.advice import NOT_CLIPPED, Option
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.host_periodic import SURE, strongest_period
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -39,6 +40,11 @@ SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
     fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look at the batch of that step",
     explains=("NU02", "NU03", "NU04", "NU07", "NU10"),
     immediate=True,
+    no_use="bf16: where nothing is float16; clipping: where gradients are clipped",
+    reads="nonfinite events, steps.loss and its flag",
+    silent="the loss is not read",
+    traps="masked batches without a target",
+    seen_on=CPU,
 )
 def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     """The training diverged or met a bad batch."""
@@ -129,6 +135,11 @@ def _last_good(rows: Array, step: int) -> list[str]:
     trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; medium from 12 and 50 %",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
     explains=("NU03",),
+    no_use=("the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: where it is on"),
+    reads="steps.loss against the median of the last 100",
+    silent="fewer than 30 losses before it",
+    traps=("a new epoch or a curriculum that is harder; a loss of both signs, which weighs rewards, is an info"),
+    seen_on=CPU,
 )
 def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics import mean_losses, networks_beside
+from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -27,6 +29,15 @@ FIRST_LOSSES = 5
     "stays above ten times the first step's, or it stands still with a learning rate above 0 (info)",
     fix="lower the learning rate, check labels, go on from a checkpoint before the rise",
     explains=("NU02", "NU03"),
+    no_use="where the data changed on purpose",
+    reads="steps.loss in blocks over 1000 steps (Mann-Kendall, Theil-Sen)",
+    silent="fewer than 1000 losses",
+    traps="adversarial and reinforcement learning, whose loss need not fall",
+    seen_on=CPU,
+    pictures=(
+        LOSS,
+        RATE,
+    ),
 )
 def divergence(view: RunView, spec: Spec) -> Finding | None:
     """The training makes things worse, or nothing at all. Two optimizers, as in a GAN, are not judged."""

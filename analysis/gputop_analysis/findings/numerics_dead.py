@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
@@ -26,6 +28,15 @@ SOLVED = 1e-3
     fix="dead units (a smaller learning rate, another initialisation or activation), a detach() or a mask of zeros "
     "between model and loss",
     explains=("NU07", "NU08"),
+    no_use="where the problem is solved, and there is nothing left to learn",
+    reads=("4096 values of up to eight gradients just before an update, at looks 20 steps or more apart"),
+    silent="fewer than three looks; gradients that are sparse, sharded or of a tensor subclass",
+    traps="a problem that is solved, a hinge loss that is met",
+    seen_on=CPU,
+    pictures=(
+        LOSS,
+        RATE,
+    ),
 )
 def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
     """The optimizer steps and changes nothing: dead units, a loss that does not depend on the model."""

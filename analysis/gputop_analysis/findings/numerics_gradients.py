@@ -8,7 +8,9 @@ import numpy as np
 
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics_dead import ALIKE
+from gputop_analysis.findings.pictures import LOSS, NORM
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
@@ -47,6 +49,18 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
     trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 before it (medium from 12 and "
     "5 times), or ten records in a row that rise tenfold",
     fix="a lower learning rate or a longer warm-up; clip gradients",
+    no_use="where the norm follows the loss's own scale",
+    reads=(
+        "steps.grad_norm as clip_grad_norm_ returns it; of several steps in a record the last, "
+        "or the largest if it is four times that"
+    ),
+    silent=("no clipping: the norm is not computed; jumps of less than four times inside a record of several steps"),
+    traps="the warm-up's first steps",
+    seen_on=CPU,
+    pictures=(
+        NORM,
+        LOSS,
+    ),
 )
 def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
     """What clip_grad_norm_ returned jumps up. Without clipping there is no norm to judge."""
@@ -115,6 +129,15 @@ CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100
     trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the first 100; medium where the "
     "median norm is more than ten times max_norm",
     fix="raise max_norm to about the usual norm, or lower the learning rate",
+    no_use="where steps of equal length are what is wanted",
+    reads="steps.grad_norm against max_norm over 500 steps",
+    silent="no clipping; fewer than 500 steps",
+    traps="updates that are normalised on purpose",
+    seen_on=CPU,
+    pictures=(
+        NORM,
+        LOSS,
+    ),
 )
 def always_clipped(view: RunView, spec: Spec) -> Finding | None:
     """Each step is scaled to the same length: the learning rate no longer means what it says."""
@@ -165,6 +188,11 @@ MUCH_WITHOUT = 0.01
     "lacks more than 1 % of what wants one",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
+    no_use="where the parameters are frozen for now on purpose",
+    reads="parameters of the optimizer whose gradient is None, at looks 20 steps or more apart",
+    silent="frozen parameters",
+    traps="experts that no token was sent to",
+    seen_on=CPU,
 )
 def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     """Part of the model does not learn."""
@@ -257,6 +285,17 @@ def _comparable(hello: dict[str, Any]) -> bool:
     "update begins",
     fix="optimizer.zero_grad() once a step",
     explains=("NU02", "NU03", "NU05", "NU07", "ME09"),
+    no_use="where gradients of the whole run are summed on purpose; where a trainer clears them",
+    reads=(
+        "whether gradients are zero when the first backward after an update begins, at looks 20 steps or more apart"
+    ),
+    silent="fewer than three looks",
+    traps="gradient accumulation",
+    seen_on=CPU,
+    pictures=(
+        NORM,
+        LOSS,
+    ),
 )
 def never_cleared(view: RunView, spec: Spec) -> Finding | None:
     """Without zero_grad() each step adds its gradient to those of all steps before."""
@@ -299,6 +338,11 @@ STUCK_SHARE, LOOKS = 0.90, 3
     "as "
     "they were: it is below half a unit in the last place, 2^-9 of the value",
     fix="weights in float32 with autocast, or an optimizer with stochastic rounding or float32 master weights",
+    no_use="where the weights may not be larger",
+    reads="values of a sampled bfloat16 tensor before and after an update",
+    silent="weights that are not bfloat16; fewer than three looks",
+    traps="the end of a decay, frozen layers",
+    seen_on=CPU,
 )
 def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
     """bf16 keeps 8 bits: a relative change below 2^-9 is rounded away."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
@@ -20,6 +21,11 @@ MIN_UNEQUAL = 2
     "last one looked at",
     fix="find what changes parameters on one rank only; broadcast them from rank 0",
     explains=("NU10",),
+    no_use="where ranks hold different parameters on purpose",
+    reads="a checksum of the parameters on each rank at the same step",
+    silent="fewer than two ranks; sharded or tensor-parallel models",
+    traps="shards that differ on purpose",
+    seen_on=CPU,
 )
 def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     """DDP keeps replicas equal only if all of them start equal and every update is the same."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
@@ -42,6 +44,15 @@ class _Skips:
     "below 1",
     fix="bf16 instead of fp16, a lower learning rate, gradient clipping after unscale_",
     explains=("CE03",),
+    no_use="bf16: on a GPU that has none (before Ampere); unscale_: where a trainer clips",
+    reads="skipped updates and steps.loss_scale of GradScaler",
+    silent="no scaler; the first 200 steps",
+    traps="the scaler's search at start",
+    seen_on=CPU,
+    pictures=(
+        SCALE,
+        LOSS,
+    ),
 )
 def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     """Gradients overflow again and again, and those steps are lost."""
@@ -129,6 +140,15 @@ PEAK_RECORDS = 1500
     trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the last 50 steps and 2 % "
     "of the run; or torch has warned that the scheduler steps before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for each of its units",
+    no_use="where the training is meant to end there",
+    reads="steps.lr, torch's own warning about the order",
+    silent="the learning rate is not read",
+    traps="the warm-up's first step",
+    seen_on=CPU,
+    pictures=(
+        RATE,
+        LOSS,
+    ),
 )
 def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
     """Steps that change nothing."""

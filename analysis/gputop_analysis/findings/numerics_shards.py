@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics import largest_loss
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import spread
@@ -48,6 +49,13 @@ class Losses(NamedTuple):
     "and no other rank's does",
     fix="look at that rank's shard; run the steps again on another GPU",
     explains=("NU02",),
+    no_use="with one rank",
+    reads=(
+        "steps.loss of each rank at the same step; where several steps share a record, steps.loss_max in equal groups"
+    ),
+    silent=("fewer than three ranks; losses not read; fewer than 50 steps or groups that all ranks have"),
+    traps="shards of different domains",
+    seen_on=CPU,
 )
 def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     """A bad shard, or hardware that computes wrongly."""

@@ -33,7 +33,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
     """
     spec = CATALOGUE[cause.id]
     everywhere = cause.rank is None or spec.cause in ("hang", "crash", "nan")
-    return effect.id in spec.explains and (everywhere or cause.rank == effect.rank)
+    explained = effect.id in spec.explains or cause.id in CATALOGUE[effect.id].explained_by
+    return explained and (everywhere or cause.rank == effect.rank)
 
 
 def ordered(found: list[Finding]) -> list[Finding]:

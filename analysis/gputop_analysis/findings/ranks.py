@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.sites import Site, named, top_site
@@ -31,7 +33,6 @@ CAUSE_OF_PHASE = {
     "optimizer": "CR04",
     "other": "CR04",
 }
-MASKED = ("IN01", "IN02", "IN04", "HO03", "HO04", "HO06", "HO07", "HO08", "CR05")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,17 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its backward takes longer",
     fix="look at that rank's device: clocks, temperature, another process on it",
-    explains=MASKED,
+    no_use="where what is seen there is the training's own purpose",
+    reads=(
+        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
+    ),
+    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
@@ -201,7 +212,17 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its forward takes longer",
     fix="look at what that rank does in forward, and at its device",
-    explains=MASKED,
+    no_use="where what is seen there is the training's own purpose",
+    reads=(
+        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
+    ),
+    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
@@ -217,7 +238,17 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its data wait is longer",
     fix="look at that rank's shard, its storage and its workers",
-    explains=MASKED,
+    no_use="where what is seen there is the training's own purpose",
+    reads=(
+        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
+    ),
+    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
@@ -233,7 +264,17 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its optimizer or the code around its step takes longer",
     fix="take work that only one rank does out of the loop",
-    explains=MASKED,
+    no_use="where only one rank can do that work and the others need its result",
+    reads=(
+        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
+    ),
+    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""

@@ -6,8 +6,10 @@ import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.advice import MAP_STYLE, TOKENS, Option
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, STEP_TIME
 from gputop_analysis.findings.ranks import straggler
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Finding, Input, Proof
@@ -29,6 +31,16 @@ follow the batches' lengths, half way from an even share to all of them is enoug
     cause="straggler",
     trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is not always the same",
     fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
+    no_use="by length: where inputs are no tokens, or with an IterableDataset",
+    reads="compute of each rank per step, tokens per rank",
+    silent=("a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce"),
+    traps="few steps, in which chance looks like a pattern",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        RANK_WAITS,
+        STEP_TIME,
+    ),
 )
 def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """Batches differ in length, so that in each step all ranks wait for another one."""

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gputop_analysis.findings.ranks import MASKED, Straggler, straggler
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
+from gputop_analysis.findings.ranks import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -25,7 +27,16 @@ MOST_OF_IT = 0.5
     trigger="the straggler rule (CR01, CR02) names a rank whose batches hold over 5 % more tokens (or samples, or "
     "values) than the others', which accounts for half of its longer compute or more",
     fix="batches of equal size on all ranks: group by length over all ranks, pack, or share the long samples out",
-    explains=("CR01", "CR02", "CR04", "IN14", *MASKED),
+    explains=("CR01", "CR02", "CR04", "IN14"),
+    no_use=("by length: where inputs have none; where a rank has more on purpose, as a larger device may"),
+    reads=("tokens and samples of each rank's batches, or the shapes it saw, beside the waits that name the slow rank"),
+    silent="one rank; no rank that is surely slow; batches that nothing counts",
+    traps="one step in which a rank has more; a stage of a pipeline that has another batch",
+    seen_on=CPU,
+    pictures=(
+        RANK_WAITS,
+        SLOW_AGAINST_OTHERS,
+    ),
 )
 def more_work(view: RunView, spec: Spec) -> Finding | None:
     """One rank is given longer texts or more samples than the others, at each step."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gputop_analysis.findings.advice import Fix, as_text, offered, options_of
+from gputop_analysis.findings.families import family_of
+from gputop_analysis.findings.note import RECORDS
+from gputop_analysis.findings.pictures import Picture
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
@@ -25,6 +28,9 @@ CAUSES: tuple[Cause, ...] = (
 )
 """Causes by precedence: of two findings about the same time, the one whose cause comes first explains the other."""
 
+STRAGGLERS = ("CR01", "CR02", "CR03", "CR04", "CR15")
+"""Findings about one slow rank; they explain what else that rank shows."""
+
 ESTIMATED = 0.95
 """Confidence in a finding that comes with an interval."""
 
@@ -32,23 +38,43 @@ Result = Finding | None | Iterable[Finding]
 Check = Callable[[RunView], Result]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One line of the catalogue."""
+    """One line of the catalogue: all that is said of a finding, in one place."""
 
     id: str
     name: str
     family: str
+    """A key of ``families.FAMILIES``."""
     cause: Cause
     trigger: str
     """The statistic and its threshold, in words."""
     fix: str
     """What to do in general; the finding itself has the user's own values."""
-    check: Check
+    no_use: str = ""
+    """When the fix cannot help. An option is not shown in a run where this is known to hold."""
+    reads: str = ""
+    """Signals and columns of the record that it is judged by."""
+    silent: str = ""
+    """When it abstains although the trigger might hold."""
+    traps: str = ""
+    """What looks the same and is none."""
+    seen_on: str = RECORDS
+    """Where the check was tried: ``note.CPU``, ``PAIR`` or ``RECORDS``."""
     explains: tuple[str, ...] = ()
     """Ids of the findings on the same rank that this one takes in."""
+    explained_by: tuple[str, ...] = ()
+    """Ids of the findings that take this one in: the same said from the other end."""
+    pictures: tuple[Picture, ...] = ()
+    """What shows it, the telling one first; none for those of its family."""
     immediate: bool = False
     """Shown at the first evaluation, not the third: what it reports is a fact and no estimate."""
+    check: Check
+
+    @property
+    def shown_by(self) -> tuple[Picture, ...]:
+        """The pictures that show it: its own, else its family's."""
+        return self.pictures or family_of(self.family).pictures
 
     def make(self, severity: str, title: str, evidence: str, fix: Fix, **details: object) -> Finding:
         """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so.
@@ -78,10 +104,17 @@ def finding(
     cause: Cause,
     trigger: str,
     fix: str,
+    no_use: str = "",
+    reads: str = "",
+    silent: str = "",
+    traps: str = "",
+    seen_on: str = RECORDS,
     explains: tuple[str, ...] = (),
+    explained_by: tuple[str, ...] = (),
+    pictures: tuple[Picture, ...] = (),
     immediate: bool = False,
 ) -> Callable[[Callable[[RunView, Spec], Result]], Callable[[RunView, Spec], Result]]:
-    """Register a check ``(view, spec) -> Finding | None | several`` in the catalogue.
+    """Register a check ``(view, spec) -> Finding | None | several`` in the catalogue; ``Spec`` says what each word is.
 
     It must return None, not guess, when a signal that it needs is missing.
     """
@@ -99,10 +132,33 @@ def finding(
                 return [_broken(CATALOGUE[id], error)]
 
         assert id not in CATALOGUE, f"{id} is registered twice"
-        CATALOGUE[id] = Spec(id, name, family, cause, trigger, fix, bound, explains, immediate)
+        CATALOGUE[id] = Spec(
+            id=id,
+            name=name,
+            family=family,
+            cause=cause,
+            trigger=trigger,
+            fix=fix,
+            no_use=no_use,
+            reads=reads,
+            silent=silent,
+            traps=traps,
+            seen_on=seen_on,
+            explains=explains,
+            explained_by=explained_by,
+            pictures=pictures,
+            immediate=immediate,
+            check=bound,
+        )
         return check
 
     return register
+
+
+def explained_ids(cause: Spec) -> tuple[str, ...]:
+    """Ids of the findings that ``cause`` takes in, whichever end says so."""
+    said_there = sorted(spec.id for spec in CATALOGUE.values() if cause.id in spec.explained_by)
+    return tuple(dict.fromkeys((*cause.explains, *said_there)))
 
 
 def as_list(found: Result) -> list[Finding]:

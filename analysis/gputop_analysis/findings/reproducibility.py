@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.findings.told import told
@@ -18,6 +19,10 @@ from gputop_analysis.view import RunView
     cause="compute",
     trigger="a seed was set on a GPU, but cudnn.benchmark is on, or algorithms need not be deterministic",
     fix="torch.use_deterministic_algorithms(True), cudnn.benchmark = False, CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED",
+    no_use="without a GPU of the run; where runs need not be repeatable",
+    reads="whether a seed was set, hello.flags",
+    silent="no seed was set",
+    traps="a run that need not be reproduced",
 )
 def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
     """Two runs with the same seed will differ. Only worth knowing for who asked for reproducibility."""
@@ -70,6 +75,11 @@ def _missing(flags: dict[str, Any], env: dict[str, str], on_gpu: bool) -> list[t
     trigger="torch's CPU generator has the same state on all DDP ranks after the same update, and the model has "
     "dropout",
     fix="torch.manual_seed(seed + rank) after the model is made",
+    no_use="with tensor parallelism, which needs equal numbers",
+    reads="state of torch's CPU generator on each rank after the same update",
+    silent="fewer than two DDP ranks; no dropout",
+    traps="tensor parallelism, which needs the same seed",
+    seen_on=CPU,
 )
 def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
     """All ranks drop the same units and augment alike: less variety than the number of samples promises."""

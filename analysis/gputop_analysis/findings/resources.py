@@ -10,6 +10,8 @@ import numpy as np
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input_looks import surely
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.model import Finding, Input, Proof, Severity
@@ -27,6 +29,15 @@ THROTTLED = 0.02
     trigger="the control group's CPU quota stops the run for over 2 % of the time",
     fix="a larger CPU quota, or fewer threads and workers",
     explains=("IN04", "HO14", "HO06"),
+    no_use="fewer threads: where they are no more than the quota",
+    reads="host.cgroup_throttled_us_total, cgroup_cpu_limit",
+    silent="no CPU quota; less than 2 s of samples",
+    traps="the burst at start, which is left out",
+    seen_on=CPU,
+    pictures=(
+        CPU_SHARE,
+        STEP_TIME,
+    ),
 )
 def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
     """The container's CPU limit is used up before its period is over, and every process stands still until then."""
@@ -124,6 +135,15 @@ QUEUED = 0.05
     "for over 5 % of the time",
     fix="OMP_NUM_THREADS",
     explains=("IN04",),
+    no_use="where the threads are one a rank already",
+    reads="hello.threads times ranks against host.cpu_count, run_wait_ns_total",
+    silent="cores not known; less than 1 s of samples",
+    traps="torchrun, which sets OMP_NUM_THREADS=1 itself",
+    seen_on=CPU,
+    pictures=(
+        CPU_SHARE,
+        phases("forward", "backward"),
+    ),
 )
 def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     """Each parallel region of torch waits for the slowest of more threads than there are cores."""
@@ -182,6 +202,10 @@ def _oversubscribed(view: RunView, spec: Spec, rank: int, wait: Interval, thread
     cause="host",
     trigger="the training thread runs on a core of another socket than its GPU's in over half of the looks",
     fix="bind each rank to the cores of its GPU's socket",
+    no_use="on a machine with one socket",
+    reads="the core last run on against the cores near the GPU",
+    silent="no GPU; a single socket; affinity not told",
+    traps="a single socket",
 )
 def numa_misplacement(view: RunView, spec: Spec) -> list[Finding]:
     """Every copy to the GPU and every launch crosses the link between the sockets."""

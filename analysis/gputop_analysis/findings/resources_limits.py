@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.advice import WORKERS, Lever, Option
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -21,6 +22,11 @@ NEARLY_ALL_FILES = 0.80
     cause="input",
     trigger="/dev/shm is over 85 % full, or a rank has over 80 % of the files open that it may",
     fix="a larger /dev/shm (--shm-size), a higher ulimit -n, or sharing_strategy file_system",
+    no_use="sharing strategy and prefetching: without workers",
+    reads="host.shm_used_bytes and shm_total_bytes, process.open_files against the limit",
+    silent="neither is sampled",
+    traps="other programs that use the same /dev/shm",
+    seen_on=CPU,
 )
 def running_out(view: RunView, spec: Spec) -> list[Finding]:
     """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the training dies."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -27,6 +28,11 @@ PLAUSIBLE_US = 4.0
     cause="host",
     trigger="over 5,000 page faults a step, and the time in the kernel that goes with them is over 2 % of the step",
     fix="reuse buffers instead of allocating them each step; keep freed memory in the process",
+    no_use="the environment's settings: with another malloc than glibc's",
+    reads="process.minor_faults_total per step",
+    silent="fewer than 20 steps of samples",
+    traps="the first steps, in which memory is touched for the first time",
+    seen_on=CPU,
 )
 def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     """Large buffers are allocated and given back each step, and the kernel maps and clears every page anew."""

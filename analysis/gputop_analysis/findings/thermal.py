@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_analysis import gpu_samples as gpu
 from gputop_analysis.findings.per_device import device_finding, per_device
+from gputop_analysis.findings.pictures import CLOCK, POWER, device_columns
 from gputop_analysis.findings.ranks import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
@@ -34,6 +35,14 @@ _STRAGGLERS = ("CR01", "CR02")
     trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with a clock 3 % lower",
     fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
     explains=(*_STRAGGLERS, "TP02", "TP05"),
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="gpu.clock_event_reasons 0x20 and 0x40 in busy samples, sm_clock_mhz",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="idle samples, which are left out",
+    pictures=(
+        CLOCK,
+        device_columns(("temperature_c", "temperature", "°C")),
+    ),
 )
 @per_device
 def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -66,6 +75,14 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
     trigger="software power cap (0x4) with a limit below the board's default, or with a clock 10 % below its peers",
     fix="nvidia-smi -pl with the default limit",
     explains=(*_STRAGGLERS, "TP05"),
+    no_use="where the limit was set on purpose, or without the rights to change it",
+    reads="gpu.clock_event_reasons 0x4, power_limit_w, clocks of the peers",
+    silent="no NVIDIA driver; the driver does not tell; the default limit is not known",
+    traps="0x4 alone is normal at full load",
+    pictures=(
+        POWER,
+        CLOCK,
+    ),
 )
 @per_device
 def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -105,6 +122,10 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
     trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over 0.5 % of the busy samples",
     fix="power supply, cables, the node's power cap in its BMC",
     explains=(*_STRAGGLERS, "TP05"),
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="gpu.clock_event_reasons 0x8 and 0x80 in busy samples",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="0x8 is also set with the thermal bits: TP01 speaks then",
 )
 @per_device
 def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -140,6 +161,10 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
     "clock",
     fix="nvidia-smi -rgc, nvidia-smi -rac, persistence mode",
     explains=(*_STRAGGLERS, "TP05"),
+    no_use="where clocks were locked on purpose, or without the rights to change them",
+    reads="gpu.clock_event_reasons 0x2, pstate, sm_clock_max_mhz",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="clocks locked on purpose, as for a benchmark",
 )
 @per_device
 def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -176,6 +201,10 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
     trigger="the busy clock of the slow rank's GPU is under 97 % of the ranks' median for over 60 s",
     fix="cool or swap that GPU",
     explains=_STRAGGLERS,
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="gpu.sm_clock_mhz of all ranks' GPUs while busy",
+    silent="no NVIDIA driver; the driver does not tell; fewer than two GPUs; less than 60 s",
+    traps="boost bins of 1 to 2 %, ranks that idle",
 )
 def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     """The straggler's device is the one with the low clock."""
@@ -215,6 +244,11 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     cause="throttle",
     trigger="GPU memory above 95 C for 60 s",
     fix="airflow, or a lower power cap",
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="gpu.memory_temperature_c over 60 s",
+    silent="no NVIDIA driver; the driver does not tell; a card without that sensor",
+    traps="a short peak",
+    pictures=(device_columns(("memory_temperature_c", "memory temperature", "°C")),),
 )
 @per_device
 def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:

@@ -24,6 +24,10 @@ LOST_SAMPLES = 4
     trigger="an uncorrected ECC error during the run, or over 10 corrected ones a minute",
     fix="drain the node, reset the GPU; replace it when they come again",
     immediate=True,
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="growth of gpu.ecc_corrected_total and ecc_uncorrected_total",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="old errors: only what grows in this run counts",
 )
 @per_device
 def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -66,6 +70,10 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
     fix="by the code: look at the program, restart the job, reset or replace the GPU",
     explains=("HC01", "HC06", "HC08", "HC09"),
     immediate=True,
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="xid events",
+    silent="none was reported",
+    traps="XID 13 and 31 are often bugs of the program",
 )
 @per_device
 def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -113,6 +121,10 @@ def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
     cause="comm",
     trigger="PCIe replays or NVLink errors grow by more than one a minute",
     fix="reseat the GPU, check riser and cables",
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="growth of gpu.pcie_replay_total and nvlink_error_total",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="old errors: only what grows in this run counts",
 )
 @per_device
 def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
@@ -153,6 +165,10 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
     fix="drain and reboot the node",
     explains=("TP07", "HC01", "HC06", "HC08", "HC09"),
     immediate=True,
+    no_use="where the machine is not yours to mend: whoever runs it must",
+    reads="xid events 79 and 154, devices that stop answering",
+    silent="no NVIDIA driver; the driver does not tell",
+    traps="a driver that is being reloaded",
 )
 @per_device
 def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from html import escape
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.html.elements import details, pairs, section, table
 from gputop_analysis.model import Finding, Proof
-from gputop_analysis.notes import NOTES
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.words import confidence, figure, measured, recoverable
 from gputop_analysis.text import ms
@@ -33,14 +32,14 @@ def _card(report: Report, one: Finding) -> str:
 
 
 def _proof(report: Report, one: Finding) -> str:
-    note, spec = NOTES.get(one.id), CATALOGUE.get(one.id)
+    spec = CATALOGUE.get(one.id)
     taken = [f"{o.id} {o.name}: {o.title}" for o in report.explained if o.absorbed_by == one.id]
     small = [
         ("confidence", confidence(one.confidence)),
         ("wins back", recoverable(one)),
         ("raised when", spec.trigger if spec else ""),
-        ("silent when", note.silent if note else ""),
-        ("traps", note.traps if note else ""),
+        ("silent when", spec.silent if spec else ""),
+        ("traps", spec.traps if spec else ""),
         ("covers", "; ".join(taken)),
     ]
     return (_judged(one.proof) if one.proof else "") + pairs(small)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gputop_analysis.launch.shell import folded
-from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
+from gputop_analysis.launch.strategy import Launch, Strategy
 
 FILE = "train.sbatch"
 _TEMPLATE = """#!/bin/bash
@@ -27,17 +27,10 @@ srun --kill-on-bad-exit=1 bash -c '{body}'
 CPUS_PER_GPU = 8
 
 
-def wrap(launch: Launch, strategy: Strategy, job: str = "train") -> Launch:
-    """The sbatch script for a command of torchrun, accelerate, megatron or torchtitan.
-
-    Raises:
-        NotPossible: for deepspeed's launcher, which reaches the nodes over ssh by itself.
-    """
-    if launch.launcher == "deepspeed":
-        raise NotPossible("deepspeed's launcher goes over ssh: on SLURM start the script by torchrun or accelerate")
+def wrap(launch: Launch, strategy: Strategy, exports: str = "", job: str = "train") -> Launch:
+    """The sbatch script for a command that is typed on each node; ``exports`` are lines that it needs before."""
     words = ["$SLURM_PROCID" if word == "$MACHINE_RANK" else word for word in launch.command]
     body = folded(words, indent="  ").replace("'", "'\\''")
-    exports = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if launch.launcher == "megatron" else ""
     text = _TEMPLATE.format(
         job=job,
         nodes=strategy.nodes,

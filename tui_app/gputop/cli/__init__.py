@@ -14,8 +14,6 @@ from gputop.cli.errors import CliError, silence_stdout
 from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
-_EPILOG = "Start here: gputop run python train.py   (everything after the first word that is no option is the command)"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one gputop command and return its exit code."""
@@ -38,10 +36,17 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["--no-config"]:
         os.environ["GPUTOP_NO_CONFIG"] = "1"
         words = words[1:]
+    if words == ["help", "--markdown"]:
+        from gputop.cli.commands_page import markdown
+
+        print(markdown(), end="")
+        return 0
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
+        from gputop.cli.overview import help_text
+
+        print(help_text())
         return 0 if words else 2
     if words[0] in ("-V", "--version", "version"):
         from gputop import __version__
@@ -64,10 +69,3 @@ def _unknown(word: str) -> str:
     if shutil.which(word) or os.path.exists(word):
         return f"no command {word!r}: to watch a training, say `gputop run {word} ...`"
     return f"no command {word!r}: `gputop --help` lists them"
-
-
-def _help() -> str:
-    width = max(len(c.name) for c in COMMANDS)
-    lines = ["usage: gputop COMMAND ...", "", "htop for PyTorch training.", ""]
-    lines += [f"  {c.name:<{width}}  {c.summary}" for c in COMMANDS]
-    return "\n".join([*lines, "", _EPILOG, "`gputop COMMAND --help` or `gputop help COMMAND` tells more."])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, shell_name
 from gputop.cli.terminal import need_terminal, show
@@ -14,20 +14,15 @@ _END_WITHIN_S = 5.0
 
 def execute(words: list[str]) -> int:
     """Attach to a run; where its recorder is gone, a new one takes the run up again first."""
-    parser = Parser("attach", "Watch a run that is already going.", usage="gputop attach [RUN]")
-    parser.add_run()
-    parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     path = find_readable(options.run)
     if not options.headless:
         need_terminal(f"gputop attach --headless {options.run}")
     from gputop_probes.launch import StartError, adopt, attach
 
-    try:
+    with cli_errors(StartError):
         adopted = adopt(path)
         handle = attach(path)
-    except StartError as error:
-        raise CliError(str(error), error.exit_code) from None
     if adopted:
         print("gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr)
     if options.headless:
@@ -44,3 +39,11 @@ def execute(words: list[str]) -> int:
         handle.wait(_END_WITHIN_S)  # the last lines of the record are its recorder's
         print_summary(path)
     return 128 + result.signal if result.signal else 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("attach", "Watch a run that is already going.", usage="gputop attach [RUN]")
+    parser.add_run()
+    parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
+    return parser

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 from gputop.cli.terminal import has_terminal
@@ -36,15 +36,9 @@ def execute(words: list[str]) -> int:
 
 
 def _list(words: list[str]) -> int:
-    from gputop_analysis.catalog.listing import SORTS, chosen, listed
+    from gputop_analysis.catalog.listing import chosen, listed
 
-    parser = Parser("catalog list", "List GPUs with memory, speed and rent.", usage=_USAGE)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only those with all these words in their name")
-    parser.add_argument("--sort", choices=tuple(SORTS), default="", help="the best first")
-    parser.add_argument("--vendor", default="", help="NVIDIA, AMD, Intel, Google, ...")
-    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GB", help="as cards are sold: 80")
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-    options = parser.parse_args(words)
+    options = list_parser().parse_args(words)
     from gputop.own_prices import load
 
     rows = chosen(listed(load()), options.sort, options.vendor, options.min_memory, " ".join(options.words))
@@ -55,6 +49,19 @@ def _list(words: list[str]) -> int:
     else:
         print("\n".join(table(rows)))
     return 0
+
+
+def list_parser() -> Parser:
+    """Options of the command."""
+    from gputop_analysis.catalog.listing import SORTS
+
+    parser = Parser("catalog list", "List GPUs with memory, speed and rent.", usage=_USAGE)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only those with all these words in their name")
+    parser.add_argument("--sort", choices=tuple(SORTS), default="", help="the best first")
+    parser.add_argument("--vendor", default="", help="NVIDIA, AMD, Intel, Google, ...")
+    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GB", help="as cards are sold: 80")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    return parser
 
 
 def table(rows: list[Listed]) -> list[str]:
@@ -85,10 +92,7 @@ def table(rows: list[Listed]) -> list[str]:
 
 
 def _show(words: list[str]) -> int:
-    parser = Parser("catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four")
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-    options = parser.parse_args(words)
+    options = show_parser().parse_args(words)
     rows = [_named(name) for name in options.names[:4]]
     if options.json:
         found = [row.to_json() for row in rows]
@@ -98,6 +102,14 @@ def _show(words: list[str]) -> int:
 
     print("\n".join(side_by_side(rows, report_width())))
     return 0
+
+
+def show_parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    return parser
 
 
 def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
@@ -123,10 +135,7 @@ def _named(name: str) -> Listed:
 
 
 def _prices(words: list[str]) -> int:
-    parser = Parser("catalog prices", "List the published rents of a GPU, cheapest first.", usage=_USAGE)
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-    options = parser.parse_args(words)
+    options = prices_parser().parse_args(words)
     from dataclasses import asdict
 
     from gputop.feed.catalog import dollars
@@ -149,12 +158,16 @@ def _prices(words: list[str]) -> int:
     return 0
 
 
+def prices_parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("catalog prices", "List the published rents of a GPU, cheapest first.", usage=_USAGE)
+    parser.add_argument("name", metavar="NAME", help="a name or alias, as H100 or 4090")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    return parser
+
+
 def _import(words: list[str]) -> int:
-    parser = Parser("catalog import", "Use your own prices, before the packaged ones.", usage=_USAGE)
-    parser.add_argument(
-        "file", metavar="FILE", help="CSV with the columns gpu and usd_per_hour; replaces an earlier one"
-    )
-    options = parser.parse_args(words)
+    options = import_parser().parse_args(words)
     from gputop import own_prices
     from gputop_analysis.catalog.own_prices import parse
 
@@ -162,13 +175,20 @@ def _import(words: list[str]) -> int:
         text = Path(options.file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {options.file}: {getattr(error, 'strerror', None) or error}") from None
-    try:
+    with cli_errors(ValueError):
         found = parse(text, options.file)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     try:
         kept = own_prices.keep(text)
     except OSError as error:
         raise CliError(f"cannot write {own_prices.path()}: {error.strerror}") from None
     print(f"{len(found)} prices of {len({one.gpu for one in found})} GPUs kept in {kept}", file=sys.stderr)
     return 0
+
+
+def import_parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("catalog import", "Use your own prices, before the packaged ones.", usage=_USAGE)
+    parser.add_argument(
+        "file", metavar="FILE", help="CSV with the columns gpu and usd_per_hour; replaces an earlier one"
+    )
+    return parser

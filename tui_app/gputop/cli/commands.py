@@ -1,52 +1,85 @@
-"""The table of commands. Adding one is adding a row and a module with ``execute(words) -> exit code``."""
+"""The table of commands: help, the docs page and dispatch are made from it.
+
+A command is a row here and a module with ``parser() -> Parser`` and ``execute(words) -> exit code``. The table is plain
+data: the modules are imported when they are called, so that ``gputop --help`` imports none of them.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from gputop.cli.parsing import Parser
+
+SLOW = "Why is it slow?"
+FIT = "Will it fit?"
+SPLIT = "How to split it?"
+HAPPENED = "What happened?"
+HOUSE = "House-keeping"
+QUESTIONS = (SLOW, FIT, SPLIT, HAPPENED, HOUSE)
+"""What commands are grouped by, in the order of the help."""
 
 
 class Command(NamedTuple):
     """One word after ``gputop``."""
 
     name: str
+    question: str
+    """The question that it answers, one of ``QUESTIONS``."""
     summary: str
+    """At most 66 columns, so that a line of the help has at most 80."""
     module: str
+    """Where ``execute`` and the option parsers are."""
+    parsers: tuple[str, ...] = ("parser",)
+    """Functions of the module that build its option parsers: one, or one for each part of the command."""
 
     def load(self) -> Callable[[list[str]], int]:
         """Import the command's module and return its ``execute``."""
         return importlib.import_module(self.module).execute
 
+    def options(self) -> list[Parser]:
+        """Import the command's module and build its option parsers."""
+        module = importlib.import_module(self.module)
+        return [getattr(module, name)() for name in self.parsers]
 
-COMMANDS = (
-    Command("run", "start a training command and watch it", "gputop.cli.run"),
-    Command("attach", "watch a run that is already going", "gputop.cli.attach"),
-    Command("open", "replay a finished run through the same screens", "gputop.cli.open"),
-    Command("profile", "take a few steps of a running training under torch.profiler", "gputop.cli.profile"),
-    Command("runs", "list the runs, newest first", "gputop.cli.runs"),
-    Command("report", "print what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"),
-    Command("diff", "compare two runs: what changed, what got slower, where they part", "gputop.cli.diff"),
-    Command("findings", "list every finding that gputop knows, or explain one", "gputop.cli.findings"),
-    Command("lint", "read a training script for what will cost time, before it runs", "gputop.cli.lint"),
-    Command("estimate", "how much GPU memory a training needs, and on which GPUs it fits", "gputop.cli.estimate"),
-    Command("plan", "how to split a training over GPUs, how fast that is, what it costs", "gputop.cli.plan"),
-    Command("scan", "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"),
-    Command("pareto", "splits that no other beats in time and memory; scaling over GPUs", "gputop.cli.pareto"),
-    Command("launch", "the command and files of a split, for torchrun, DeepSpeed, Megatron...", "gputop.cli.launch"),
-    Command("catalog", "GPUs: memory, speed, links, rent; sort, compare, add your own prices", "gputop.cli.catalog"),
-    Command("models", "the model architectures that are known by name", "gputop.cli.models"),
-    Command("init", "say once which GPUs you have and what a training may cost", "gputop.cli.init"),
-    Command("validate", "check a DeepSpeed or accelerate file or a launch command by its rules", "gputop.cli.validate"),
-    Command("topo", "show how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
-    Command("probe", "run a few real steps, and see how far the estimate is off", "gputop.cli.probe"),
-    Command("dryrun", "a few real steps of a training: what fails, what it takes", "gputop.cli.dryrun"),
-    Command("export", "write a run as JSON, CSV or SVG", "gputop.cli.export"),
-    Command("demo", "open a bundled recording of a real run", "gputop.cli.demo"),
-    Command("doctor", "check what works here, and what to do about what does not", "gputop.cli.doctor"),
-)
+
+_CATALOG = ("list_parser", "show_parser", "prices_parser", "import_parser")
+COMMANDS: list[Command] = [
+    Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
+    Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
+    Command("profile", SLOW, "a few steps of a running training under torch.profiler", "gputop.cli.profile"),
+    Command("lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"),
+    Command("findings", SLOW, "all that gputop can find wrong, or one finding explained", "gputop.cli.findings"),
+    Command("estimate", FIT, "GPU memory that a training needs, and the GPUs it fits", "gputop.cli.estimate"),
+    Command("probe", FIT, "a few real steps of a model: how far the estimate is off", "gputop.cli.probe"),
+    Command("dryrun", FIT, "a few real steps of your training: what fails, what it takes", "gputop.cli.dryrun"),
+    Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
+    Command("plan", SPLIT, "how to split a training over GPUs, its speed and cost", "gputop.cli.plan"),
+    Command("scan", SPLIT, "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"),
+    Command("pareto", SPLIT, "splits that no other beats in time and memory; scaling", "gputop.cli.pareto"),
+    Command("launch", SPLIT, "command and files of a split: torchrun, DeepSpeed, Megatron ...", "gputop.cli.launch"),
+    Command("validate", SPLIT, "check a DeepSpeed or accelerate file, or a launch command", "gputop.cli.validate"),
+    Command("catalog", SPLIT, "GPUs: memory, speed, links, rent; your own prices", "gputop.cli.catalog", _CATALOG),
+    Command("topo", SPLIT, "how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
+    Command("runs", HAPPENED, "list the runs, newest first", "gputop.cli.runs"),
+    Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.open"),
+    Command("report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"),
+    Command("diff", HAPPENED, "compare two runs: what changed, what got slower", "gputop.cli.diff"),
+    Command("export", HAPPENED, "write a run as JSON, CSV or SVG", "gputop.cli.export"),
+    Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.demo"),
+    Command("doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.doctor"),
+    Command("init", HOUSE, "say once which GPUs you have and what a training may cost", "gputop.cli.init"),
+]
 
 
 def find(name: str) -> Command | None:
     """The command of that name, None if there is none."""
-    return next((c for c in COMMANDS if c.name == name), None)
+    return next((command for command in COMMANDS if command.name == name), None)
+
+
+def by_question() -> Iterator[tuple[str, list[Command]]]:
+    """Each question with its commands, in the order of the help."""
+    for question in QUESTIONS:
+        yield question, [command for command in COMMANDS if command.question == question]

@@ -15,9 +15,7 @@ _ARCHIVE = "demo.zip"
 
 def execute(words: list[str]) -> int:
     """Unpack the recording into a scratch directory and replay it."""
-    parser = Parser("demo", "Open a bundled recording of a real run.", usage="gputop demo [--report]")
-    parser.add_argument("--report", action="store_true", help="print its report in place of opening the screen")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     with tempfile.TemporaryDirectory(prefix="gputop-demo-") as folder:
         run_dir = unpack(Path(folder))
         if options.report:
@@ -29,6 +27,13 @@ def execute(words: list[str]) -> int:
 
         show(Source(run_dir, "demo", None))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("demo", "Open a bundled recording of a real run.", usage="gputop demo [--report]")
+    parser.add_argument("--report", action="store_true", help="print its report in place of opening the screen")
+    return parser
 
 
 def unpack(folder: Path) -> Path:

@@ -14,16 +14,7 @@ _USAGE = "gputop diff A B [--threshold 5%] [--json]"
 
 def execute(words: list[str]) -> int:
     """Print the comparison. Returns 1 where B is surely slower by more than the threshold, or its loss became NaN."""
-    parser = Parser(
-        "diff",
-        "Compare run B with the earlier run A; exit code 1 where B is slower, or its loss NaN.",
-        usage=_USAGE,
-    )
-    parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
-    parser.add_argument("b", metavar="B", help="the run to judge")
-    add_threshold(parser)
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     a, b = open_record(options.a), open_record(options.b)
     for name, record in ((options.a, a), (options.b, b)):
         if not record.ranks():
@@ -40,6 +31,20 @@ def execute(words: list[str]) -> int:
     else:
         print(diff_text(found, report_width(), wants_colour()))
     return found.exit_code
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "diff",
+        "Compare run B with the earlier run A; exit code 1 where B is slower, or its loss NaN.",
+        usage=_USAGE,
+    )
+    parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
+    parser.add_argument("b", metavar="B", help="the run to judge")
+    add_threshold(parser)
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    return parser
 
 
 def add_threshold(parser: argparse.ArgumentParser) -> None:

@@ -15,13 +15,7 @@ _GLYPHS = {"ok": "✓", "note": "·", "warn": "!", "fail": "✗"}
 
 def execute(words: list[str]) -> int:
     """Run every check, print a line each; 3 when something that gputop cannot do without is missing."""
-    usage = "gputop doctor [--python PATH] [--json]"
-    parser = Parser("doctor", "Check what works here, and what to do about what does not.", usage=usage)
-    parser.add_argument(
-        "--python", metavar="PATH", help="the interpreter that runs your training (default: python on PATH)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     checks: list[Check] = []
     upcoming = run_checks(options.python)
     while True:
@@ -35,6 +29,17 @@ def execute(words: list[str]) -> int:
     if options.json:
         print(json.dumps({"checks": [check.as_dict() for check in checks]}, indent=2))
     return ENVIRONMENT if any(check.status == "fail" for check in checks) else 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    usage = "gputop doctor [--python PATH] [--json]"
+    parser = Parser("doctor", "Check what works here, and what to do about what does not.", usage=usage)
+    parser.add_argument(
+        "--python", metavar="PATH", help="the interpreter that runs your training (default: python on PATH)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    return parser
 
 
 def _print(check: Check) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.working import working
@@ -32,7 +32,7 @@ def execute(words: list[str]) -> int:
         0 where every rank made its steps, 1 where something failed, 130 after an interrupt.
     """
     ours, command = split_command(words, _WITH_VALUE)
-    options = _parser().parse_args(ours)
+    options = parser().parse_args(ours)
     if not command:
         raise CliError(
             "no command: say what to try, for example `gputop dryrun -- torchrun --nproc-per-node 2 train.py`"
@@ -47,7 +47,8 @@ def execute(words: list[str]) -> int:
     return _conclude(handle, limit.why, code, gpu, options)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE)
     parser.add_argument(
         "-n", "--steps", type=int, metavar="N", help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})"
@@ -92,10 +93,8 @@ def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
         output_to_stderr=options.json,
         gputop_version=__version__,
     )
-    try:
+    with cli_errors(StartError):
         return start(spec)
-    except StartError as error:
-        raise CliError(str(error), error.exit_code) from None
 
 
 def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
@@ -115,10 +114,8 @@ def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: arg
     from gputop_analysis.trial import trial_of
     from gputop_probes.record.reader import RecordError, RunRecord
 
-    try:
+    with cli_errors(RecordError):
         record = RunRecord.open(handle.run_dir)
-    except RecordError as error:
-        raise CliError(str(error)) from None
     with working("reading what the steps showed"):
         found = as_data(trial_of(record), record, code, stopped, gpu, options.steps)
     if options.json:

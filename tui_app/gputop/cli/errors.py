@@ -18,6 +18,23 @@ class CliError(Exception):
         self.exit_code = exit_code
 
 
+class cli_errors:
+    """Context in which an error of these kinds becomes a ``CliError`` with the same text.
+
+    An error that names an ``exit_code`` keeps it; a ``CliError`` passes as it is.
+    """
+
+    def __init__(self, *kinds: type[Exception]):
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self._kinds) and not isinstance(error, CliError):
+            raise CliError(str(error), getattr(error, "exit_code", USAGE)) from None
+
+
 def silence_stdout() -> None:
     """The reader of our stdout went away, as ``| head`` does: no error, and Python's own flush at exit stays quiet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

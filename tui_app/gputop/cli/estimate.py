@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import ENVIRONMENT, CliError
+from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.named import gpu_named, model_of
 from gputop.cli.parsing import Parser
@@ -36,7 +36,7 @@ def execute(words: list[str]) -> int:
 
 def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
-    options = _parser().parse_args(mine)
+    options = parser().parse_args(mine)
     options.gpu = gpu_named(options.gpu).name if options.gpu else ""
     if options.script and not options.model:
         _take_factory(options)
@@ -68,7 +68,8 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
     parser.add_argument(
         "script",
@@ -113,12 +114,10 @@ def _setup(options: argparse.Namespace) -> Setup:
 
     named = model_of(options.model) if options.run and options.model else None
     base = setup_of_run(options.run, named) if options.run else None
-    try:
+    with cli_errors(ValueError):
         shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
         values = given(options)
         setup = setup_of(shape or model_of(options.model), values, base)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     refuse_idle(values, setup)
     return setup
 
@@ -189,10 +188,8 @@ def _first_setup(options: argparse.Namespace) -> Setup | None:
         return None
     from gputop_analysis.vram.options import setup_of
 
-    try:
+    with cli_errors(ValueError):
         return setup_of(model_of("llama-3-8b"), values)
-    except ValueError as error:
-        raise CliError(str(error)) from None
 
 
 def _print(found: Estimate, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.estimate_options import existing_file, given
 from gputop.cli.named import gpu_named
 
@@ -50,10 +50,8 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
         )
     values = given(options)
     world = int(values.get("dp") or 0)
-    try:
+    with cli_errors(ValueError):
         found = trace_script(script.resolve(), arguments, options.python, world, not options.no_execute)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     if found.traceback and found.how != "ran":
         print(found.traceback.rstrip(), file=sys.stderr)
     if found.log is not None:
@@ -165,11 +163,9 @@ def _of_source(
         except (LookupError, ValueError) as error:
             trouble = trouble or str(error)
             continue
-        try:
+        with cli_errors(ValueError, LookupError):
             tier = None if options.tier == "trace" else options.tier
             result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
-        except (LookupError, ValueError) as error:
-            raise CliError(str(error)) from None
         unsaid = [(label, field) for field, label in _SAID if field not in said and field not in values]
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, open_record
 from gputop.cli.working import working
@@ -18,7 +18,7 @@ _USAGE = "gputop export [RUN] [--format csv|json|svg] [-o FILE] [--force]"
 
 def execute(words: list[str]) -> int:
     """Write one run in the format asked for, to a file or a pipe."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     form = _format(options)
     path = find_readable(options.run)
     output = _output(options.output, path, form, options.force)
@@ -36,7 +36,8 @@ def execute(words: list[str]) -> int:
         return _write(lines, output)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("export", "Write a run as CSV, JSON or SVG.", usage=_USAGE)
     parser.add_run()
     parser.add_argument("--format", choices=FORMATS, help="default: by the name of FILE, else csv")
@@ -85,10 +86,8 @@ def _picture(path: Path, size: str) -> str:
         raise CliError(f"--size {size}: give columns x rows, for example 120x40 (40x12 to 400x200)")
     from gputop.app.export import svg
 
-    try:
+    with cli_errors(RuntimeError):
         return svg(path, (int(columns), int(rows)))
-    except RuntimeError as error:
-        raise CliError(str(error)) from None
 
 
 def _write(lines: Iterable[str], output: Path | None) -> int:

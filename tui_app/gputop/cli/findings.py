@@ -16,16 +16,7 @@ _WHOLE = 1000
 
 def execute(words: list[str]) -> int:
     """Print the catalogue, or one line of it."""
-    parser = Parser(
-        "findings",
-        "List every finding that gputop knows, or explain one.",
-        usage=_USAGE,
-    )
-    parser.add_argument("id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print it as JSON")
-    form.add_argument("--markdown", "--md", action="store_true", help="print the page docs/findings.md")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     from gputop.cli.printing import report_width
     from gputop_analysis import catalogue
 
@@ -41,6 +32,20 @@ def execute(words: list[str]) -> int:
     else:
         print(catalogue.as_text(chosen[0], report_width()))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "findings",
+        "List every finding that gputop knows, or explain one.",
+        usage=_USAGE,
+    )
+    parser.add_argument("id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print it as JSON")
+    form.add_argument("--markdown", "--md", action="store_true", help="print the page docs/findings.md")
+    return parser
 
 
 def _named(word: str):

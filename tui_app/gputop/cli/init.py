@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.fleet import NAME, PRIORITIES, Fleet, FleetError, Group, as_text, from_text, parse_group
 
@@ -15,33 +15,36 @@ _USAGE = "gputop init [--yes] [--have 8xH100 ...] [--explore A100 ...] [--budget
 
 def execute(words: list[str]) -> int:
     """Write the file in this folder."""
-    parser = Parser("init", "Say once which GPUs you have, which you would rent, and what it may cost.", usage=_USAGE)
-    parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and what NVML finds here")
-    parser.add_argument("--have", nargs="+", default=[], metavar="GPUS", help='as 8xH100 or "8xH100 x 2 nodes"')
-    parser.add_argument("--explore", nargs="+", default=[], metavar="GPU", help="GPUs to compare with")
-    parser.add_argument("--budget-hourly", type=float, metavar="USD")
-    parser.add_argument("--budget-total", type=float, metavar="USD")
-    parser.add_argument("--priority", choices=PRIORITIES, default="speed")
-    parser.add_argument("--force", action="store_true", help=f"replace a {NAME} that is there")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     path = Path.cwd() / NAME
     if path.exists() and not options.force:
         raise CliError(f"{NAME} is here already: edit it, or replace it with --force")
-    try:
+    with cli_errors(FleetError):
         have = tuple(parse_group(one) for one in options.have) or _found_here()
         explore = tuple(parse_group(one).gpu for one in options.explore)
         fleet = Fleet(have, explore, options.budget_hourly, options.budget_total, options.priority)
         if not options.yes:
             fleet = _asked(fleet)
         from_text(as_text(fleet))  # a budget of -1 is refused before anything is written
-    except FleetError as error:
-        raise CliError(str(error)) from None
     try:
         path.write_text(as_text(fleet), encoding="utf-8")
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from None
     print(f"wrote {path}", file=sys.stderr)
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("init", "Say once which GPUs you have, which you would rent, and what it may cost.", usage=_USAGE)
+    parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and what NVML finds here")
+    parser.add_argument("--have", nargs="+", default=[], metavar="GPUS", help='as 8xH100 or "8xH100 x 2 nodes"')
+    parser.add_argument("--explore", nargs="+", default=[], metavar="GPU", help="GPUs to compare with")
+    parser.add_argument("--budget-hourly", type=float, metavar="USD", help="what an hour may cost, all GPUs together")
+    parser.add_argument("--budget-total", type=float, metavar="USD", help="what a training may cost")
+    parser.add_argument("--priority", choices=PRIORITIES, default="speed", help="what plans are sorted by")
+    parser.add_argument("--force", action="store_true", help=f"replace a {NAME} that is there")
+    return parser
 
 
 def _found_here() -> tuple[Group, ...]:

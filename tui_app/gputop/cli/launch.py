@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
 
@@ -20,9 +20,26 @@ _USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slu
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
-    from gputop_analysis.launch.emit import LAUNCHERS, emit
-
     own, script = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    options = parser().parse_args(own)
+    from gputop_analysis.launch.emit import emit
+
+    strategy = _strategy(options, script)
+    with cli_errors(ValueError, LookupError):
+        launch = emit(strategy, options.launcher, options.slurm)
+    if options.write:
+        _write(launch, Path(options.write))
+    if options.json:
+        print(json.dumps(launch.to_json(), indent=2))
+    else:
+        _print(launch, written=bool(options.write))
+    return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    from gputop_analysis.launch.emit import LAUNCHERS
+
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
     add_job(parser)
     add_gpus(parser)
@@ -33,30 +50,19 @@ def execute(words: list[str]) -> int:
     parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
     parser.add_argument("--write", metavar="FOLDER", help="write the files there")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(own)
-    strategy = _strategy(options, script)
-    try:
-        launch = emit(strategy, options.launcher, options.slurm)
-    except (ValueError, LookupError) as error:
-        raise CliError(str(error)) from None
-    if options.write:
-        _write(launch, Path(options.write))
-    if options.json:
-        print(json.dumps(launch.to_json(), indent=2))
-    else:
-        _print(launch, written=bool(options.write))
-    return 0
+    return parser
 
 
 def _strategy(options, script: list[str]) -> Strategy:
     """The best split within what is pinned."""
     from gputop.cli.plan import solved
+    from gputop_analysis.launch.emit import LAUNCHERS
     from gputop_analysis.launch.strategy import Strategy
 
     wanted, gpus = wanted_of(options, fleet_of())
     job = job_of(options, gpus)
-    if options.launcher == "deepspeed" and options.replicas is None:
-        options.replicas = 1  # it has no HSDP: the best of what it can start
+    if options.replicas is None and not LAUNCHERS[options.launcher].replicas:
+        options.replicas = 1  # the best of what it can start
     plan = solved(job, wanted, gpus, options, "throughput", None)
     row = plan.layouts.row(plan.pick)
     per_node = min(plan.cluster.gpus_per_node, gpus)

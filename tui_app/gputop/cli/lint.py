@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _USAGE = "gputop lint FILE|DIRECTORY ... [--diff | --fix] [--rule ID] [--json]"
 
 def execute(words: list[str]) -> int:
     """Print the remarks; 0 where none is above info, 1 where one is. Nothing of the script is run."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if options.rules:
         _print_rules(options.json)
         return 0
@@ -49,9 +49,10 @@ def execute(words: list[str]) -> int:
     return 1 if any(one.severity != "info" for one in remarks) else 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("lint", "Read training scripts for what will cost time or memory. Nothing is executed.", _USAGE)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE|DIRECTORY")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE|DIRECTORY", help="scripts, or folders of them")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--fix", action="store_true", help="make the mechanical edits in the files")
     form.add_argument("--diff", action="store_true", help="print them as a patch that `git apply` takes")
@@ -98,10 +99,8 @@ def _read(path: Path) -> bytes:
 def _lint(path: Path, data: bytes, chosen: frozenset[str] | None) -> list[Remark]:
     from gputop_analysis.lint import SourceError, lint
 
-    try:
+    with cli_errors(SourceError):
         return [one for one in lint(str(path), data) if chosen is None or one.rule in chosen]
-    except SourceError as error:
-        raise CliError(str(error)) from None
 
 
 def _mend(path: Path, data: bytes, chosen: frozenset[str] | None, options: argparse.Namespace) -> list[Remark]:

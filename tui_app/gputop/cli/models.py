@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 def execute(words: list[str]) -> int:
     """List the models, or show one."""
-    parser = Parser("models", "List the models that are known by name, or show one.", usage="gputop models [NAME]")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a name, a Hugging Face id, or part of names")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     from gputop_analysis import catalog
 
     try:
@@ -39,6 +36,14 @@ def execute(words: list[str]) -> int:
     else:
         _list(found)
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("models", "List the models that are known by name, or show one.", usage="gputop models [NAME]")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name, a Hugging Face id, or part of names")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    return parser
 
 
 def _list(found: list[ModelShape]) -> None:

@@ -9,12 +9,17 @@ from gputop.cli.terminal import need_terminal, show
 
 def execute(words: list[str]) -> int:
     """Open one run; a run that still goes on is followed."""
-    parser = Parser("open", "Replay a run through the same screens.", usage="gputop open [RUN]")
-    parser.add_run()
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     path = find_readable(options.run)
     need_terminal(f"gputop report {options.run}")
     from gputop.app import Source
 
     show(Source(path, "replay", None))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("open", "Replay a run through the same screens.", usage="gputop open [RUN]")
+    parser.add_run()
+    return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, tell_precision, wanted_of
 
@@ -14,13 +14,7 @@ _USAGE = "gputop pareto --model NAME --gpu NAME --gpus N [--scaling] [--json]"
 
 def execute(words: list[str]) -> int:
     """Print the front."""
-    parser = Parser("pareto", "The splits that no other beats in both step time and memory.", _USAGE)
-    add_job(parser)
-    add_gpus(parser)
-    add_split(parser)
-    parser.add_argument("--scaling", action="store_true", help="the best split from one GPU up to --gpus instead")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     wanted, gpus = wanted_of(options, fleet_of())
     job, limits = job_of(options, gpus), limits_of(options)
     tell_precision(wanted.gpu, job.dtype)
@@ -28,12 +22,10 @@ def execute(words: list[str]) -> int:
     from gputop_analysis.planner.questions import best
 
     known = calibration_of(options, wanted.gpu)
-    try:
+    with cli_errors(ValueError, LookupError):
         if options.scaling:
             return _scaling(job, wanted, gpus, limits, known, options.json)
         plan = best(job, wanted, gpus, limits, calibration=known)
-    except (ValueError, LookupError) as error:
-        raise CliError(str(error)) from None
     from gputop.cli.plan_text import table
     from gputop.cli.printing import report_width
     from gputop_analysis.planner.choices import choices
@@ -44,6 +36,17 @@ def execute(words: list[str]) -> int:
     else:
         print("\n".join(table(found, report_width())))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("pareto", "The splits that no other beats in both step time and memory.", _USAGE)
+    add_job(parser)
+    add_gpus(parser)
+    add_split(parser)
+    parser.add_argument("--scaling", action="store_true", help="the best split from one GPU up to --gpus instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def _scaling(job: Any, wanted: Any, most: int, limits: Any, known: Any, as_json: bool) -> int:

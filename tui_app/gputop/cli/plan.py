@@ -40,7 +40,7 @@ OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
 
 def execute(words: list[str]) -> int:
     """Print the best splits."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if not words:
         return _open_screen()
     _check(options)
@@ -112,7 +112,8 @@ def _open_screen() -> int:
     return 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     about = "How to split a training over GPUs, how fast that is, and what it costs."
     parser = Parser("plan", about, _USAGE, epilog=LEGEND)
     add_job(parser)

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
@@ -139,10 +139,8 @@ def fleet_of() -> Fleet:
     """
     from gputop.fleet import FleetError, load
 
-    try:
+    with cli_errors(FleetError):
         return load()
-    except FleetError as error:
-        raise CliError(str(error)) from None
 
 
 def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -105,10 +105,8 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
     model = model_of(options.model)
     asked = Serving(model, options.prompt, options.output, options.dtype or "bf16", *limits)
     hardware = cluster(wanted.gpu, gpus, wanted.gpus_per_node, wanted.network)
-    try:
+    with cli_errors(ValueError, LookupError):
         found = servers(asked, hardware, wanted.usd_per_gpu_hour)
-    except (ValueError, LookupError) as error:
-        raise CliError(str(error)) from None
     if options.json:
         head = {"model": model.name, "gpu": wanted.gpu, "gpus": gpus, **told(options)}
         head |= {"prompt_tokens": asked.prompt, "output_tokens": asked.output, "dtype": asked.dtype}
@@ -125,10 +123,8 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
     """The answer for PPO: iterations in place of steps."""
     from gputop_analysis.workloads.rlhf import iterations
 
-    try:
+    with cli_errors(ValueError):
         found = iterations(plan, options.prompt, options.output, wanted.usd_per_gpu_hour)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     if options.json:
         head = {"model": plan.job.model.name, "gpu": plan.cluster.device.name, "gpus": plan.cluster.gpus}
         head |= {**told(options), "prompt_tokens": options.prompt, "output_tokens": options.output}

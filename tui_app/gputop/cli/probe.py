@@ -25,7 +25,7 @@ def execute(words: list[str]) -> int:
     from gputop.api import is_factory
 
     at = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:at])
+    options = parser().parse_args(words[:at])
     if options.script and not options.model and is_factory(options.script):
         options.model, options.script = options.script, None
     if options.script and options.model:
@@ -39,7 +39,8 @@ def execute(words: list[str]) -> int:
     return _of_model(options)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("probe", "A few real training steps: what they take, against the estimate.", _USAGE)
     parser.add_argument("script", nargs="?", metavar="train.py", help="run this script until its figures are stable")
     parser.add_argument(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.estimate_options import existing_file, given
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     if measured is None:
         raise CliError(f"{script} made no step that could be measured: see `gputop report {run_dir.name}`")
     print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
-    try:
+    with cli_errors(ValueError):
         found = trace_script(script.resolve(), arguments, options.python, view.world_size if view.world_size > 1 else 0)
-    except ValueError as error:
-        raise CliError(str(error)) from None
     if found.log is None or found.how != "ran":
         raise CliError(f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why")
     estimate = question.estimate(setup_of_log(found, script, {}), "trace", log=found.log, advice=False)

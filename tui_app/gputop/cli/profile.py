@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 def execute(words: list[str]) -> int:
     """Ask for the profile, wait for every rank, print the analysis; the trace stays in the run's directory."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if not 1 <= options.n <= 100:
         raise CliError(f"-n {options.n}: between 1 and 100 steps can be profiled at a time")
     run_dir = find_readable(options.run)
@@ -36,7 +36,8 @@ def execute(words: list[str]) -> int:
     return 1 if any(event.get("error") for event in found) else 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     usage = "gputop profile [RUN] [-n STEPS] [--rank R] [--json]"
     parser = Parser("profile", "Take a few steps of a running training under torch.profiler.", usage=usage)
     parser.add_run()

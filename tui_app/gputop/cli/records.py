@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import cli_errors
 
 if TYPE_CHECKING:
     from gputop_probes.record.reader import RunRecord
@@ -20,10 +20,8 @@ def find_record(name: str) -> Path:
     """
     from gputop_probes.runs import RunNotFound, find_run
 
-    try:
+    with cli_errors(RunNotFound):
         return find_run(name)
-    except RunNotFound as error:
-        raise CliError(str(error)) from None
 
 
 def shell_name(run_dir: Path) -> str:
@@ -44,10 +42,8 @@ def find_readable(name: str) -> Path:
     from gputop_probes.record.head import RecordError, read_head
 
     path = find_record(name)
-    try:
+    with cli_errors(RecordError):
         read_head(path)
-    except RecordError as error:
-        raise CliError(str(error)) from None
     return path
 
 
@@ -59,10 +55,8 @@ def open_record(name: str, *, says_damage: bool = True) -> RunRecord:
     """
     from gputop_probes.record.reader import RecordError, RunRecord
 
-    try:
+    with cli_errors(RecordError):
         record = RunRecord.open(find_record(name))
-    except RecordError as error:
-        raise CliError(str(error)) from None
     if says_damage and (damage := record.damage.told()):
         print(f"gputop: {name} is damaged: {damage}", file=sys.stderr)
     return record

@@ -24,7 +24,7 @@ _USAGE = (
 
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     record = open_record(options.run, says_damage=False)
     if options.watch:
         return _watch(record, options)
@@ -40,7 +40,8 @@ def execute(words: list[str]) -> int:
     return _print(report, options)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("report", "Print what a run shows.", usage=_USAGE)
     parser.add_run()
     form = parser.add_mutually_exclusive_group()

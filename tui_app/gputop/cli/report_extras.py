@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.records import open_record
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def trace_extra(path: Path, width: int) -> Extra:
     from gputop_analysis.traces.html import as_html
     from gputop_analysis.traces.text import as_dict, as_text
 
-    try:
+    with cli_errors(TraceError):
         found = analyse_trace(path)
-    except TraceError as error:
-        raise CliError(str(error)) from None
     return Extra("trace", as_dict(found), as_text(found, width), as_html(found))
 
 

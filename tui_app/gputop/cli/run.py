@@ -32,7 +32,7 @@ def execute(words: list[str]) -> int:
 def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path]:
     """The same, and where the record of it is; stdout can be left to whoever asks."""
     ours, command = split_command(words, _WITH_VALUE)
-    options = _parser().parse_args(ours)
+    options = parser().parse_args(ours)
     options.output_to_stderr = output_to_stderr or options.json
     if not command:
         raise CliError("no command: say what to run, for example `gputop run python train.py`")
@@ -46,7 +46,8 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     return 0 if handle.stopped_by == "calibrate" else code, handle.run_dir
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Options of the command."""
     parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
     parser.add_argument("--headless", action="store_true", help="no live screen; chosen by itself without a terminal")
     parser.add_argument("--pty", action="store_true", help="give the command a pseudo-terminal")

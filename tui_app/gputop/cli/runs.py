@@ -14,10 +14,7 @@ from gputop.render.rows import shorten_middle
 
 def execute(words: list[str]) -> int:
     """List the runs of the runs directory."""
-    parser = Parser("runs", "List the runs, newest first.", usage="gputop runs [-n N] [--json]")
-    parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     from gputop_probes.runs import list_runs, runs_dir
 
     with working("reading the runs"):
@@ -39,6 +36,14 @@ def execute(words: list[str]) -> int:
         start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
         print(start + _fitted(called + " ".join(run.command), len(start)))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("runs", "List the runs, newest first.", usage="gputop runs [-n N] [--json]")
+    parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    return parser
 
 
 def _fitted(command: str, used: int) -> str:

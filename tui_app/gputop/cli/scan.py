@@ -25,20 +25,7 @@ COMMON = ("A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB"
 
 def execute(words: list[str]) -> int:
     """Print one line a GPU."""
-    parser = Parser("scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE)
-    add_job(parser)
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
-    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
-    parser.add_argument(
-        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
-    )
-    add_split(parser)
-    parser.add_argument(
-        "--over", "--gpu", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones"
-    )
-    parser.add_argument("--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     fleet = fleet_of()
     gpus = options.gpus if options.gpus is not None else next((group.count for group in fleet.have), 8)
     if gpus < 1:
@@ -69,6 +56,24 @@ def execute(words: list[str]) -> int:
     else:
         _print(rows, gpus)
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE)
+    add_job(parser)
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
+    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
+    parser.add_argument(
+        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
+    )
+    add_split(parser)
+    parser.add_argument(
+        "--over", "--gpu", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones"
+    )
+    parser.add_argument("--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def _known(names: list[str]) -> list[str]:

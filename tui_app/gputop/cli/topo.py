@@ -18,13 +18,7 @@ _USAGE = "gputop topo [--from FILE | --preset NAME | --presets] [--json]"
 
 def execute(words: list[str]) -> int:
     """Print a node's topology."""
-    parser = Parser("topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE)
-    of = parser.add_mutually_exclusive_group()
-    of.add_argument("--from", dest="file", metavar="FILE", help="text of `nvidia-smi topo -m`; - reads it from stdin")
-    of.add_argument("--preset", metavar="NAME", help="a known server or cloud instance")
-    of.add_argument("--presets", action="store_true", help="list those that are known")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     if options.presets:
         return _list(options.json)
     if options.preset:
@@ -41,6 +35,17 @@ def execute(words: list[str]) -> int:
 
     print(as_text(topology, report_width()))
     return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE)
+    of = parser.add_mutually_exclusive_group()
+    of.add_argument("--from", dest="file", metavar="FILE", help="text of `nvidia-smi topo -m`; - reads it from stdin")
+    of.add_argument("--preset", metavar="NAME", help="a known server or cloud instance")
+    of.add_argument("--presets", action="store_true", help="list those that are known")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
 
 
 def _list(as_json: bool) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.estimate_options import add_options
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
@@ -26,14 +26,7 @@ def execute(words: list[str]) -> int:
     if words and words[0] in STARTERS and not Path(words[0]).exists():
         words = ["--", *words]
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    parser = Parser("validate", "Check a configuration or a launch command before it costs GPU hours.", usage=_USAGE)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML")
-    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in all, for the rules that need it")
-    parser.add_argument("--gpu", metavar="NAME", help="check the memory too: whether the training fits on this GPU")
-    parser.add_argument("--model", metavar="NAME|PATH", help="what is trained, where the file does not tell")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    add_options(parser)
-    options = parser.parse_args(own)
+    options = parser().parse_args(own)
     if bool(options.files) == bool(command):
         raise CliError(
             "give a file, or a command after --: gputop validate ds_config.json, gputop validate -- torchrun ..."
@@ -51,6 +44,18 @@ def execute(words: list[str]) -> int:
     return int(any(p.severity == "error" for one in found for p in one["problems"]))
 
 
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("validate", "Check a configuration or a launch command before it costs GPU hours.", usage=_USAGE)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in all, for the rules that need it")
+    parser.add_argument("--gpu", metavar="NAME", help="check the memory too: whether the training fits on this GPU")
+    parser.add_argument("--model", metavar="NAME|PATH", help="what is trained, where the file does not tell")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    add_options(parser)
+    return parser
+
+
 def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
     from gputop_analysis.launch.validate import UnknownFormatError, check_text
 
@@ -58,10 +63,8 @@ def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
-    try:
+    with cli_errors(UnknownFormatError):
         kind, problems = check_text(text, file, options.gpus)
-    except UnknownFormatError as error:
-        raise CliError(str(error)) from None
     more, memory = memory_of_text(text, file, options) if options.gpu else ([], None)
     return {"name": file, "kind": kind, "problems": [*problems, *more], **({"memory": memory} if options.gpu else {})}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gputop.feed.curves import loss_curve
 from gputop.feed.history import history
 from gputop.feed.notices import notices
 from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.feed.window import short
+from gputop.panels import PANELS, imported
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
@@ -37,6 +37,11 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return group, -(one.recoverable_ms_per_step or 0.0), SEVERITIES.index(one.severity)
 
     return tuple(sorted(findings, key=place))
+
+
+def read_panels(record: RunRecord) -> dict[str, object]:
+    """What panels show that no other one needs."""
+    return {spec.id: imported(spec.reads)(record) for spec in PANELS if spec.reads}
 
 
 def _damage(record: RunRecord) -> str:
@@ -75,7 +80,7 @@ def build(
         findings=by_worth(findings),
         recent=recent_steps(record, previous),
         history=history(record),
-        loss=loss_curve(record),
+        panels=read_panels(record),
         devices=devices(record),
         name=record.manifest.name,
         run_dir=record.path,

@@ -1,4 +1,4 @@
-"""Which pictures show a finding, and what is in them. One table: by id, else by family."""
+"""What is in the pictures that show a finding; which those are, the finding itself says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gputop.feed.plots import Bar, Bars, Chart, Line, Plot
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.window import window_of
 from gputop_agent.wire import PHASES
+from gputop_analysis.findings import CATALOGUE, pictures
+from gputop_analysis.findings.families import family_of
 from gputop_analysis.model import Finding
 from gputop_analysis.numerics import numerics
 from gputop_analysis.units import GIB
@@ -22,7 +24,7 @@ from gputop_probes.record.reader import RunRecord
 
 BARS_AT_MOST = 32
 
-Picture = Callable[[RunView, Finding], Plot | None]
+Drawer = Callable[[RunView, Finding], Plot | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +48,32 @@ class EvidenceLoader:
         found = next((f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None)
         if found is None:
             return None
-        view = RunView(record, None if self.id[:2] in _WHOLE_RUN else window_of(record, snapshot)[0])
-        made = [picture(view, found) for picture in pictures(found.id)] if view.ranks else []
+        spec = CATALOGUE[found.id]
+        view = RunView(record, None if family_of(spec.family).whole_run else window_of(record, snapshot)[0])
+        made = [drawer(picture)(view, found) for picture in spec.shown_by] if view.ranks else []
         from gputop_analysis.lint import in_source  # parses sources: not before the first frame
 
         said = in_source(found.site, record.manifest.cwd)
         return Evidence(found, tuple(plot for plot in made if plot is not None), said)
 
 
-_WHOLE_RUN = ("NU", "ME", "RE")
-"""Families that look at the whole run: a spike or a leak is no matter of the last steps."""
-
-
-def pictures(finding_id: str) -> tuple[Picture, ...]:
-    """The pictures of a finding, the telling one first."""
-    return _BY_ID.get(finding_id) or _BY_FAMILY.get(finding_id[:2]) or (step_time,)
+def drawer(picture: pictures.Picture) -> Drawer:
+    """What draws a picture."""
+    if isinstance(picture, pictures.Phases):
+        return phases(*picture.names)
+    if isinstance(picture, pictures.StepColumn):
+        return curve(*picture)
+    if isinstance(picture, pictures.Reported):
+        return reported(picture.series)
+    if isinstance(picture, pictures.DeviceColumns):
+        return device(*picture.columns)
+    return _NAMED[picture.name]
 
 
 # ---- where the time goes
 
 
-def phases(*focus: str) -> Picture:
+def phases(*focus: str) -> Drawer:
     """The step, with these phases in colour."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
@@ -76,7 +83,7 @@ def phases(*focus: str) -> Picture:
     return picture
 
 
-def curve(title: str, unit: str, column: str, scale: float, per_step: bool = True) -> Picture:
+def curve(title: str, unit: str, column: str, scale: float, per_step: bool = True) -> Drawer:
     """One column of the step records."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
@@ -88,9 +95,6 @@ def curve(title: str, unit: str, column: str, scale: float, per_step: bool = Tru
         return Chart(title, unit, (one,), from_zero=True) if one.values else None
 
     return picture
-
-
-step_time = curve("step time", "ms", "wall_ns", 1e6)
 
 
 def cpu_share(view: RunView, found: Finding) -> Plot | None:
@@ -106,7 +110,7 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
 # ---- numerics
 
 
-def reported(axis: str) -> Picture:
+def reported(axis: str) -> Drawer:
     """What the training itself said, with its jumps marked: the loss, the norm, the learning rate, the scale."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
@@ -114,9 +118,6 @@ def reported(axis: str) -> Picture:
         return charts(known).get(axis) if known is not None else None
 
     return picture
-
-
-_LOSS, _NORM, _RATE, _SCALE = (reported(axis) for axis in ("loss", "grad_norm", "lr", "loss_scale"))
 
 
 # ---- memory
@@ -202,7 +203,7 @@ def _phase_means(view: RunView, rank: int):
 # ---- devices
 
 
-def device(*fields: tuple[str, str, str]) -> Picture:
+def device(*fields: tuple[str, str, str]) -> Drawer:
     """Samples of one GPU over time: ``(column, name, unit)``, all of one unit."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
@@ -234,59 +235,12 @@ def _rank(view: RunView, found: Finding) -> int:
     return found.rank if found.rank in view.per_rank else view.ranks[0]
 
 
-_CLOCK = device(("sm_clock_mhz", "SM clock", "MHz"), ("sm_clock_max_mhz", "highest", "MHz"))
-_UTIL = device(("util_pct", "busy", "%"), ("tensor_active_pct", "tensor cores", "%"))
-_BY_ID: dict[str, tuple[Picture, ...]] = {
-    "IN04": (cpu_share, phases("forward", "backward")),
-    "IN08": (phases("h2d"),),
-    "IN09": (phases("h2d"),),
-    "IN11": (rank_waits, slow_against_others),
-    "HO01": (_UTIL, phases("forward", "backward")),
-    "HO02": (phases("forward", "backward"),),
-    "HO03": (curve("garbage collection", "ms a step", "gc_ns", 1e6), step_time),
-    "HO04": (cpu_share, phases("forward", "backward")),
-    "HO05": (cpu_share, step_time),
-    "HO06": (phases("other"), step_time),
-    "HO07": (phases("checkpoint"),),
-    "HO08": (phases("eval"),),
-    "HO09": (phases("compile"), step_time),
-    "HO11": (phases("optimizer"),),
-    "HO14": (cpu_share, phases("forward", "backward")),
-    "CE01": (_UTIL,),
-    "CE05": (device(("dram_active_pct", "DRAM", "%"), ("tensor_active_pct", "tensor cores", "%")),),
-    "CE07": (phases("backward"),),
-    "CE13": (device(("power_w", "power", "W"), ("power_limit_w", "limit", "W")),),
-    "CR01": (rank_waits, slow_against_others),
-    "CR02": (rank_waits, slow_against_others),
-    "CR03": (rank_waits, slow_against_others),
-    "CR04": (rank_waits, slow_against_others),
-    "CR05": (rank_waits, step_time),
-    "CR15": (rank_waits, slow_against_others),
-    "CR06": (rank_waits, phases("comm", "backward")),
-    "TP01": (_CLOCK, device(("temperature_c", "temperature", "°C"))),
-    "TP02": (device(("power_w", "power", "W"), ("power_limit_w", "limit", "W")), _CLOCK),
-    "TP10": (device(("memory_temperature_c", "memory temperature", "°C")),),
-    "NU03": (_NORM, _LOSS),
-    "NU04": (_SCALE, _LOSS),
-    "NU05": (_NORM, _LOSS),
-    "NU06": (_RATE, _LOSS),
-    "NU07": (_LOSS, _RATE),
-    "NU11": (_NORM, _LOSS),
-    "NU13": (_LOSS, _RATE),
-    "HC01": (listings.stacks,),
-    "HC02": (listings.stacks,),
-    "HC03": (listings.stacks,),
-    "HC04": (memory, listings.traceback),
-    "HC05": (memory,),
-    "HC06": (listings.traceback,),
-    "HC08": (listings.stacks, _UTIL),
-    "HC09": (listings.last_output,),
-}
-_BY_FAMILY: dict[str, tuple[Picture, ...]] = {
-    "IN": (phases("data"), step_time),
-    "ME": (memory,),
-    "NU": (_LOSS, _NORM),
-    "CR": (rank_waits, phases("comm")),
-    "TP": (_CLOCK,),
-    "HC": (listings.traceback, listings.stacks),
+_NAMED: dict[str, Drawer] = {
+    pictures.CPU_SHARE.name: cpu_share,
+    pictures.MEMORY.name: memory,
+    pictures.RANK_WAITS.name: rank_waits,
+    pictures.SLOW_AGAINST_OTHERS.name: slow_against_others,
+    pictures.STACKS.name: listings.stacks,
+    pictures.TRACEBACK.name: listings.traceback,
+    pictures.LAST_OUTPUT.name: listings.last_output,
 }

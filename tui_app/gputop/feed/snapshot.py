@@ -81,7 +81,8 @@ class Snapshot(NamedTuple):
     findings: tuple[Finding, ...] = ()
     recent: RecentSteps = RecentSteps()
     history: History = History()
-    loss: Curve = Curve()
+    panels: Mapping[str, Any] = MappingProxyType({})
+    """What the table of panels reads for one of them, by its id."""
     devices: Mapping[int, tuple[str, int]] = MappingProxyType({})
     """Rank -> host and NVML index of the GPU that it uses; ranks on a CPU are not in it."""
     name: str = ""

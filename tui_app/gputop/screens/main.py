@@ -13,23 +13,16 @@ from textual.widget import Widget
 from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
+from gputop.panels import PANELS, panel, panel_ids
 from gputop.screens.typed import Typed
 from gputop.widgets.body import Body
-from gputop.widgets.breakdown import Breakdown
 from gputop.widgets.findings import Findings
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
-from gputop.widgets.loss import Loss
-from gputop.widgets.memory import Memory
-from gputop.widgets.meters import Meters
 from gputop.widgets.output import Output
 from gputop.widgets.panel import Panel
-from gputop.widgets.plan import PANELS, SWITCHED, layout_name
-from gputop.widgets.ranks import Ranks
+from gputop.widgets.plan import layout_name
 from gputop.widgets.scrolling import ScrollingPanel
-
-BEHIND = {"breakdown": "budget", "loss": "numerics", "ranks": "all_ranks"}
-"""The screen that Enter opens from a panel."""
 
 
 class MainScreen(Typed, Screen[None]):
@@ -61,10 +54,7 @@ class MainScreen(Typed, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Header(id="header").data_bind(MainScreen.snapshot)
-        panels = [Breakdown(id="breakdown"), Memory(id="memory"), Ranks(id="ranks"), Meters(id="meters")]
-        panels += [Findings(id="findings"), Loss(id="loss")]
-        output = Output(id="output").data_bind(MainScreen.snapshot)
-        yield Body(*(panel.data_bind(MainScreen.snapshot) for panel in panels), output, id="body")
+        yield Body(*(spec.make().data_bind(MainScreen.snapshot) for spec in PANELS), id="body")
         footer = Footer(self.mode, self._control, id="footer")
         footer.set_class(self.mode != "live", "replay")
         yield footer
@@ -72,10 +62,10 @@ class MainScreen(Typed, Screen[None]):
     def on_resize(self) -> None:
         body = self.query_one(Body)
         compact = layout_name(self.size.width, self.size.height - 4) == "compact"
-        for name in SWITCHED:
-            panel = self.panel(name)
-            assert isinstance(panel, (Panel, Output))
-            panel.tabbed = compact and not body.zoomed
+        for spec in PANELS:
+            widget = self.panel(spec.id)
+            assert isinstance(widget, (Panel, Output))
+            widget.tabbed = spec.tab and compact and not body.zoomed
 
     # ---- data
 
@@ -126,36 +116,20 @@ class MainScreen(Typed, Screen[None]):
 
     def focused_panel(self) -> Widget | None:
         """The panel that has the focus."""
-        return self.focused if self.focused is not None and self.focused.id in PANELS else None
+        return self.focused if self.focused is not None and self.focused.id in panel_ids() else None
 
     def show_panel(self, name: str) -> None:
         """Bring a panel to the screen and give it the focus."""
         body = self.query_one(Body)
         zoomed = name if body.zoomed else None
-        switched = name if name in SWITCHED else None
+        spec = panel(name)
+        switched = name if spec is not None and spec.tab else None
         body.set(zoomed=zoomed, hidden=body.hidden - {name}, switched=switched)
         self.set_focus(self.panel(name), scroll_visible=False)  # at once: the next key may already be there
 
-    def action_breakdown(self) -> None:
-        self.show_panel("breakdown")
-
-    def action_memory(self) -> None:
-        self.show_panel("memory")
-
-    def action_ranks(self) -> None:
-        self.show_panel("ranks")
-
-    def action_meters(self) -> None:
-        self.show_panel("meters")
-
-    def action_findings(self) -> None:
-        self.show_panel("findings")
-
-    def action_output(self) -> None:
-        self.show_panel("output")
-
-    def action_loss(self) -> None:
-        self.show_panel("loss")
+    def action_panel(self, name: str) -> None:
+        """Go to a panel."""
+        self.show_panel(name)
 
     def action_next_panel(self) -> None:
         self._step_panel(1)
@@ -165,7 +139,7 @@ class MainScreen(Typed, Screen[None]):
 
     def _step_panel(self, step: int) -> None:
         body = self.query_one(Body)
-        names = [name for name in PANELS if name not in body.hidden]
+        names = [name for name in panel_ids() if name not in body.hidden]
         if not names:
             return
         focused = self.focused_panel()
@@ -236,12 +210,13 @@ class MainScreen(Typed, Screen[None]):
             self.app.call_later(self.app.run_action, f"app.seek_to({0 if direction < 0 else 1})")
 
     def action_open(self) -> None:
-        panel = self.focused_panel()
-        if isinstance(panel, Findings):
-            panel.choose()
-        elif panel is not None and panel.id in BEHIND:
-            self.app.call_later(self.app.run_action, f"app.{BEHIND[panel.id]}")
-        elif panel is not None:
+        focused = self.focused_panel()
+        spec = panel(focused.id) if focused is not None else None
+        if isinstance(focused, Findings):
+            focused.choose()
+        elif spec is not None and spec.opens:
+            self.app.call_later(self.app.run_action, f"app.{spec.opens}")
+        elif spec is not None:
             self.action_zoom()
 
     def action_pause(self) -> None:

@@ -8,6 +8,7 @@ from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 
 from gputop.feed.snapshot import Snapshot
+from gputop.panels import Request, panel_ids
 from gputop.widgets import plan
 
 
@@ -48,7 +49,7 @@ class Body(Container):
         """Where each visible panel lies."""
         ranks, gpus, hosts, findings, begun = self._structure
         return plan.plan(
-            plan.Request(
+            Request(
                 width=size.width,
                 height=size.height,
                 ranks=ranks,
@@ -65,7 +66,7 @@ class Body(Container):
     def visible_panels(self) -> list[str]:
         """Panels on the screen, in reading order of the numbers."""
         boxes = self.boxes(self.size)
-        return [name for name in plan.PANELS if name in boxes]
+        return [name for name in panel_ids() if name in boxes]
 
     def fit(self, snapshot: Snapshot) -> None:
         """Lay out anew if the run's structure has changed; numbers alone never move a panel."""

@@ -111,9 +111,6 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
 class Breakdown(Panel):
     """Panel 1."""
 
-    number = "1"
-    title = "Step breakdown"
-
     def note(self, snapshot: Snapshot) -> Row:
         run = snapshot.summary
         if not numbers.known(run.step_time_p50_ms):

@@ -62,9 +62,6 @@ def cost(finding: Finding, width: int) -> Row:
 class Findings(ScrollingPanel):
     """Panel 5."""
 
-    number = "5"
-    title = "Findings"
-
     class Chosen(Message):
         """A finding was opened."""
 

@@ -29,15 +29,17 @@ def draw(curve: Curve, width: int, height: int) -> list[Row]:
     return rows
 
 
+def loss_of(snapshot: Snapshot) -> Curve:
+    """The loss that the table of panels has read."""
+    return snapshot.panels.get("loss", Curve())
+
+
 class Loss(Panel):
     """Panel 7."""
 
-    number = "7"
-    title = "Loss"
-
     def note(self, snapshot: Snapshot) -> Row:
-        values = snapshot.loss.values
+        values = loss_of(snapshot).values
         return [("now ", "muted"), (numbers.scalar(values[-1]), "text")] if values else []
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(snapshot.loss, width, height)
+        return draw(loss_of(snapshot), width, height)

@@ -130,9 +130,6 @@ def _line(
 class Memory(ScrollingPanel):
     """Panel 2."""
 
-    number = "2"
-    title = "Memory"
-
     def item_count(self, snapshot: Snapshot) -> int:
         return len(snapshot.summary.gpus) or len(snapshot.summary.ranks)
 

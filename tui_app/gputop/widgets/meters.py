@@ -81,9 +81,6 @@ def append_fitting(row: Row, fields: list[tuple[str, str]], width: int) -> Row:
 class Meters(ScrollingPanel):
     """Panel 4."""
 
-    number = "4"
-    title = "GPU and host"
-
     def item_count(self, snapshot: Snapshot) -> int:
         return len(snapshot.summary.gpus) + len(snapshot.summary.hosts)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
@@ -16,17 +14,15 @@ from gputop.output.ansi import PLAIN, Look, resolve, resolve_text
 from gputop.output.tail import OutputView
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
-from gputop.widgets.panel import tabs, title_row
+from gputop.widgets.panel import Described, tabs, title_row
 from gputop_probes.record.plain import blanked
 
 _CACHE = 600
 
 
-class Output(ScrollView, can_focus=True):
+class Output(Described, ScrollView, can_focus=True):
     """Panel 6: a title line, then lines of the output, the newest at the bottom unless the user scrolled away."""
 
-    number: ClassVar[str] = "6"
-    title: ClassVar[str] = "Output"
     DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
     tabbed: reactive[bool] = reactive(False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)

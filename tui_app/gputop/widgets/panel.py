@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
 from gputop.feed.snapshot import Snapshot
+from gputop.panels import PANELS, panel
 from gputop.render.rows import Row, row_width
 from gputop.widgets.canvas import Canvas
+
+if TYPE_CHECKING:
+    from textual.widget import Widget as Base
+else:
+    Base = object  # a widget's style sheet is inherited from its first base that is a node
 
 
 def title_row(number: str, title: str, note: Row, width: int, focused: bool) -> Row:
@@ -28,21 +34,36 @@ def title_row(number: str, title: str, note: Row, width: int, focused: bool) -> 
 def tabs(number: str, width: int) -> Row:
     """The panels that share this place in the compact layout, the present one marked."""
     row: Row = []
-    for key, name in (("2", "memory"), ("3", "ranks"), ("4", "meters"), ("6", "output"), ("7", "loss")):
-        here = key == number
+    for spec in PANELS:
+        if not spec.tab:
+            continue
+        here = spec.number == number
         row += [
             ("  " if row else "", ""),
-            (key, "accent" if here else "muted"),
-            (f" {name}", "text" if here else "muted"),
+            (spec.number, "accent" if here else "muted"),
+            (f" {spec.label}", "text" if here else "muted"),
         ]
     return row if row_width(row) < width else []
 
 
-class Panel(Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
+class Described(Base):
+    """Mixed into a widget whose id names a row of the table of panels."""
+
+    @property
+    def number(self) -> str:
+        """The key that goes to it; empty where the widget stands alone."""
+        spec = panel(self.id)
+        return spec.number if spec else ""
+
+    @property
+    def title(self) -> str:
+        spec = panel(self.id)
+        return spec.title if spec else ""
+
+
+class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
     """One numbered part of the main screen."""
 
-    number: ClassVar[str] = ""
-    title: ClassVar[str] = ""
     tabbed: reactive[bool] = reactive(False, repaint=False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PANELS = ("breakdown", "memory", "ranks", "meters", "findings", "output", "loss")
-SWITCHED = ("memory", "ranks", "meters", "output", "loss")
-"""Panels that share one place in the compact layout."""
+from gputop.panels import PANELS, Request, Want
+
 GAP = 2
 WIDE = 160
 NORMAL_WIDTH = 100
@@ -25,31 +24,6 @@ class Box(NamedTuple):
     y: int
     width: int
     height: int
-
-
-class Want(NamedTuple):
-    """Rows that a panel asks for, title included."""
-
-    least: int
-    enough: int
-    """More than this is of no use, except to panels that ``stretch``."""
-    stretch: int = 0
-
-
-class Request(NamedTuple):
-    """All that the layout depends on. Only structure enters (how many ranks), never a number that flickers."""
-
-    width: int
-    height: int
-    ranks: int = 1
-    gpus: int = 0
-    hosts: int = 1
-    findings: int = 0
-    begun: bool = True
-    """A step has ended. Until then there is nothing to break down, and the command's output has the room."""
-    hidden: frozenset[str] = frozenset()
-    zoomed: str | None = None
-    switched: str = "output"
 
 
 def layout_name(width: int, height: int) -> str:
@@ -70,18 +44,7 @@ def plan(request: Request) -> dict[str, Box]:
 
 def wants(request: Request) -> dict[str, Want]:
     """What each panel asks for."""
-    memory = 2 + (request.gpus or request.ranks + 2)
-    meters = 1 + request.gpus + 3 * min(request.hosts, 4)
-    ranks = 8 if request.ranks <= 1 else 2 + request.ranks
-    return {
-        "breakdown": Want(6, 12, 1) if request.begun else Want(3, 3),
-        "memory": Want(3, max(4, memory)),
-        "ranks": Want(4, max(6, ranks)),
-        "meters": Want(3, max(4, meters)),
-        "findings": Want(3, 1 + max(2, request.findings)),
-        "output": Want(4, 12, 2),
-        "loss": Want(4, 10, 1),
-    }
+    return {spec.id: spec.rows(request) for spec in PANELS}
 
 
 def heights(items: Sequence[Want], rows: int) -> list[int]:
@@ -136,22 +99,31 @@ def _together(items: Sequence[Want]) -> Want:
 
 
 def _compact(request: Request, body: Box) -> dict[str, Box]:
-    return _stack(request, body, [["breakdown"], ["findings"], [request.switched]])
+    return _stack(request, body, _bands(request, {spec.id: spec.compact for spec in PANELS}))
 
 
 def _normal(request: Request, body: Box) -> dict[str, Box]:
-    third = "loss" if request.switched == "loss" else "meters"
-    return _stack(request, body, [["breakdown"], ["findings"], ["memory", "ranks"], [third, "output"]])
+    return _stack(request, body, _bands(request, {spec.id: spec.normal for spec in PANELS}))
 
 
 def _wide(request: Request, body: Box) -> dict[str, Box]:
-    first = ["breakdown", "ranks", "output"]
-    second = ["findings", "memory", "meters", "loss"]
+    first, second = _bands(request, {spec.id: spec.wide for spec in PANELS})
     if all(panel in request.hidden for panel in second):
-        return _stack(request, body, [[p] for p in first])
+        return _stack(request, body, [[panel] for panel in first])
     if all(panel in request.hidden for panel in first):
-        return _stack(request, body, [[p] for p in second])
+        return _stack(request, body, [[panel] for panel in second])
     width = (body.width - GAP) * 57 // 100
     left = Box(body.x, body.y, width, body.height)
     right = Box(body.x + width + GAP, body.y, body.width - width - GAP, body.height)
-    return {**_stack(request, left, [[p] for p in first]), **_stack(request, right, [[p] for p in second])}
+    columns = (left, first), (right, second)
+    return {id: box for room, ids in columns for id, box in _stack(request, room, [[id] for id in ids]).items()}
+
+
+def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[str]]:
+    """Panels by band and place; where several have one place, the one that was switched to, else the first."""
+    shown: dict[tuple[int, int], str] = {}
+    for id, place in places.items():
+        if place not in shown or id == request.switched:
+            shown[place] = id
+    bands = sorted({band for band, _ in shown})
+    return [[shown[place] for place in sorted(shown) if place[0] == band] for band in bands]

@@ -146,9 +146,6 @@ def strip_chart(recent: RecentSteps, width: int, height: int, mono: bool = False
 class Ranks(ScrollingPanel):
     """Panel 3."""
 
-    number = "3"
-    title = "Ranks"
-
     def item_count(self, snapshot: Snapshot) -> int:
         ranks = len(snapshot.summary.ranks)
         return ranks if ranks > 1 else 0

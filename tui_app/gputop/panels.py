@@ -1,0 +1,212 @@
+"""The table of panels of the main screen: keys, help, palette, layouts, tabs and what Enter opens are made from it.
+
+A panel is a row here and a widget (``widgets.panel.Panel``) with a ``content``. The table is plain data: widgets and
+readers are imported when the main screen is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+
+class Want(NamedTuple):
+    """Rows that a panel asks for, title included."""
+
+    least: int
+    enough: int
+    """More than this is of no use, except to panels that ``stretch``."""
+    stretch: int = 0
+
+
+class Request(NamedTuple):
+    """All that the layout depends on. Only structure enters (how many ranks), never a number that flickers."""
+
+    width: int
+    height: int
+    ranks: int = 1
+    gpus: int = 0
+    hosts: int = 1
+    findings: int = 0
+    begun: bool = True
+    """A step has ended. Until then there is nothing to break down, and the command's output has the room."""
+    hidden: frozenset[str] = frozenset()
+    zoomed: str | None = None
+    switched: str = "output"
+
+
+class PanelSpec(NamedTuple):
+    """One panel."""
+
+    id: str
+    """Names the widget, and the action that goes to it."""
+    keys: str
+    """Textual key names, comma separated; the first is its number."""
+    title: str
+    label: str
+    """One word for the footer and the tabs."""
+    description: str
+    """One sentence for help and palette."""
+    widget: str
+    """Where its class is, as ``module:Class``."""
+    rows: Callable[[Request], Want]
+    compact: tuple[int, int]
+    """Band from the top and place in it, on a small terminal; of panels with the same place one is shown."""
+    normal: tuple[int, int]
+    """The same from 100x32 on."""
+    wide: tuple[int, int]
+    """Column and row from 160 columns on."""
+    opens: str = ""
+    """The action that Enter takes on it; none gives it the whole screen."""
+    footer: int = 0
+    """Place in the footer by importance, 1 first; 0: not in the footer."""
+    reads: str = ""
+    """``module:function`` of a record, whose answer is ``Snapshot.panels[id]``; for what no other panel shows."""
+
+    @property
+    def number(self) -> str:
+        """The key that stands before its title."""
+        return self.keys.split(",")[0]
+
+    @property
+    def tab(self) -> bool:
+        """Whether it shares its place with others on a small terminal."""
+        return sum(panel.compact == self.compact for panel in PANELS) > 1
+
+    def make(self) -> Widget:
+        """Import its class and make the widget."""
+        return imported(self.widget)(id=self.id)
+
+
+def imported(place: str) -> Any:
+    """The object at ``module:name``."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _breakdown_rows(request: Request) -> Want:
+    return Want(6, 12, 1) if request.begun else Want(3, 3)
+
+
+def _memory_rows(request: Request) -> Want:
+    return Want(3, max(4, 2 + (request.gpus or request.ranks + 2)))
+
+
+def _ranks_rows(request: Request) -> Want:
+    return Want(4, max(6, 8 if request.ranks <= 1 else 2 + request.ranks))
+
+
+def _meters_rows(request: Request) -> Want:
+    return Want(3, max(4, 1 + request.gpus + 3 * min(request.hosts, 4)))
+
+
+def _findings_rows(request: Request) -> Want:
+    return Want(3, 1 + max(2, request.findings))
+
+
+PANELS: list[PanelSpec] = [
+    PanelSpec(
+        id="breakdown",
+        keys="1",
+        title="Step breakdown",
+        label="step",
+        description="Go to the step breakdown.",
+        widget="gputop.widgets.breakdown:Breakdown",
+        rows=_breakdown_rows,
+        compact=(0, 0),
+        normal=(0, 0),
+        wide=(0, 0),
+        opens="budget",
+    ),
+    PanelSpec(
+        id="memory",
+        keys="2,m",
+        title="Memory",
+        label="memory",
+        description="Go to memory.",
+        widget="gputop.widgets.memory:Memory",
+        rows=_memory_rows,
+        compact=(2, 0),
+        normal=(2, 0),
+        wide=(1, 1),
+    ),
+    PanelSpec(
+        id="ranks",
+        keys="3,r",
+        title="Ranks",
+        label="ranks",
+        description="Go to the ranks.",
+        widget="gputop.widgets.ranks:Ranks",
+        rows=_ranks_rows,
+        compact=(2, 0),
+        normal=(2, 1),
+        wide=(0, 1),
+        opens="all_ranks",
+    ),
+    PanelSpec(
+        id="meters",
+        keys="4,g",
+        title="GPU and host",
+        label="meters",
+        description="Go to the GPU and host meters.",
+        widget="gputop.widgets.meters:Meters",
+        rows=_meters_rows,
+        compact=(2, 0),
+        normal=(3, 0),
+        wide=(1, 2),
+    ),
+    PanelSpec(
+        id="findings",
+        keys="5,f",
+        title="Findings",
+        label="findings",
+        description="Go to the findings.",
+        widget="gputop.widgets.findings:Findings",
+        rows=_findings_rows,
+        compact=(1, 0),
+        normal=(1, 0),
+        wide=(1, 0),
+        footer=3,
+    ),
+    PanelSpec(
+        id="output",
+        keys="6,o",
+        title="Output",
+        label="output",
+        description="Go to the command's output.",
+        widget="gputop.widgets.output:Output",
+        rows=lambda _: Want(4, 12, 2),
+        compact=(2, 0),
+        normal=(3, 1),
+        wide=(0, 2),
+        footer=11,
+    ),
+    PanelSpec(
+        id="loss",
+        keys="7,l",
+        title="Loss",
+        label="loss",
+        description="Go to the loss curve.",
+        widget="gputop.widgets.loss:Loss",
+        rows=lambda _: Want(4, 10, 1),
+        compact=(2, 0),
+        normal=(3, 0),
+        wide=(1, 3),
+        opens="numerics",
+        reads="gputop.feed.curves:loss_curve",
+    ),
+]
+
+
+def panel(id: str | None) -> PanelSpec | None:
+    """The row of that panel, None if there is none."""
+    return next((spec for spec in PANELS if spec.id == id), None)
+
+
+def panel_ids() -> list[str]:
+    """Every panel, by number."""
+    return [spec.id for spec in PANELS]
