@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gputop_analysis.vram.answer import Estimate
+    from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.probed import Compared
 
