@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.parsing import Parser
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
@@ -51,9 +52,11 @@ def _execute(words: list[str]) -> int:
     if options.script:
         from gputop.cli.estimate_script import estimate_script
 
-        found = estimate_script(options, arguments)
+        with working("tracing the script"):
+            found = estimate_script(options, arguments)
     else:
-        found = _answer(_setup(options), options)
+        with working("estimating"):
+            found = _answer(_setup(options), options)
     _print(found, options.json)
     return 0
 

@@ -24,6 +24,7 @@ from gputop.cli.plan_options import (
 from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, said_now
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 from gputop.cli.quantities import amount
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -141,14 +142,15 @@ def solved(
     from gputop_analysis.planner.questions import NothingFits, best, fewest, within, would_fit
 
     limits, calibration = limits_of(options), calibration_of(options, wanted.gpu)
+    if objective == "budget" and not hourly:
+        raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
     try:
-        if objective == "fewest-gpus":
-            return fewest(job, wanted, gpus, limits, calibration)
-        if objective == "budget":
-            if not hourly:
-                raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
-            return within(job, wanted, hourly, gpus, limits, calibration)
-        return best(job, wanted, gpus, limits, objective, calibration)
+        with working("comparing the splits"):
+            if objective == "fewest-gpus":
+                return fewest(job, wanted, gpus, limits, calibration)
+            if objective == "budget" and hourly:
+                return within(job, wanted, hourly, gpus, limits, calibration)
+            return best(job, wanted, gpus, limits, objective, calibration)
     except NothingFits as error:
         would = would_fit(job, wanted, gpus, limits)
         raise CliError(f"{error}" + (f"; it would fit with {', or '.join(would)}" if would else "")) from None
