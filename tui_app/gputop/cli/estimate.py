@@ -48,12 +48,11 @@ def _execute(words: list[str]) -> int:
     if options.csv:
         from gputop.cli.estimate_csv import batch
 
-        return batch(existing_file(options.csv), given(options), options.tier, options.json)
+        return batch(existing_file(options.csv, or_else=""), given(options), options.tier, options.json)
     if options.script:
         from gputop.cli.estimate_script import estimate_script
 
-        with working("tracing the script"):
-            found = estimate_script(options, arguments)
+        found = estimate_script(options, arguments)
     else:
         with working("estimating"):
             found = _answer(_setup(options), options)

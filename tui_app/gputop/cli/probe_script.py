@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
 from gputop.cli.estimate_options import existing_file, given
-from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.view import RunView
@@ -53,10 +52,10 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     measured = measured_of(view)
     if measured is None:
         raise CliError(f"{script} made no step that could be measured: see `gputop report {run_dir.name}`")
+    print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
     world = view.world_size if view.world_size > 1 else 0
     try:
-        with working("tracing the script"):
-            found = trace_script(script.resolve(), arguments, options.python, world)
+        found = trace_script(script.resolve(), arguments, options.python, world)
     except ValueError as error:
         raise CliError(str(error)) from None
     if found.log is None or found.how != "ran":
