@@ -90,6 +90,7 @@ def _parser() -> Parser:
     parser.add_argument("--no-execute", action="store_true", help="only read the script, run nothing of it")
     parser.add_argument("--no-calibration", action="store_true", help="leave out what runs here have measured")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.elsewhere = "a script's own go after --"
     add_options(parser)
     parser.instead["--gpus"] = (
         "an estimate is for one of the GPUs: say --dp N with --fsdp or --zero, or ask `gputop plan --gpus N`"

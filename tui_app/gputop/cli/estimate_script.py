@@ -183,7 +183,7 @@ def _of_source(
         try:
             setup = _said_of(name, said, values)
         except (LookupError, ValueError) as error:
-            trouble = trouble or str(error)
+            trouble = trouble or str(error).partition("; the nearest names")[0]
             continue
         try:
             tier = None if options.tier == "trace" else options.tier

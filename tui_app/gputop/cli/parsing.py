@@ -28,6 +28,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.instead: dict[str, str] = {}
         """What to say of options that this command does not have and that people give it."""
+        self.elsewhere = ""
+        """Where words go that are not for this command."""
 
     def add_run(self) -> None:
         """The argument that names a run."""
@@ -40,7 +42,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options)")
+        own = f"; {self.elsewhere}" if self.elsewhere and message.startswith("unrecognized arguments") else ""
+        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{own})")
 
     def _meant(self, message: str) -> str:
         """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word in its name."""

@@ -53,6 +53,7 @@ def _parser() -> Parser:
     parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier is compared")
     parser.add_argument("--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.elsewhere = "a script's own go after --"
     add_options(parser)
     return parser
 
