@@ -116,7 +116,8 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
         config = options.get("config")
         if not hasattr(config, "to_dict"):
             config = cls.config_class.from_pretrained(config or name)
-        config.name_or_path = str(name)  # trainers ask it which tokenizer belongs to the model
+        if config is not None:  # trainers ask it which tokenizer belongs to the model
+            config.name_or_path = str(name)
         dtype = options.get("dtype", options.get("torch_dtype"))
         if dtype is None and _loads_as_stored():
             dtype = "auto"
