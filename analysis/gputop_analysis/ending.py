@@ -7,23 +7,14 @@ from typing import Any
 
 from gputop_analysis.overview import Ending
 from gputop_probes.record.reader import RunRecord
+from gputop_probes.record.stopping import PEOPLE, first_stop, stopped_by
 
 Event = dict[str, Any]
-
-WENT_ON_NS = 60 * 10**9
-"""A training that steps for longer than this after a signal did not end by it."""
-_WHO = {"user": "you", "client": "you", "calibrate": "gputop run --calibrate", "dryrun": "gputop dryrun"}
-_NOT_A_STOP = ("recorder",)
-"""What the recorder ends is what a stopped command left behind."""
 
 
 def stopping_event(record: RunRecord) -> Event | None:
     """The first ``interrupt`` event that the training did not outlive, or None."""
-    last_step = max((int(rows[-1]) for rows in _step_ends(record)), default=0)
-    for event in sorted(record.events("interrupt"), key=lambda e: e.get("t_ns", 0)):
-        if event.get("by") not in _NOT_A_STOP and last_step < int(event.get("t_ns", 0)) + WENT_ON_NS:
-            return event
-    return None
+    return first_stop(record.events("interrupt"), max((int(rows[-1]) for rows in _step_ends(record)), default=0))
 
 
 def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:
@@ -51,18 +42,11 @@ def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:
 
 
 def _stopped(stop: Event) -> Ending:
-    who = _WHO.get(str(stop.get("by")))
-    if who is not None:
+    who = stopped_by(stop)
+    if str(stop.get("by")) in PEOPLE:
         why = f" ({stop['why']})" if stop.get("why") else ""
         return Ending("stopped", f"stopped by {who}{why}")
-    return Ending("terminated", f"stopped by {_signal_name(stop.get('signal'))}")
-
-
-def _signal_name(number: object) -> str:
-    try:
-        return signal.Signals(number).name  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        return f"signal {number}"
+    return Ending("terminated", f"stopped by {who}")
 
 
 def _step_ends(record: RunRecord) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gputop_probes.record.fields import Tally
 from gputop_probes.record.files import exists, host_folders, open_regular, rank_files
 from gputop_probes.record.one_row import row_is_sound
 from gputop_probes.record.plain import plain_line
+from gputop_probes.record.stopping import first_stop, last_interrupts, stopped_by
 
 _STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 _LAST_ROWS = 64
@@ -44,6 +46,8 @@ class RunInfo(NamedTuple):
     ranks: int
     given_name: str = ""
     """By ``gputop run --name``; several runs may have the same."""
+    stopped_by: str = ""
+    """``you``, or the signal that ended it; empty where it ended by itself."""
     damaged: bool = False
     """A look at its manifest, states and newest rows met some that cannot be true."""
 
@@ -80,18 +84,21 @@ def read_run(path: Path) -> RunInfo | None:
     states = {folder: _state_of(folder, tally) for folder in host_folders(path)}
     ends = [state.get("ended_ns", 0) for state in states.values()]
     codes = [state["exit_code"] for state in states.values() if "exit_code" in state]
-    steps = [_steps_done(file, tally) for _, file in rank_files(path / "steps")]
+    newest = [_newest_row(file, tally) for _, file in rank_files(path / "steps")]
+    steps = [row["step"] + 1 if row else 0 for row in newest]
+    ended = bool(ends) and all(ends)
     return RunInfo(
         name=plain_line(path.name),
         path=path,
         command=head["command"],
         started_ns=head["created_ns"],
-        ended_ns=max(ends) if ends and all(ends) else None,
+        ended_ns=max(ends) if ended else None,
         state=_overall([host_state(folder, state) for folder, state in states.items()]),
         exit_code=max(codes, default=None),
         steps=min(steps, default=0),
         ranks=len(steps),
         given_name=head.get("name", ""),
+        stopped_by=_stopped_by(states, newest) if ended else "",
         damaged=tally.dropped > 0,
     )
 
@@ -231,8 +238,14 @@ def _seconds_silent(host_dir: Path) -> float:
     return time.time() - max(times)
 
 
-def _steps_done(file: Path, tally: Tally) -> int:
-    """Steps of a rank, from its newest record that can be true."""
+def _stopped_by(hosts: Iterable[Path], newest: list[dict[str, Any] | None]) -> str:
+    last_step_ns = max((row["t_end_ns"] for row in newest if row), default=0)
+    stop = first_stop((event for host in hosts for event in last_interrupts(host)), last_step_ns)
+    return stopped_by(stop) if stop else ""
+
+
+def _newest_row(file: Path, tally: Tally) -> dict[str, Any] | None:
+    """The newest record of a rank that can be true."""
     try:
         with os.fdopen(open_regular(file), "rb") as stream:
             count = stream.seek(0, os.SEEK_END) // wire.STEP.size
@@ -241,10 +254,10 @@ def _steps_done(file: Path, tally: Tally) -> int:
             rows = stream.read((count - first) * wire.STEP.size)
     except OSError:
         tally.dropped += 1
-        return 0
+        return None
     for values in reversed(list(wire.STEP.iter_unpack(rows))):
         row = dict(zip(_STEP_NAMES, values, strict=True))
         if row_is_sound(row):
-            return row["step"] + 1
+            return row
         tally.dropped += 1
-    return 0
+    return None

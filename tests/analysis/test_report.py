@@ -74,6 +74,20 @@ def test_json_names_are_the_contract_and_every_number_is_finite(build):
     assert data["phases_mean_ms"]["data"] == pytest.approx(10)
 
 
+def test_own_work_and_lost_output_have_their_own_figures(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.step(0, flags=wire.F_FIRST | wire.F_AGENT, other=100.0, forward=5.0, agent_ns=80_000_000)
+    for step in range(60):
+        build.step(0, forward=5.0, backward=9.0, other=1.0, agent_ns=250_000 if step == 20 else 0)
+    build.state["output_losses"] = {"missing": 10, "given_up": 4096, "not_passed_on": 0}
+    build.end()
+    data, text = report_data(build.open()), report_text(build.open())
+    assert data["own_work"] == {"set_up_ms": 80.0, "later_ms": 0.25}
+    assert data["output_lost_bytes"] == {"missing": 10, "given_up": 4096, "not_passed_on": 0}
+    assert "gputop    its own set-up took 80.0 ms, once, and 0.25 ms later" in text
+
+
 def test_json_of_a_run_without_a_step(tmp_path):
     data = report_data(Builder(tmp_path / "r").open())
     assert json.loads(json.dumps(data, allow_nan=False))["step_time_p50_ms"] is None

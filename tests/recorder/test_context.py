@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gputop.cli import main
 from gputop_probes import context, redact, runs
+from gputop_probes.record import stopping
 from gputop_probes.record.writer import RecordWriter
 
 SECRETS = {
@@ -100,6 +102,32 @@ def test_list_of_runs(three_runs: Path) -> None:
     assert [run.name for run in found] == ["20260103-tune-cc", "20260102-train-bb", "20260101-train-aa"]
     assert (found[0].state, found[0].exit_code, found[0].steps) == ("ended", 2, 0)
     assert found[0].as_dict()["path"] == str(three_runs / "20260103-tune-cc")
+
+
+@pytest.mark.parametrize(
+    ("event", "stopped_by", "state"),
+    [
+        ({"type": "interrupt", "signal": 2, "by": "user", "pids": [1]}, "you", "stopped"),
+        ({"type": "interrupt", "signal": 15, "by": "signal", "pids": [1]}, "SIGTERM", "SIGTERM"),
+        ({"type": "interrupt", "signal": 15, "by": "recorder", "pids": [1]}, "", "exit 2"),
+        ({"type": "interrupt", "signal": "?", "by": 7}, "signal ?", "signal ?"),
+        ({"type": "log", "values": {"interrupt": 1.0}}, "", "exit 2"),
+    ],
+)
+def test_the_list_says_who_stopped_a_run(three_runs: Path, capsys, event: dict, stopped_by: str, state: str) -> None:
+    host = three_runs / "20260103-tune-cc" / "hosts" / "h"
+    (host / "events.jsonl").write_text(json.dumps({"t_ns": T0, **event}) + "\n{broken interrupt\n")
+    run = runs.read_run(three_runs / "20260103-tune-cc")
+    assert run is not None and (run.stopped_by, run.exit_code) == (stopped_by, 2)
+    assert main(["runs"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "tune-cc" in line)
+    assert f" {state} " in line
+
+
+def test_a_run_that_went_on_after_a_signal_was_not_stopped_by_it() -> None:
+    event = {"t_ns": T0, "type": "interrupt", "signal": 15, "by": "signal"}
+    assert stopping.first_stop([event], last_step_ns=T0 + stopping.WENT_ON_NS - 1) == event
+    assert stopping.first_stop([event], last_step_ns=T0 + stopping.WENT_ON_NS) is None
 
 
 @pytest.mark.parametrize(

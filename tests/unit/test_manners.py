@@ -35,6 +35,14 @@ def test_every_command_helps(name: str, columns: str, monkeypatch, capsys) -> No
     assert "%%" not in said[0] and "%(" not in said[0]
 
 
+@pytest.mark.parametrize("name", [one.name for one in COMMANDS])
+def test_no_help_is_wider_than_the_terminal(name: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
 @pytest.mark.parametrize(
     "words", [["catalog", "list"], ["catalog", "show"], ["catalog", "prices"], ["catalog", "import"]]
 )

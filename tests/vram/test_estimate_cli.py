@@ -320,6 +320,22 @@ def test_any_store_can_be_read(tmp_path_factory, content):
 # ---- scripts
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"import torch\ndef f(:\n", "line 2: invalid syntax"),
+        (b"x = 1\0", "null bytes"),
+        (b"#\n#\n\xff = 1\n", "utf-8"),
+    ],
+)
+def test_a_file_that_is_no_python_is_one_line_and_nothing_runs(capsys, tmp_path, content, said):
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    code, out, err = ask(capsys, str(script))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{script} cannot be parsed: " in err and said in err
+
+
 def test_a_script_is_run_on_fake_tensors_and_its_steps_are_answered(capsys):
     code, out, err = ask(capsys, str(SCRIPTS / "plain_argparse.py"), "--json")
     found = json.loads(out)

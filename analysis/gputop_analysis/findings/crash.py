@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from gputop_analysis.ending import ending, stopping_event
+from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash_memory import out_of_memory_kills
 from gputop_analysis.findings.last_words import LastWords, last_words
 from gputop_analysis.findings.note import CPU
@@ -231,9 +232,14 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         + (f"; {raised.what[:200]}, at {raised.site or 'an unknown line'}" if raised else "")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
         + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
-        f"mend {raised.site or 'what the traceback says'}"
-        if raised
-        else _exit_advice(code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else "", view.world_size > 1),
+        Option(
+            f"mend {raised.site or 'what the traceback says'}"
+            if raised
+            else _exit_advice(
+                code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else "", view.world_size > 1
+            ),
+            assumes=False,
+        ),
         rank=rank,
         site=raised.site if raised else None,
         proof=Proof(

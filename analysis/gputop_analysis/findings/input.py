@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -113,6 +114,10 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof("data wait", 0.10, wait_source(wait)),
     )
+
+
+def _workers(loader: dict[str, Any]) -> str:
+    return f"num_workers={loader['num_workers']}" if "num_workers" in loader else "no DataLoader"
 
 
 def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
@@ -315,7 +320,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
         f"{wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, {counted(run.ranks_here, 'rank')} on this machine, "
-        f"torch threads a rank: {run.threads or 'unknown'}, num_workers={run.loader.get('num_workers', 'unknown')}"
+        f"torch threads a rank: {run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
         _less_demand(run, used) if scarce else (_apart(run),),

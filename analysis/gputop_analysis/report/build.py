@@ -13,6 +13,7 @@ from gputop_analysis.goodput import Goodput, goodput
 from gputop_analysis.model import Bottleneck, Finding
 from gputop_analysis.numerics import Numerics, numerics
 from gputop_analysis.overview import RunSummary, Verdict
+from gputop_analysis.own_work import OwnWork, own_work
 from gputop_analysis.rank_table import RankTable, rank_table
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
@@ -91,6 +92,11 @@ class Report:
     def goodput(self) -> Goodput | None:
         """Time of the session by what it was good for; None before any step."""
         return goodput(self.record, self.summary.now_ns)
+
+    @cached_property
+    def own_work(self) -> OwnWork | None:
+        """What gputop's own work took of the steps; None before any step."""
+        return own_work(self.view)
 
     @cached_property
     def numerics(self) -> Numerics | None:

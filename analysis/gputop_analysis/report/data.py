@@ -85,6 +85,8 @@ def as_data(report: Report) -> dict[str, Any]:
         "energy": _energy(report),
         "ranks": [_rank(one) | _beside_others(report, place) for place, one in enumerate(s.ranks)],
         "gpus": [_gpu(one) for one in s.gpus],
+        "own_work": report.own_work._asdict() if report.own_work else None,
+        "output_lost_bytes": _output_lost(report),
         "damaged_rows": report.record.damage.rows,
         "damaged_events": report.record.damage.events,
         "damage": report.record.damage.notes,
@@ -147,6 +149,13 @@ def _goodput(report: Report) -> dict[str, Any] | None:
         return None
     seconds = {name: value / 1e9 for name, value in found.parts_ns.items()}
     return {"share": found.goodput, "session_s": found.session_ns / 1e9, "parts_s": seconds, "restarts": found.restarts}
+
+
+def _output_lost(report: Report) -> dict[str, int] | None:
+    """Bytes of the command's output by what became of them; null where no host says how it fared."""
+    states = [host.state for host in report.record.hosts.values()]
+    names = ("missing", "given_up", "not_passed_on")
+    return {name: sum(one.output_losses.get(name, 0) for one in states) for name in names} if states else None
 
 
 def _energy(report: Report) -> dict[str, Any] | None:

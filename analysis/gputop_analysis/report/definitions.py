@@ -69,6 +69,20 @@ DEFINITIONS: dict[str, Definition] = {
         "all tables",
         "all of a file, or its samples",
     ),
+    **{
+        f"own_work.{name}": Definition(
+            "ms", f"gputop's own one-off work inside {where}, on the rank where it took longest", "steps.agent_ns"
+        )
+        for name, where in (("set_up_ms", "the first step of a process"), ("later_ms", "all other steps"))
+    },
+    **{
+        f"output_lost_bytes.{name}": Definition("bytes", text, "host.json: output_losses", _ALL_HOSTS)
+        for name, text in (
+            ("missing", "output of the command that is not in the log: the disk took no more"),
+            ("given_up", "oldest output that was taken from the log again, by --log-mb or for want of room"),
+            ("not_passed_on", "output that could not be written to gputop's own streams"),
+        )
+    },
     "damaged_events": Definition(
         "", "lines of the event files that are no event, and fields of a wrong type", "events.jsonl", "every line"
     ),

@@ -19,6 +19,7 @@ from gputop_analysis.report.words import (
     hidden_wait,
     measured,
     output_notes,
+    own_work,
     ranks_to_show,
     recoverable,
     size,
@@ -85,6 +86,8 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    if said := own_work(report.own_work):
+        yield f"- gputop: {said}"
 
 
 def _findings(report: Report) -> Iterator[str]:

@@ -22,6 +22,7 @@ from gputop_analysis.report.words import (
     figure,
     hidden_wait,
     output_notes,
+    own_work,
     ranks_to_show,
     recoverable,
     size,
@@ -99,6 +100,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
+    if said := own_work(report.own_work):
+        yield f"{'gputop':<9} {said}"
 
 
 def _damaged(report: Report, width: int) -> Iterator[str]:

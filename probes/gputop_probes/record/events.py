@@ -51,21 +51,8 @@ class GrowingLines:
 
     def refresh(self) -> bool:
         """Parse the lines that were completed since the last call. Returns whether there were any."""
-        try:
-            descriptor = files.open_regular(self.path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            self.problem = str(error.strerror)
-            return False
         before = len(self.items)
-        try:
-            if os.fstat(descriptor).st_size > self._offset:
-                self._read(descriptor)
-        except OSError as error:
-            self.problem = str(error.strerror)
-        finally:
-            os.close(descriptor)
+        self.problem = files.look_into(self.path, self._read) or self.problem
         return len(self.items) > before
 
     def of(self, types: tuple[str, ...]) -> Iterator[Event]:
@@ -83,6 +70,8 @@ class GrowingLines:
 
     def _read(self, descriptor: int) -> None:
         """Take in whole lines, a block at a time; holes are passed over."""
+        if os.fstat(descriptor).st_size <= self._offset:
+            return
         rest = b""
         while self._offset < READ_BYTES:
             at = _after_hole(descriptor, self._offset + len(rest)) if not rest else self._offset + len(rest)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,27 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
     raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def look_into(path: str | os.PathLike[str], read: Callable[[int], object]) -> str:
+    """Have ``read`` look at the descriptor of a file that grows. A file that is not there yet is no problem.
+
+    Returns:
+        Why it cannot be read, or nothing.
+    """
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error.strerror)
+    try:
+        read(descriptor)
+    except (OSError, ValueError) as error:  # also where there is no room to map it
+        return str(getattr(error, "strerror", None) or error)
+    finally:
+        os.close(descriptor)
+    return ""
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int = JSON_BYTES) -> bytes:

@@ -70,6 +70,8 @@ class HostState(BaseModel):
     """Why there are no GPU samples, in words; empty when there are."""
     output_note: str = ""
     """What of the command's output is not in ``output.log``, in words; empty when all of it is."""
+    output_losses: dict[str, int] = Field(default_factory=dict)
+    """Bytes: ``missing`` and ``given_up`` are not in the log, ``not_passed_on`` not on gputop's own streams."""
     context: dict[str, Any] = Field(default_factory=dict)
     """Run context: git, container, scheduler, environment that matters."""
     dropped_records: int = 0

@@ -103,6 +103,7 @@ _STATE = record(
         "dropped_records": _COUNTED,
         "write_errors": _COUNTED,
         "hang_s": amount,
+        "output_losses": record(dict.fromkeys(("missing", "given_up", "not_passed_on"), count)),
     }
 )
 

@@ -49,20 +49,9 @@ class GrowingTable:
 
     def refresh(self) -> bool:
         """Map the file anew if it grew by a whole record. Returns whether it did."""
-        try:
-            descriptor = files.open_regular(self.path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            self.problem = str(error.strerror)
-            return False
-        try:
-            return self._follow(descriptor, os.fstat(descriptor).st_size // self.dtype.itemsize)
-        except (OSError, ValueError) as error:  # no room to map it
-            self.problem = str(error)
-            return False
-        finally:
-            os.close(descriptor)
+        before = self._looked_at
+        self.problem = files.look_into(self.path, self._follow) or self.problem
+        return self._looked_at != before
 
     def index_of(self, written: int) -> int:
         """Where the row that was written as number ``written`` lies among ``rows``, or would lie."""
@@ -70,9 +59,10 @@ class GrowingTable:
             return written
         return int(np.searchsorted(self._places, written))
 
-    def _follow(self, descriptor: int, count: int) -> bool:
+    def _follow(self, descriptor: int) -> None:
+        count = os.fstat(descriptor).st_size // self.dtype.itemsize
         if count == self._looked_at:
-            return False
+            return
         whole = _mapped(descriptor, self.dtype, count) if count else np.empty(0, self.dtype)
         clean = not self.damaged and count > self._looked_at
         before, self._looked_at = self._looked_at, count
@@ -82,7 +72,6 @@ class GrowingTable:
             self._leave_out_damage(whole)
         if count > WHOLE_AT_MOST:
             release_pages(whole)
-        return True
 
     def _is_clean(self, whole: Table, since: int) -> bool:
         """Whether the rows from ``since`` on hold no damage, as far as they are looked at."""

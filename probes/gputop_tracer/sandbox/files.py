@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from .overlay import Overlay, remove_tree
 
-_READ = ("stat", "lstat", "access", "listdir", "scandir", "chdir")
+_READ = ("stat", "lstat", "statvfs", "access", "listdir", "scandir", "chdir")
 _CHANGE = ("chmod", "chown", "utime", "truncate")
 
 

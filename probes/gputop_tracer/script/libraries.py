@@ -50,6 +50,7 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
         "transformers.configuration_utils": lambda module: _known_configurations(module, configs),
         "lightning.pytorch.trainer.trainer": _plain_trainer,
         "pytorch_lightning.trainer.trainer": _plain_trainer,
+        "pyarrow": _map_where_it_lies,
     }
     after_import(wanted)
 
@@ -67,6 +68,21 @@ def _load_data_here() -> None:
         original(self, *arguments, **options)
 
     loader.__init__ = init  # type: ignore[method-assign]
+
+
+def _map_where_it_lies(pyarrow: Any) -> None:
+    """Arrow opens files past Python, which alone knows where those lie that the script has written."""
+    original = pyarrow.memory_map
+
+    def memory_map(path: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            with open(path, "rb") as file:
+                path = file.name
+        except (OSError, TypeError):  # Arrow says itself what is wrong
+            pass
+        return original(path, *arguments, **options)
+
+    pyarrow.memory_map = memory_map
 
 
 def _load_no_weights(fakes: Fakes, note: Note) -> None:
@@ -100,6 +116,8 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
         config = options.get("config")
         if not hasattr(config, "to_dict"):
             config = cls.config_class.from_pretrained(config or name)
+        if config is not None:  # trainers ask it which tokenizer belongs to the model
+            config.name_or_path = str(name)
         dtype = options.get("dtype", options.get("torch_dtype"))
         if dtype is None and _loads_as_stored():
             dtype = "auto"

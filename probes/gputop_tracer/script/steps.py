@@ -15,6 +15,7 @@ from gputop_tracer.model import heads
 from gputop_tracer.operators.values import leaves
 from gputop_tracer.tracking.tracker import Tracker
 
+from .evaluations import Evaluations
 from .fake import Fakes, on_gpu
 
 _PATIENCE = 6
@@ -39,6 +40,7 @@ class Steps:
         self.deadline = float("inf")
         self._began = 0.0
         self._attached: Set[int] = set()
+        self._evaluations = Evaluations()
         self._depth = 0
         self._optimizers: List[Any] = []
         self._stepped: Dict[int, int] = {}
@@ -75,7 +77,7 @@ class Steps:
             arguments, options = self._enter(module, arguments, options)
             self._depth += 1
             try:
-                return original(module, *arguments, **options)
+                return self._evaluations.call(original, module, arguments, options)
             finally:
                 self._depth -= 1
 

@@ -13,6 +13,7 @@ from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.named import gpu_named, model_of
 from gputop.cli.parsing import Parser
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
@@ -49,13 +50,14 @@ def _execute(words: list[str]) -> int:
     if options.csv:
         from gputop.cli.estimate_csv import batch
 
-        return batch(existing_file(options.csv), given(options), options.tier, options.json)
+        return batch(existing_file(options.csv, or_else=""), given(options), options.tier, options.json)
     if options.script:
         from gputop.cli.estimate_script import estimate_script
 
         found = estimate_script(options, arguments)
     else:
-        found = _answer(_setup(options), options)
+        with working("estimating"):
+            found = _answer(_setup(options), options)
     _print(found, options.json)
     return 0
 
@@ -91,6 +93,7 @@ def parser() -> Parser:
     parser.add_argument("--no-execute", action="store_true", help="only read the script, run nothing of it")
     parser.add_argument("--no-calibration", action="store_true", help="leave out what runs here have measured")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.elsewhere = "a script's own go after --"
     add_options(parser)
     parser.instead["--gpus"] = (
         "an estimate is for one of the GPUs: say --dp N with --fsdp or --zero, or ask `gputop plan --gpus N`"

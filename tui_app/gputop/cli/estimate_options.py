@@ -95,17 +95,18 @@ def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
             raise CliError(f"--{name.replace('_', '-')} changes nothing here: it needs {needs}")
 
 
-def existing_file(text: str) -> Path:
-    """A file that is there.
+def existing_file(text: str, or_else: str = "a model is named with --model") -> Path:
+    """A file that is there; ``or_else`` says what may have been meant.
 
     Raises:
         CliError: it is not.
     """
     path = Path(text)
     if path.is_dir():
-        raise CliError(f"{text} is a folder: a file is needed here; a model in a folder is named with --model")
+        rest = "; a model in a folder is named with --model" if or_else else ""
+        raise CliError(f"{text} is a folder: a file is needed here{rest}")
     if not path.is_file():
-        raise CliError(f"no file {text}; a model is named with --model")
+        raise CliError(f"no file {text}" + (f"; {or_else}" if or_else else ""))
     return path
 
 

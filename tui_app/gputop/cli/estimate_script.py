@@ -40,6 +40,8 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     from gputop.script_tracing import trace_script
 
     script = existing_file(options.script)
+    if not options.python:
+        _require_python(script)
     if options.no_execute:
         print(f"gputop: only reading {script}; nothing of it runs", file=sys.stderr)
     else:
@@ -52,7 +54,7 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     world = int(values.get("dp") or 0)
     with cli_errors(ValueError):
         found = trace_script(script.resolve(), arguments, options.python, world, not options.no_execute)
-    if found.traceback and found.how != "ran":
+    if found.traceback and found.how != "ran" and not found.syntax_error:
         print(found.traceback.rstrip(), file=sys.stderr)
     if found.log is not None:
         return _of_log(found, script, values, options)
@@ -62,6 +64,25 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
         named = replace(found, pretrained=(options.model,))
         return _of_source(named, script, values, options, f"{_NAMED} ({_tried(found)})")
     raise CliError(_nothing(found, script, options.no_execute))
+
+
+def _require_python(script: Path) -> None:
+    """Refuse what this interpreter cannot parse, before anything is begun.
+
+    Raises:
+        CliError: it is no Python source, or cannot be read.
+    """
+    import ast
+
+    try:
+        ast.parse(script.read_bytes(), str(script))
+    except OSError as error:
+        raise CliError(f"cannot read {script}: {error.strerror}") from None
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise CliError(f"{script} cannot be parsed: {where}{error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise CliError(f"{script} cannot be parsed: {error or type(error).__name__}") from None
 
 
 def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
@@ -161,7 +182,7 @@ def _of_source(
         try:
             setup = _said_of(name, said, values)
         except (LookupError, ValueError) as error:
-            trouble = trouble or str(error)
+            trouble = trouble or str(error).partition("; the nearest names")[0]
             continue
         with cli_errors(ValueError, LookupError):
             tier = None if options.tier == "trace" else options.tier

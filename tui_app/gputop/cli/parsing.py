@@ -28,13 +28,22 @@ class Parser(argparse.ArgumentParser):
         )
         self.instead: dict[str, str] = {}
         """What to say of options that this command does not have and that people give it."""
+        self.elsewhere = ""
+        """Where words go that are not for this command."""
 
     def add_run(self) -> None:
         """The argument that names a run."""
         self.add_argument("run", nargs="?", default="last", metavar="RUN", help="a run's name or directory")
 
+    def format_help(self) -> str:
+        """argparse's text, with a usage of our own broken to the terminal's width as well."""
+        if self.usage:
+            self.usage = _broken(self.usage)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
-        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options)")
+        own = f"; {self.elsewhere}" if self.elsewhere and message.startswith("unrecognized arguments") else ""
+        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{own})")
 
     def _meant(self, message: str) -> str:
         """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word in its name."""
@@ -49,6 +58,22 @@ class Parser(argparse.ArgumentParser):
         near = [name for name in known if wrong[2:] in name[2:].split("-")]
         near = near or get_close_matches(wrong, known, n=1, cutoff=0.75)
         return f"did you mean {' or '.join(near[:3])}? " if near else ""
+
+
+def _broken(usage: str) -> str:
+    """Lines of a usage no wider than the terminal; what goes over is indented below the first option."""
+    import re
+    import shutil
+    import textwrap
+
+    first = len("usage: ")
+    width = max(40, shutil.get_terminal_size().columns)
+    whole = re.sub(r"\[[^][]*\]|\([^()]*\)", lambda found: found[0].replace(" ", "\0"), f"{' ' * first}{usage}")
+    parts = [
+        textwrap.fill(line, width, subsequent_indent=" " * (first + 4), break_on_hyphens=False)
+        for line in whole.splitlines()
+    ]
+    return "\n".join(parts)[first:].replace("\0", " ")
 
 
 def split_command(words: list[str], options_with_value: set[str]) -> tuple[list[str], list[str]]:

@@ -25,6 +25,7 @@ from gputop.cli.plan_options import (
 from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, said_now
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 from gputop.cli.quantities import amount
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -146,12 +147,13 @@ def solved(
     if objective == "budget" and not hourly:
         raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
     try:
-        if objective == "fewest-gpus":
-            plan = fewest(job, wanted, gpus, limits, calibration)
-        elif objective == "budget" and hourly:
-            plan = within(job, wanted, hourly, gpus, limits, calibration)
-        else:
-            plan = best(job, wanted, gpus, limits, objective, calibration)
+        with working("comparing the splits"):
+            if objective == "fewest-gpus":
+                plan = fewest(job, wanted, gpus, limits, calibration)
+            elif objective == "budget" and hourly:
+                plan = within(job, wanted, hourly, gpus, limits, calibration)
+            else:
+                plan = best(job, wanted, gpus, limits, objective, calibration)
         _tell_experimental(plan)
         return plan
     except NothingFits as error:

@@ -10,6 +10,7 @@ from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.estimate_options import add_options, given
 from gputop.cli.parsing import Parser
 from gputop.cli.probe_text import show
+from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
@@ -52,6 +53,7 @@ def parser() -> Parser:
     parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier is compared")
     parser.add_argument("--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.elsewhere = "a script's own go after --"
     add_options(parser)
     return parser
 
@@ -73,8 +75,10 @@ def _of_model(options: argparse.Namespace) -> int:
         print(f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its code", file=sys.stderr)
     try:
         setup = setup_of(factory_shape(factory) if factory else model_of(options.model), given(options))
-        estimate, log = _estimated(setup, options, factory)
-        measured = probe(setup, options.python, options.device, options.steps, factory=factory)
+        with working("estimating"):
+            estimate, log = _estimated(setup, options, factory)
+        with working(f"training {options.steps} steps"):
+            measured = probe(setup, options.python, options.device, options.steps, factory=factory)
     except ImportError as error:
         raise CliError(str(error), ENVIRONMENT) from None
     except (ValueError, LookupError) as error:

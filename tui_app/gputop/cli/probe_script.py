@@ -53,8 +53,9 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     if measured is None:
         raise CliError(f"{script} made no step that could be measured: see `gputop report {run_dir.name}`")
     print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
+    world = view.world_size if view.world_size > 1 else 0
     with cli_errors(ValueError):
-        found = trace_script(script.resolve(), arguments, options.python, view.world_size if view.world_size > 1 else 0)
+        found = trace_script(script.resolve(), arguments, options.python, world)
     if found.log is None or found.how != "ran":
         raise CliError(f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why")
     estimate = question.estimate(setup_of_log(found, script, {}), "trace", log=found.log, advice=False)

@@ -6,10 +6,14 @@ import json
 import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from gputop.cli.parsing import Parser
 from gputop.cli.working import working
 from gputop.render.rows import shorten_middle
+
+if TYPE_CHECKING:
+    from gputop_probes.runs import RunInfo
 
 
 def execute(words: list[str]) -> int:
@@ -30,7 +34,7 @@ def execute(words: list[str]) -> int:
     width = max(len(run.name) for run in found)
     print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")
     for run in found:
-        state = run.state if run.exit_code is None else f"exit {run.exit_code}"
+        state = _state(run)
         called = f"[{run.given_name}] " if run.given_name else ""
         called += "[damaged] " if run.damaged and run.state != "damaged" else ""
         start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
@@ -44,6 +48,12 @@ def parser() -> Parser:
     parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     return parser
+
+
+def _state(run: RunInfo) -> str:
+    if run.stopped_by:
+        return "stopped" if run.stopped_by == "you" else run.stopped_by
+    return run.state if run.exit_code is None else f"exit {run.exit_code}"
 
 
 def _fitted(command: str, used: int) -> str:
