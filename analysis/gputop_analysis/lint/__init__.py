@@ -1,8 +1,9 @@
-"""Reads training scripts for what will cost time or memory, before they run. Nothing is executed: only ``ast``.
+"""Reads training scripts for what will cost time or memory, before they run. Nothing is executed:
+only ``ast``.
 
-``lint_file(path) -> list[Remark]``; ``fixed(path, data)`` makes the mechanical edits, ``diff`` shows them as a patch;
-``rules_at(site, root)`` finds what the source says at the line that a live finding names, and
-``in_source`` says it in a sentence.
+``lint_file(path) -> list[Remark]``; ``fixed(path, data)`` makes the mechanical edits, ``diff``
+shows them as a patch; ``rules_at(site, root)`` finds what the source says at the line that a live
+finding names, and ``in_source`` says it in a sentence.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def lint(path: str, data: bytes) -> list[Remark]:
 def remarks_of(source: Source) -> list[Remark]:
     """All remarks on a parsed file."""
     module = Module(source)
-    found = [_remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)]
-    return sorted(set(found), key=lambda one: (one.line, one.column, one.rule))
+    remarks = [
+        _remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)
+    ]
+    return sorted(set(remarks), key=lambda remark: (remark.line, remark.column, remark.rule))
 
 
 def all_rules() -> dict[str, Rule]:
@@ -54,7 +57,9 @@ def all_rules() -> dict[str, Rule]:
     from gputop_analysis.lint import rules_loader, rules_loop, rules_update  # isort: skip
     from gputop_analysis.lint import rules_distributed, rules_precision
 
-    assert all((rules_loader, rules_loop, rules_update, rules_precision, rules_distributed))  # they register themselves
+    assert all(
+        (rules_loader, rules_loop, rules_update, rules_precision, rules_distributed)
+    )  # they register themselves
     return RULES
 
 
@@ -69,7 +74,8 @@ def lint_file(path: Path) -> list[Remark]:
 
 
 def rules_at(site: str | None, root: Path) -> list[Remark]:
-    """What the source says at the place that a finding names (``Finding.site``, ``file.py:118 name``).
+    """Remarks of the source at the place that a finding names (``Finding.site``, ``file.py:118
+    name``).
 
     Args:
         site: the finding's site; None gives nothing.
@@ -84,22 +90,31 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
     except (SourceError, OSError):
         return []
     line = int(match.group(2))
-    return [one for one in remarks if one.line <= line <= one.end_line]
+    return [remark for remark in remarks if remark.line <= line <= remark.end_line]
 
 
 def in_source(site: str | None, root: str) -> str:
-    """The same in one sentence that says how to see the patch; empty where the source says nothing there."""
+    """The same in one sentence that says how to see the patch; empty where the source says nothing
+    there.
+    """
     remarks = rules_at(site, Path(root))
-    said = "; ".join(f"{one.rule}, {one.message}" for one in remarks)
+    summary = "; ".join(f"{remark.rule}, {remark.message}" for remark in remarks)
     file = (site or "").rpartition(":")[0]
-    return said + (f" (`gputop lint --diff {file}` shows the patch)" if any(one.fixable for one in remarks) else "")
+    return summary + (
+        f" (`gputop lint --diff {file}` shows the patch)"
+        if any(remark.fixable for remark in remarks)
+        else ""
+    )
 
 
 def _remark(source: Source, rule: Rule, hit: Hit) -> Remark:
     node = hit.node
     column = source.start(node) - source.line_start(node) + 1
     spans = not hasattr(node, "body")  # of a loop or a function only the first line is meant
-    end_line = (node.end_lineno or node.lineno) if spans else node.lineno
+    if spans:
+        end_line = node.end_lineno or node.lineno
+    else:
+        end_line = node.lineno
     text = (hit.message, rule.why, hit.fix)
-    place = (source.path, node.lineno, column, end_line)
-    return Remark(rule.id, rule.finding, rule.severity, *place, *text, hit.edits)
+    position = (source.path, node.lineno, column, end_line)
+    return Remark(rule.id, rule.finding, rule.severity, *position, *text, hit.edits)
