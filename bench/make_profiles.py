@@ -197,9 +197,9 @@ def product(terms: Terms, sizes: list[int], row: list[int], strings: list[str]) 
 
 def traced(asked: Any) -> dict[str, Any]:
     """The event log's document of one step of a setup."""
-    from gputop_agent.trace import models
+    from gputop_tracer import model_trace
 
-    tracker = models.trace(asdict(asked), full=True, steps=1)
+    tracker = model_trace.trace(asdict(asked), full=True, steps=1)
     found = tracker.log.document(tracker.meta)
     if asked.model.family in STACKS:  # the larger of its stacks has the layers, which depends on the sizes
         found["storages"] = [[*row[:-1], NO_LAYER] for row in found["storages"]]

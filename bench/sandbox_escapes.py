@@ -23,7 +23,7 @@ LAYERS = {
 
 def tried(user: int, layers: tuple[str, ...]) -> dict[str, dict[str, object]]:
     """What came of each way that the layers are to hold."""
-    script = ROOT / "tests" / "vram" / "sandbox_escape_run.py"
+    script = ROOT / "tests" / "tracer" / "sandbox_escape_run.py"
     paths = os.pathsep.join(str(ROOT / one) for one in ("probes", "tests"))
     environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, str(script), str(user), *layers]

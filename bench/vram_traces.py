@@ -63,11 +63,11 @@ def _run(arguments: list[str], out: Path, until: float) -> EventLog:
 @cache
 def _folder() -> Path:
     """One for each state of the tracer, but for the files that only a user's script needs."""
-    import gputop_agent
+    import gputop_tracer
 
-    files = sorted((Path(str(gputop_agent.__file__)).parent / "trace").glob("*.py"))
-    own = [file for file in files if not file.name.startswith(("script", "fallback"))]
-    state = zlib.crc32(b"".join(file.read_bytes() for file in own))
+    root = Path(gputop_tracer.__file__).parent
+    files = [file for file in sorted(root.rglob("*.py")) if file.parent.name not in ("script", "sandbox")]
+    state = zlib.crc32(b"".join(file.read_bytes() for file in files))
     folder = Path(tempfile.gettempdir(), "gputop-vram-traces", f"{state:08x}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -83,7 +83,7 @@ def _forked(arguments: list[str], said: Path) -> int:
     try:
         with said.open("w") as log:
             os.dup2(log.fileno(), 2)
-        from gputop_agent.trace.main import main
+        from gputop_tracer.main import main
 
         code = main(arguments)
     except BaseException:  # a child that went on would be a second bench
@@ -99,4 +99,4 @@ def _libraries() -> None:
     import peft  # noqa: F401
     import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import gputop_agent.trace.models  # noqa: F401
+    import gputop_tracer.model_trace  # noqa: F401

@@ -44,10 +44,10 @@ def strict_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 AGAINST_THE_CLOCK = ("agent", "e2e", "recorder")
 
 
-ONE_WORKER = ("agent", "vram")
+ONE_WORKER = ("agent", "tracer", "vram")
 SHARING = ("test_diff.py", "test_real_trace.py", "test_run.py")
 """Their files share trainings and traces that take up to a minute to make: a file is not spread over workers."""
-LONG = ("agent", "vram", "e2e", "planner", "launch", "recorder")
+LONG = ("agent", "tracer", "vram", "e2e", "planner", "launch", "recorder")
 """They begin, so that no worker is left with a long file when the others have nothing to do."""
 
 

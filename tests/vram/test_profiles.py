@@ -42,9 +42,10 @@ def tracer():
     """The trace of a model, in this process."""
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
-    from gputop_agent.trace import models
 
-    return models
+    from gputop_tracer import model_trace
+
+    return model_trace
 
 
 @pytest.mark.parametrize("name", AS_TRACED)

@@ -67,14 +67,14 @@ def test_what_was_made_before_all_layers_and_is_freed_by_one_after_the_other_is_
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
     """Logs of the trace of models, by setup and layers."""
-    models = pytest.importorskip("gputop_agent.trace.models")
+    model_trace = pytest.importorskip("gputop_tracer.model_trace")
     pytest.importorskip("transformers")
     from gputop_analysis.vram.eventlog import load
 
     folder = tmp_path_factory.mktemp("logs")
 
     def log(setup, layers):
-        tracker = models.trace(asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True)
+        tracker = model_trace.trace(asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True)
         tracker.log.save(str(folder / "log.json.gz"), tracker.meta)
         return load(folder / "log.json.gz")
 

@@ -49,13 +49,13 @@ def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
     Raises:
         ValueError: it cannot be traced; the message says why.
     """
-    from gputop_agent.trace import models
     from gputop_analysis.vram.eventlog import ordered, parse
+    from gputop_tracer import model_trace
 
     own = logging.getLogger("torch._subclasses.fake_tensor")  # it prints the traceback of what is told here in a line
     was, own.disabled = own.disabled, True
     try:
-        tracker = models.trace(asdict(setup), made_by=model, inputs=inputs)
+        tracker = model_trace.trace(asdict(setup), made_by=model, inputs=inputs)
     except Exception as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"cannot trace the {type(model).__name__}: {said}") from error

@@ -76,8 +76,8 @@ def trace_script(
         ValueError: the interpreter cannot be started, or the trace ended without an answer.
     """
     from gputop.tracing import _entry, _env
-    from gputop_agent.trace.script_scratch import scratch
     from gputop_analysis.vram.eventlog import load
+    from gputop_tracer.sandbox.scratch import scratch
 
     with scratch() as folder:
         out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")

@@ -137,9 +137,9 @@ def run(arguments: Sequence[str], out: Path, python: str | None = None, progress
 
 def _entry() -> Path:
     """The file that starts a trace; run by its path, so that gputop need not be installed in the user's environment."""
-    import gputop_agent
+    import gputop_tracer
 
-    return Path(str(gputop_agent.__file__)).parent / "trace" / "__main__.py"
+    return Path(gputop_tracer.__file__).parent / "__main__.py"
 
 
 def _env() -> dict[str, str]:

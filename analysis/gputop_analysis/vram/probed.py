@@ -73,7 +73,7 @@ def compared(estimate: Estimate, log: EventLog | None, measured: Mapping[str, An
     Args:
         estimate: by a tier alone.
         log: the events that it comes from; without them its breakdown at the peak stands for the categories.
-        measured: bytes as ``gputop_agent.trace.probe`` writes them.
+        measured: bytes as ``gputop_tracer.probe`` writes them.
     """
     breakdown, peak = estimate.peak.breakdown, estimate.peak
     held: Mapping[str, int] = breakdown if log is None else most(log)

@@ -1,0 +1,273 @@
+"""The trace of a model: build it, make it fake, run two steps."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from contextlib import nullcontext
+from importlib import metadata
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gputop_tracer.model import adapters, build, checkpointing, factory, fused, heads, losses, parts, vision
+from gputop_tracer.model.hf import FLASH, as_for_real_tensors, register_flash
+from gputop_tracer.operators.kernels import as_on_cuda
+from gputop_tracer.operators.known_values import Knowing
+from gputop_tracer.parallel import expert_parallel, pipeline, tensor_parallel, wrappers, zero, zero_stages
+from gputop_tracer.tracking.tracker import LOSS_PHASES, Tracker
+from gputop_tracer.training import interleaved, optimizers, precision
+from gputop_tracer.training.interleaved import InterleavedLoop
+from gputop_tracer.training.steps import Loop
+
+SHALLOW = 4
+"""Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
+_LOSS = "the loss of a model that returns none is the mean of its output"
+_LOW = (torch.float16, torch.bfloat16)
+_WHOLE_EXPERTS = (5, 0)
+"""The version of transformers from which on the experts of a layer are one tensor."""
+
+
+class Job:
+    """One setup on its way through a trace."""
+
+    def __init__(self, setup: Dict[str, Any], full: bool) -> None:
+        self.setup = setup
+        self.full = full
+        self.notes: List[str] = []
+        self.tracker = Tracker()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.below: Any = nullcontext()
+        """A mode between the fake tensors and the tracker."""
+        self.rotary: Any = nullcontext()
+        """While it is on, queries and keys are rotated as the setup's kernels do it."""
+        self.depth = self.layers = 0
+        self.model: Any = None
+        self.loop: Optional[Loop] = None
+        self.make_batch: Callable[[], Any] = lambda: ((), {})
+
+    def of_transformers(self, source: Optional[str]) -> None:
+        """A model of transformers, by its configuration."""
+        setup = self.setup
+        config = build.config_of(setup, source)
+        if pipeline.stages(setup) > 1:
+            build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
+        self.depth = self.layers = build.depth_of(config)
+        if not self.full and self.depth > SHALLOW and build.uniform(config) and interleaved.chunks(setup) == 1:
+            build.set_depth(config, SHALLOW)
+            self.layers = SHALLOW
+        heads.experts_in_one_product(config)
+        self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
+        if losses.behave_like(self.model, setup.get("transformers") or ""):
+            self.notes.append("the loss is computed as transformers %s does" % setup["transformers"])
+        if setup.get("kernels"):
+            fused.apply(self.model, self.tracker.operator, self.notes, bool(setup.get("gated_kernel", True)))
+            losses.of_kernel(self.model, fused.cross_entropy)
+            self.rotary = fused.rotary(self.model)
+        kind = setup.get("loss") or "plain"
+        if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
+            self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
+        self.make_batch = lambda: ((), self._batch(config))
+        if heads.task(config) == "image_text":
+            self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
+            seen = vision.inputs(config, setup)
+            self.make_batch = lambda: ((), vision.fake(self.mode, seen))
+
+    def _batch(self, config: Any) -> Dict[str, Any]:
+        found = heads.batch(config, self.setup)
+        if pipeline.stages(self.setup) == 1:
+            return found
+        hidden = int(build.text_config(config).hidden_size)
+        chunk = getattr(self.loop, "chunk", 0)
+        begins = pipeline.number(self.setup) == chunk == 0
+        last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
+        return pipeline.inputs(found, hidden, build.compute_dtype(self.setup), self.setup, begins, last)
+
+    def of_factory(self, name: str) -> None:
+        """Any ``nn.Module``, by ``module:callable``."""
+        self.model, module = factory.load(name)
+        self.model.to(build.weights_dtype(self.setup))
+        self.make_batch = factory.batch_maker(self.model, module, self.setup)
+        self.notes.append(_LOSS)
+
+    def of_module(self, model: Any, inputs: Any) -> None:
+        """An ``nn.Module`` that is there, with what one call of it takes."""
+        self.model = factory.without_data(model)
+        if self.setup.get("weights"):
+            self.model.to(build.weights_dtype(self.setup))
+        self.make_batch = factory.batch_like(inputs) if inputs is not None else self._named_batch()
+        self.notes.append(_LOSS)
+
+    def _named_batch(self) -> Callable[[], Any]:
+        try:
+            return factory.batch_maker(self.model, None, self.setup)
+        except factory.NoBatchError as error:
+            what = str(error).partition("?")[0]
+            raise factory.NoBatchError("%s? Give `inputs`, what one call takes" % what) from error
+
+    def prepare(self) -> None:
+        """Freeze, adapt, checkpoint; all on the meta device."""
+        with build.quiet():
+            optimizers.load(optimizers.of_recipe(self.setup))
+            if expert_parallel.degree(self.setup) > 1:
+                expert_parallel.spread(self.model, self.setup, self.notes)
+            if tensor_parallel.degree(self.setup) > 1:
+                tensor_parallel.split(self.model, self.setup, self.notes)
+            if pipeline.stages(self.setup) > 1:
+                kind = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                self.model = kind.cut(self.model, self.setup, self.notes)
+            parts.freeze(self.model, self.setup.get("freeze") or ())
+            self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
+            checkpointing.apply(self.model, self.setup, self.notes)
+            if zero.stage_of(self.setup):
+                zero.in_one_type(self.model, build.compute_dtype(self.setup))
+
+    def run(self, steps: int) -> None:
+        """The steps, on fake tensors."""
+        setup, tracker = self.setup, self.tracker
+        with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.rotary, self.mode, self.below, tracker:
+            tracker.mark("init", 0)
+            shared = {**setup, "repeated": self._repeated}
+            self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)
+            trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+            loop = self.loop = self._loop(trained)
+            loop.autocast = None if wrappers.casts(setup) else autocast_dtype(setup)
+            loop.on_host = bool(setup.get("offload_activations"))
+            own = setup.get("optimizer_in_backward") or zero.stage_of(setup)
+            loop.clip = bool(setup.get("clip_grad", True)) and not own
+            loop.accumulation = int(setup.get("accumulation") or 1)
+            loop.in_flight = pipeline.in_flight(setup)
+            loop.passes_on = not pipeline.is_last(setup)
+            loop.run(steps)
+            self._write_meta(trained)
+
+    def _loop(self, trained: List[Any]) -> Loop:
+        given = self.tracker, self.model, self._optimizer(trained), self.make_batch
+        return InterleavedLoop(self.setup, *given) if interleaved.chunks(self.setup) > 1 else Loop(*given)
+
+    @property
+    def _repeated(self) -> float:
+        """Layers that one of the traced ones stands for, in the mean."""
+        return self.depth / self.layers if self.layers else 1.0
+
+    def _optimizer(self, trained: List[Any]) -> Any:
+        setup = self.setup
+        name = optimizers.of_recipe(setup)
+
+        def make(weights: List[Any]) -> Any:
+            return optimizers.make(name, weights, self.model)
+
+        if zero.stage_of(setup) and trained and name != "none":
+            return zero_stages.optimizer(setup, self.tracker, trained, self._repeated, make)
+        if setup.get("optimizer_in_backward"):
+            return precision.InBackward(self.tracker, trained, make)
+        if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):
+            return precision.MasterWeights(self.tracker, trained, make, setup.get("grad_dtype") == "fp32")
+        groups = expert_parallel.by_mesh(trained)
+        return make(trained) if len(groups) < 2 else optimizers.Several([make(group) for group in groups])
+
+    def _write_meta(self, trained: List[Any]) -> None:
+        self.tracker.meta = {
+            "versions": versions(),
+            "setup": self.setup,
+            "layers": self.layers,
+            "depth": self.depth,
+            "notes": self.notes,
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "trained": sum(weight.numel() for weight in trained),
+        }
+
+
+def trace(
+    setup: Dict[str, Any],
+    source: Optional[str] = None,
+    full: bool = False,
+    steps: int = 2,
+    made_by: Any = "",
+    inputs: Any = None,
+) -> Tracker:
+    """Trace the steps of a setup; the tracker's ``log`` and ``meta`` are the answer.
+
+    ``source`` names a configuration to take instead of the setup's shape, ``made_by`` a ``module:callable`` or an
+    ``nn.Module``, which is called with ``inputs``.
+    """
+    job = Job(setup, full)
+    job.notes += refuse(setup)
+    if isinstance(made_by, torch.nn.Module):
+        job.of_module(made_by, inputs)
+    elif made_by:
+        job.of_factory(made_by)
+    else:
+        job.of_transformers(source)
+    job.prepare()
+    job.run(steps)
+    return job.tracker
+
+
+def refuse(setup: Dict[str, Any]) -> List[str]:
+    """What the trace has no memory signatures for ends it; what it takes for something else is a note.
+
+    Raises:
+        ValueError: a kind of training that only the other tiers know.
+    """
+    if setup.get("kernels") and tensor_parallel.degree(setup) > 1:
+        raise ValueError("fused kernels under tensor parallelism are not traced: use the formula tier")
+    if setup.get("recipe") == "megatron":
+        raise ValueError(
+            "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients added straight into "
+            "fp32 buffers. Those of transformers would come out too high: use the formula tier"
+        )
+    if setup.get("quantized") and setup["model"].get("experts") and _had_single_experts(setup):
+        raise ValueError(
+            "transformers %s quantised each expert by itself; the one here keeps all experts of a layer in one tensor, "
+            "which bitsandbytes leaves in 16 bits: use the formula tier" % setup["transformers"]
+        )
+    if setup.get("roles"):
+        raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
+    notes = []
+    if setup.get("compile"):
+        notes.append("torch.compile is left out: the memory is that of the eager step")
+    if setup.get("dtype") == "fp8":
+        notes.append("fp8 products are traced in bf16: their scaled copies are not counted")
+    return notes
+
+
+def _had_single_experts(setup: Dict[str, Any]) -> bool:
+    """Whether the run's transformers had a module for each expert, and the one here has not."""
+    asked = losses.version(setup.get("transformers") or "")
+    return bool(asked) and asked < _WHOLE_EXPERTS <= losses.version(metadata.version("transformers"))
+
+
+def attention_of(setup: Dict[str, Any]) -> str:
+    """The kind of attention by the name that transformers knows here."""
+    asked = setup.get("attention") or "sdpa"
+    if asked != "flash":
+        return asked
+    known = register_flash(setup["model"].get("family") or "", setup.get("transformers") or "")
+    return FLASH if known else "sdpa"
+
+
+def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
+    """The type that autocast computes in: where it is asked for, or fp32 weights meet a lower precision."""
+    compute = build.compute_dtype(setup)
+    on = bool(setup.get("autocast")) or build.weights_dtype(setup) == torch.float32
+    return compute if compute in _LOW and on else None
+
+
+def versions() -> Dict[str, str]:
+    """Of what decides about the memory of a step."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("transformers", "peft"):
+        module = sys.modules.get(name)
+        if module is not None:
+            found[name] = str(getattr(module, "__version__", ""))
+    return found
+
+
+def _head(model: Any) -> Any:
+    get = getattr(model, "get_output_embeddings", None)
+    try:
+        return get() if get is not None else None
+    except NotImplementedError:
+        return None

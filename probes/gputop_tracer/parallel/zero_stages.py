@@ -1,0 +1,29 @@
+"""The optimizer of a setup under ZeRO, whichever its stage."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+from gputop_tracer.tracking.tracker import Tracker
+
+from .zero import Shared, Stage1, Stage2, ranks, stage_of, whole
+from .zero3 import Stage3
+
+
+def optimizer(
+    setup: Dict[str, Any], tracker: Tracker, weights: List[Any], repeated: float, make: Callable[[List[Any]], Any]
+) -> Any:
+    """The optimizer of a stage; ``repeated`` says how many layers one of the traced ones stands for.
+
+    Raises:
+        ValueError: the optimizer needs the shapes of the weights.
+    """
+    if setup.get("optimizer") == "muon":
+        raise ValueError("Muon over ZeRO's flat partitions is not traced: use the formula tier")
+    values = sum(weight.numel() * (repeated if tracker.places.place_of(weight)[1] >= 0 else 1.0) for weight in weights)
+    shared = Shared(tracker, weights, round(values), ranks(setup))
+    if stage_of(setup) == 1:
+        return Stage1(shared, make)
+    if stage_of(setup) == 2:
+        return Stage2(shared, whole(shared, make))
+    return Stage3(shared, make)

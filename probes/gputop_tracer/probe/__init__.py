@@ -1,0 +1,1 @@
+"""A few real training steps of a setup, measured."""

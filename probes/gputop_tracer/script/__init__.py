@@ -1,0 +1,1 @@
+"""A user's script on fake tensors: run, built or only read."""

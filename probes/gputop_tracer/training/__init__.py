@@ -1,0 +1,1 @@
+"""Steps, optimizers and precisions of a training, by what they allocate."""
