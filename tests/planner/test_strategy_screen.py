@@ -76,12 +76,12 @@ def test_a_split_can_be_fixed(ask, planned):
 
 @pytest.mark.parametrize("width", [46, 60, 90, 160])
 def test_rows_fit_and_bars_share_a_scale(planned, width):
-    rows = plan.table(planned, width, 12, 0, 1, (0, 2), base_s=10.0)
+    rows = plan.table(planned, width, 12, 0, 1, marked=(0, 2), base_s=10.0)
     rows += plan.bars(planned.choices[:3], width) + plan.bars(planned.choices[:1], width)
     rows += plan.reasons(planned, planned.choices[2], [], width)
     rows += plan.form(planned.ask, 3, min(width, 40), True)
     assert all(row_width(row) <= width for row in rows)
-    assert "x" in row_text(plan.table(planned, 160, 3, 0, None, (), 10.0)[1])
+    assert "x" in row_text(plan.table(planned, 160, 3, 0, None, marked=(), base_s=10.0)[1])
     assert row_text(rows[1]).startswith("A ") and row_text(rows[3]).startswith("B ")
 
 

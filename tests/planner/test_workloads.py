@@ -57,10 +57,10 @@ def test_sizes_by_hand():
 def test_no_token_comes_before_its_weights_and_cache_are_read(name, chip, dtype, power, context):
     shape, hardware = model(name), cluster(chip, 8)
     batch, tp = np.array([2.0**power]), np.array([1.0])
-    seconds = float(serving.decode_seconds(shape, hardware, dtype, tp, batch, context)[0])
+    seconds = float(serving.decode_seconds(shape, hardware, dtype, tp, batch, context=context)[0])
     rate = hardware.device.bytes_per_s
     assert seconds > float(batch[0]) * context * float(serving.kv_bytes_per_token(shape, tp)[0]) / rate
-    more = float(serving.decode_seconds(shape, hardware, dtype, tp, 2 * batch, context)[0])
+    more = float(serving.decode_seconds(shape, hardware, dtype, tp, 2 * batch, context=context)[0])
     assert seconds <= more <= 2 * seconds * 1.0001, "a larger batch is slower a step and never slower a token"
 
 

@@ -42,7 +42,7 @@ def test_no_page_is_wider_than_the_screen(record, snapshot, size):
     rows = budget.draw(BudgetLoader()(record, snapshot), *size)
     rows += numerics.draw(NumericsLoader()(record, snapshot), *size)
     rows += evidence.draw(EvidenceLoader("IN01", 2)(record, snapshot), *size)
-    rows += ranks.headline(page, size[0]) + ranks.table(page, snapshot.recent, [0, 1, 2], size[0], "wait", 0)
+    rows += ranks.headline(page, size[0]) + ranks.table(page, snapshot.recent, [0, 1, 2], size[0], "wait", cursor=0)
     rows += ranks.detail(page, 0, size[0], 9) if size[0] > 60 else []
     assert max(row_width(row) for row in rows) <= max(size[0], 50)
 

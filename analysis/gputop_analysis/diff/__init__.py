@@ -1,4 +1,6 @@
-"""Two runs compared: what changed, what got slower and by how much for sure, where their losses part."""
+"""Two runs compared: what changed, what got slower and by how much for sure, where their losses
+part.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from gputop_analysis.diff.caveats import caveats
 from gputop_analysis.diff.changes import changes
 from gputop_analysis.diff.data import diff_data
 from gputop_analysis.diff.loss import compare_loss
-from gputop_analysis.diff.model import Change, Diff, LossDiff, MemoryDiff, PhaseDiff, RankDiff, SpeedDiff
+from gputop_analysis.diff.model import (
+    Change,
+    Diff,
+    LossDiff,
+    MemoryDiff,
+    PhaseDiff,
+    RankDiff,
+    SpeedDiff,
+)
 from gputop_analysis.diff.speed import compare_speed, judge_speed
 from gputop_analysis.diff.text import diff_text
 from gputop_analysis.series import Array
@@ -39,12 +49,12 @@ _MEMORY = (
 def compare(a: RunRecord, b: RunRecord, threshold: float = THRESHOLD) -> Diff:
     """Compare run ``b`` with the baseline ``a``.
 
-    It is a regression where B is surely slower by ``threshold``, or its loss becomes NaN and A's does not. Runs that do
-    different work are not compared in speed.
+    It is a regression where B is surely slower by ``threshold``, or its loss becomes NaN and A's
+    does not. Runs that do different work are not compared in speed.
     """
     first, second = RunView(a), RunView(b)
-    speed, told_first = compare_speed(first, second), caveats(first, second)
-    comparable = all(one.comparable for one in told_first)
+    speed, caveats_found = compare_speed(first, second), caveats(first, second)
+    comparable = all(caveat.comparable for caveat in caveats_found)
     return Diff(
         a_name=a.name,
         b_name=b.name,
@@ -56,7 +66,7 @@ def compare(a: RunRecord, b: RunRecord, threshold: float = THRESHOLD) -> Diff:
         changes=changes(first, second),
         memory=tuple(_memory(first, second)),
         loss=compare_loss(first, second),
-        caveats=told_first,
+        caveats=caveats_found,
     )
 
 
@@ -65,10 +75,14 @@ def _steps(view: RunView) -> int:
 
 
 def _memory(a: RunView, b: RunView) -> list[MemoryDiff]:
-    found = [MemoryDiff(name, _peak_gib(a, column), _peak_gib(b, column)) for name, column in _MEMORY]
-    return [one for one in found if one.a_gib > 0 or one.b_gib > 0]
+    peaks = []
+    for name, column in _MEMORY:
+        peaks.append(MemoryDiff(name, _peak_gib(a, column), _peak_gib(b, column)))
+    return [peak for peak in peaks if peak.a_gib > 0 or peak.b_gib > 0]
 
 
 def _peak_gib(view: RunView, column: str) -> float:
-    peaks: list[Array] = [series.rows[column].max() for series in view.per_rank.values() if len(series.rows)]
+    peaks: list[Array] = [
+        series.rows[column].max() for series in view.per_rank.values() if len(series.rows)
+    ]
     return float(max(peaks, default=-1)) / GIB

@@ -1,4 +1,6 @@
-"""A run's steps as blocks that can be drawn anew: the noise inside a run, its autocorrelation included."""
+"""A run's steps as blocks that can be drawn anew: the noise inside a run, its autocorrelation
+included.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,12 @@ class Blocks:
         return int(self.steps.sum(axis=1).min())
 
     def resampled(self) -> tuple[Array, Array]:
-        """Blocks drawn with replacement, the same on all ranks: milliseconds per step, draws x ranks x ``COLUMNS``.
+        """Blocks drawn with replacement, the same on all ranks: milliseconds per step, draws x
+        ranks x ``COLUMNS``.
 
-        Beside it the same of the blocks as they are, ranks x ``COLUMNS``. Non-overlapping block bootstrap (Carlstein
-        1986). Which blocks are drawn follows from the run alone: it is the same on either side of a comparison.
+        Beside it the same of the blocks as they are, ranks x ``COLUMNS``. Non-overlapping block
+        bootstrap (Carlstein 1986). Which blocks are drawn follows from the run alone: it is the
+        same on either side of a comparison.
         """
         count, seed = self.ms.shape[1], zlib.crc32(self.ms.tobytes())
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
@@ -52,36 +56,43 @@ class Blocks:
     def drift(self, values: Array) -> float:
         """Standard deviation of the means over fifths of the run of one value per block.
 
-        Machines change over seconds and minutes, which blocks inside a short run do not show in full. Two runs are
-        taken to differ by as much as fifths of one run do, however many steps they have.
+        Machines change over seconds and minutes, which blocks inside a short run do not show in
+        full. Two runs are taken to differ by as much as fifths of one run do, however many steps
+        they have.
         """
         fifths = [float(part.mean()) for part in np.array_split(values, FIFTHS)]
         return float(np.std(fifths, ddof=1))
 
 
 def blocks_of(view: RunView) -> Blocks | None:
-    """The steps of the last attempt past the warm-up, evaluation and checkpoints included; None for too few."""
-    kept = {rank: view.per_rank[rank].past_warm_up for rank in view.ranks}
-    if not kept or any(s.n_steps[mask].sum() < ENOUGH_STEPS or mask.sum() < 10 for s, mask in _pairs(view, kept)):
+    """The steps of the last attempt past the warm-up, evaluation and checkpoints included; None for
+    too few.
+    """
+    masks = {rank: view.per_rank[rank].past_warm_up for rank in view.ranks}
+    if not masks or any(
+        s.n_steps[mask].sum() < ENOUGH_STEPS or mask.sum() < 10 for s, mask in _pairs(view, masks)
+    ):
         return None
-    first = max(int(s.steps[mask][0]) for s, mask in _pairs(view, kept))
-    last = min(int(s.steps[mask][-1]) for s, mask in _pairs(view, kept))
-    longest, mask = next(_pairs(view, kept))
+    first = max(int(s.steps[mask][0]) for s, mask in _pairs(view, masks))
+    last = min(int(s.steps[mask][-1]) for s, mask in _pairs(view, masks))
+    longest, mask = next(_pairs(view, masks))
     records = int(((longest.steps >= first) & (longest.steps <= last) & mask).sum())
     if records < 10:
         return None
     size = block_length(longest.wall_ms[mask])
     edges = np.linspace(first, last + 1, max(5, min(50, records // size)) + 1)
-    ms, steps = zip(*(_sums(view, s, mask, edges) for s, mask in _pairs(view, kept)), strict=True)
-    return Blocks(tuple(view.ranks), np.stack(ms), np.stack(steps), _samples(view, kept))
+    ms, steps = zip(*(_sums(view, s, mask, edges) for s, mask in _pairs(view, masks)), strict=True)
+    return Blocks(tuple(view.ranks), np.stack(ms), np.stack(steps), _samples(view, masks))
 
 
-def _pairs(view: RunView, kept: dict[int, Array]):
-    return ((view.per_rank[rank], mask) for rank, mask in kept.items())
+def _pairs(view: RunView, masks: dict[int, Array]):
+    return ((view.per_rank[rank], mask) for rank, mask in masks.items())
 
 
 def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple[Array, Array]:
-    """Blocks x ``COLUMNS`` and steps per block of one rank; a record belongs to the block of its last step."""
+    """Blocks x ``COLUMNS`` and steps per block of one rank; a record belongs to the block of its
+    last step.
+    """
     rows, counts, count = picked(series.rows, mask), series.n_steps[mask], len(edges) - 1
     block = np.searchsorted(edges, series.steps[mask], side="right") - 1
     inside = (block >= 0) & (block < count)
@@ -95,6 +106,8 @@ def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple
     return summed, np.bincount(block, counts, count)
 
 
-def _samples(view: RunView, kept: dict[int, Array]) -> float:
-    samples = sum(float(s.rows["samples"][mask].sum(dtype=np.float64)) for s, mask in _pairs(view, kept))
-    return samples / sum(float(s.n_steps[mask].sum()) for s, mask in _pairs(view, kept))
+def _samples(view: RunView, masks: dict[int, Array]) -> float:
+    samples = sum(
+        float(s.rows["samples"][mask].sum(dtype=np.float64)) for s, mask in _pairs(view, masks)
+    )
+    return samples / sum(float(s.n_steps[mask].sum()) for s, mask in _pairs(view, masks))

@@ -1,4 +1,6 @@
-"""What is said before any speed: how two runs differ so that the faster one is no winner."""
+"""Caveats, which stand before any speed: how two runs differ so that the faster one is no
+winner.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,51 @@ Hello = dict[str, Any]
 
 
 def caveats(a: RunView, b: RunView) -> tuple[Caveat, ...]:
-    """What tells the runs apart, the gravest first: those that make their speeds incomparable, then the others."""
+    """Differences between the runs, the gravest first: those that make their speeds incomparable,
+    then the others.
+    """
     hello_a, hello_b = a.hello(), b.hello()
-    said = [*_not_finite(a, b), *_ends(a, b), *_model(hello_a, hello_b)]
-    said += _data(hello_a, hello_b)
-    said += _values("device", _device(hello_a), _device(hello_b), "{of} runs on {x}", "on {y}", comparable=False)
-    said += _values("world size", a.world_size, b.world_size, "{of} runs {x} rank{s}", "{y}", comparable=False)
-    said += _values("batch", *_batches(a, b), "{of} takes {x} sample{s} a step of a rank", "{y}")
-    said += _values("precision", _precision(hello_a), _precision(hello_b), "{of} trains in {x}", "{y}")
-    said += _values("torch", hello_a.get("torch"), hello_b.get("torch"), "{of} runs torch {x}", "{y}")
-    return tuple(sorted(said, key=lambda one: one.comparable))
+    found_caveats = [*_not_finite(a, b), *_ends(a, b), *_model(hello_a, hello_b)]
+    found_caveats += _data(hello_a, hello_b)
+    found_caveats += _values(
+        "device",
+        _device(hello_a),
+        b=_device(hello_b),
+        says="{of} runs on {x}",
+        other="on {y}",
+        comparable=False,
+    )
+    found_caveats += _values(
+        "world size",
+        a.world_size,
+        b=b.world_size,
+        says="{of} runs {x} rank{s}",
+        other="{y}",
+        comparable=False,
+    )
+    batch_a, batch_b = _batches(a, b)
+    found_caveats += _values(
+        "batch",
+        batch_a,
+        b=batch_b,
+        says="{of} takes {x} sample{s} a step of a rank",
+        other="{y}",
+    )
+    found_caveats += _values(
+        "precision",
+        _precision(hello_a),
+        b=_precision(hello_b),
+        says="{of} trains in {x}",
+        other="{y}",
+    )
+    found_caveats += _values(
+        "torch",
+        hello_a.get("torch"),
+        b=hello_b.get("torch"),
+        says="{of} runs torch {x}",
+        other="{y}",
+    )
+    return tuple(sorted(found_caveats, key=lambda caveat: caveat.comparable))
 
 
 def first_not_finite(view: RunView) -> int | None:
@@ -37,7 +74,9 @@ def first_not_finite(view: RunView) -> int | None:
     steps = [int(e.get("step") or 0) for e in view.record.events("nonfinite")]
     for rank, series in view.per_rank.items():
         for rows in (series.rows, view.device(rank)):
-            not_finite = rows["step"][(rows["flags"] & wire.F_NONFINITE) != 0] if len(rows) else ()
+            not_finite = ()
+            if len(rows):
+                not_finite = rows["step"][(rows["flags"] & wire.F_NONFINITE) != 0]
             steps += [int(step) for step in not_finite[:1]]
     return min(steps, default=None)
 
@@ -66,13 +105,13 @@ def _ends(a: RunView, b: RunView) -> Iterator[Caveat]:
 
 
 def _model(a: Hello, b: Hello) -> Iterator[Caveat]:
-    known = [one.get("model") or {} for one in (a, b)]
-    (class_a, size_a), (class_b, size_b) = ((m.get("class"), m.get("parameters")) for m in known)
+    models = [hello.get("model") or {} for hello in (a, b)]
+    (class_a, size_a), (class_b, size_b) = ((m.get("class"), m.get("parameters")) for m in models)
     other_class = None not in (class_a, class_b) and class_a != class_b
     other_size = None not in (size_a, size_b) and size_a != size_b
     if not (other_class or other_size):
         return
-    words_a, words_b = (model_words(m) for m in known)
+    words_a, words_b = (model_words(m) for m in models)
     text = f"B trains another model ({words_b}, for {words_a} of A)"
     yield Caveat("model", words_a, words_b, text, comparable=False)
 
@@ -80,12 +119,15 @@ def _model(a: Hello, b: Hello) -> Iterator[Caveat]:
 def model_words(model: Hello) -> str:
     """``Linear, 650 parameters``."""
     size = model.get("parameters")
-    parts = [str(model.get("class") or ""), counted(size, "parameter") if isinstance(size, int) else ""]
+    parts = [
+        str(model.get("class") or ""),
+        counted(size, "parameter") if isinstance(size, int) else "",
+    ]
     return ", ".join(part for part in parts if part)
 
 
 def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
-    loaders = [one.get("dataloader") or {} for one in (a, b)]
+    loaders = [hello.get("dataloader") or {} for hello in (a, b)]
     sets = [loader.get("dataset") for loader in loaders]
     sizes = [loader.get("dataset_length") for loader in loaders]
     if None not in sets and sets[0] != sets[1]:
@@ -97,8 +139,8 @@ def _data(a: Hello, b: Hello) -> Iterator[Caveat]:
 
 
 def _device(hello: Hello) -> str | None:
-    kind = str(hello.get("device") or "").partition(":")[0]
-    return str(hello.get("device_name") or "") or kind or None
+    device_type = str(hello.get("device") or "").partition(":")[0]
+    return str(hello.get("device_name") or "") or device_type or None
 
 
 def _batches(a: RunView, b: RunView) -> tuple[float | None, float | None]:
@@ -111,26 +153,36 @@ def _batches(a: RunView, b: RunView) -> tuple[float | None, float | None]:
 
 def _samples(view: RunView) -> float:
     series = view.per_rank.values()
-    samples = sum(float(one.rows["samples"].sum(dtype=np.float64)) for one in series)
-    return samples / max(1, sum(one.total_steps() for one in series))
+    samples = sum(
+        float(rank_series.rows["samples"].sum(dtype=np.float64)) for rank_series in series
+    )
+    return samples / max(1, sum(rank_series.total_steps() for rank_series in series))
 
 
 def _precision(hello: Hello) -> str | None:
-    """What most of the arithmetic is in: autocast's type, else that of most parameters."""
+    """Type of most of the arithmetic: autocast's, else that of most parameters."""
     amp, by_type = hello.get("amp") or {}, (hello.get("model") or {}).get("by_dtype") or {}
     if amp.get("autocast"):
         return f"autocast {amp.get('dtype') or ''}".strip()
-    return str(max(by_type, key=lambda name: by_type[name])) if by_type else None
+    if by_type:
+        return str(max(by_type, key=lambda name: by_type[name]))
+    return None
 
 
-def _values(what: str, a: Any, b: Any, says: str, other: str, comparable: bool = True) -> list[Caveat]:
-    """One caveat where both are known and differ. ``says`` has places for the run, B's value and a plural."""
+def _values(
+    subject: str, a: Any, *, b: Any, says: str, other: str, comparable: bool = True
+) -> list[Caveat]:
+    """One caveat where both are known and differ. ``says`` has places for the run, B's value and a
+    plural.
+    """
     if a is None or b is None or a == b:
         return []
     x, y = _number(b), _number(a)
     text = says.format(of="B", x=x, s="" if b == 1 else "s") + ", A " + other.format(y=y)
-    return [Caveat(what, a, b, text, comparable)]
+    return [Caveat(subject, a, b=b, text=text, comparable=comparable)]
 
 
 def _number(value: Any) -> str:
-    return f"{value:,g}" if isinstance(value, (int, float)) else str(value)
+    if isinstance(value, (int, float)):
+        return f"{value:,g}"
+    return str(value)

@@ -1,4 +1,6 @@
-"""What was set up differently: command, code, versions, hardware, model, optimizer, loader."""
+"""Differences in the set-up of two runs: command, code, versions, hardware, model, optimizer,
+loader.
+"""
 
 from __future__ import annotations
 
@@ -54,37 +56,75 @@ _PASSING = {
     "context.command",
 }
 """Differ from run to run, or change while one goes on, or are a launcher's own."""
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_", "GPUTOP")
-"""Beginnings of variables that a launcher sets for its ranks: the number of ranks stands in ``world_size``."""
+_LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+    "ROLE_",
+    "TORCHELASTIC_",
+    "MASTER_",
+    "GPUTOP",
+)
+"""Beginnings of variables that a launcher sets for its ranks: the number of ranks stands in
+``world_size``.
+"""
 _VARIABLES = ("env.", "context.environment.")
 _SKIPPED_ENDINGS = (".site", "_site")
 
 
 def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
-    """Settings whose values differ, by group and name. What only one of the runs told is not compared."""
-    found: list[Change] = []
+    """Settings whose values differ, by group and name. What only one of the runs told is not
+    compared.
+    """
+    differences: list[Change] = []
     if a.record.manifest.command != b.record.manifest.command:
-        found.append(
-            Change("command", " ".join(a.record.manifest.command), " ".join(b.record.manifest.command), "code")
+        differences.append(
+            Change(
+                "command",
+                " ".join(a.record.manifest.command),
+                " ".join(b.record.manifest.command),
+                "code",
+            )
         )
-    found += _of(context(a.record), context(b.record), "context", lambda name: _group_of_context(name))
+    differences += _of(
+        context(a.record), context(b.record), "context", lambda name: _group_of_context(name)
+    )
     hello_a, hello_b = a.hello(), b.hello()
     for names, group in ((_ENVIRONMENT, "environment"), (_CONFIG, "config")):
         for name in names:
-            found += _of(hello_a.get(name), hello_b.get(name), name, lambda _, group=group: group)
+            differences += _of(
+                hello_a.get(name), hello_b.get(name), name, lambda _, group=group: group
+            )
     order: tuple[Group, ...] = ("code", "environment", "config")
-    return tuple(sorted(_once(found), key=lambda one: (order.index(one.group), one.name)))
+    return tuple(
+        sorted(_once(differences), key=lambda change: (order.index(change.group), change.name))
+    )
 
 
-def _once(found: list[Change]) -> list[Change]:
-    """Without a variable of the launcher's environment that differs in the same way in the ranks'."""
-    told = {(one.name.removeprefix("env."), str(one.a), str(one.b)) for one in found if one.name.startswith("env.")}
+def _once(differences: list[Change]) -> list[Change]:
+    """Differences, without a variable of the launcher's environment that differs in the same way in
+    the ranks'.
+    """
+    environment_changes = set()
+    for change in differences:
+        if change.name.startswith("env."):
+            environment_changes.add(
+                (change.name.removeprefix("env."), str(change.a), str(change.b))
+            )
     launchers = "context.environment."
-    return [one for one in found if (one.name.removeprefix(launchers), str(one.a), str(one.b)) not in told]
+    return [
+        change
+        for change in differences
+        if (change.name.removeprefix(launchers), str(change.a), str(change.b))
+        not in environment_changes
+    ]
 
 
 def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
-    """The leaves below ``name`` that both have and that differ; a variable that only one has is a difference."""
+    """The leaves below ``name`` that both have and that differ; a variable that only one has is a
+    difference.
+    """
     if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or _is_launchers(name):
         return
     if isinstance(a, dict) and isinstance(b, dict):
@@ -103,4 +143,6 @@ def _is_launchers(name: str) -> bool:
 
 
 def _group_of_context(name: str) -> Group:
-    return "code" if name.startswith("context.git") else "environment"
+    if name.startswith("context.git"):
+        return "code"
+    return "environment"

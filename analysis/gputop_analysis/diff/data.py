@@ -9,7 +9,7 @@ from gputop_analysis.diff.model import JUDGEMENTS, Diff, LossDiff, SpeedDiff
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:
-    """What ``gputop diff --json`` prints."""
+    """Build the object that ``gputop diff --json`` prints."""
     return {
         "a": {"run": diff.a_name, "steps": diff.a_steps},
         "b": {"run": diff.b_name, "steps": diff.b_steps},
@@ -18,11 +18,20 @@ def diff_data(diff: Diff) -> dict[str, Any]:
         "meaning": JUDGEMENTS[diff.judgement],
         "regression": diff.is_regression,
         "said_first": [
-            {"what": one.what, "a": one.a, "b": one.b, "text": one.text, "comparable": one.comparable}
-            for one in diff.caveats
+            {
+                "what": row.what,
+                "a": row.a,
+                "b": row.b,
+                "text": row.text,
+                "comparable": row.comparable,
+            }
+            for row in diff.caveats
         ],
         "speed": _speed(diff.speed) if diff.speed else None,
-        "memory": [{"name": one.name, "a_gib": _known(one.a_gib), "b_gib": _known(one.b_gib)} for one in diff.memory],
+        "memory": [
+            {"name": row.name, "a_gib": _known(row.a_gib), "b_gib": _known(row.b_gib)}
+            for row in diff.memory
+        ],
         "loss": _loss(diff.loss) if diff.loss else None,
         "changes": [{"name": c.name, "group": c.group, "a": c.a, "b": c.b} for c in diff.changes],
     }
@@ -40,18 +49,18 @@ def _speed(speed: SpeedDiff) -> dict[str, Any]:
         "foreign_wait_each_ms_per_step": list(speed.foreign_ms),
         "phase": speed.phase,
         "rank": speed.culprit,
-        "phases": [_part(one, name=one.name) for one in speed.phases],
-        "ranks": [_part(one, rank=one.rank, phase=one.phase) for one in speed.ranks],
+        "phases": [_part(row, name=row.name) for row in speed.phases],
+        "ranks": [_part(row, rank=row.rank, phase=row.phase) for row in speed.ranks],
     }
 
 
-def _part(one: Any, **head: Any) -> dict[str, Any]:
-    interval = [one.difference_ms.low, one.difference_ms.high]
+def _part(row: Any, **head: Any) -> dict[str, Any]:
+    interval = [row.difference_ms.low, row.difference_ms.high]
     return {
         **head,
-        "a_ms_per_step": one.a_ms,
-        "b_ms_per_step": one.b_ms,
-        "difference_ms_per_step": one.difference_ms.value,
+        "a_ms_per_step": row.a_ms,
+        "b_ms_per_step": row.b_ms,
+        "difference_ms_per_step": row.difference_ms.value,
         "interval_ms_per_step": interval,
     }
 
@@ -71,4 +80,6 @@ def _loss(loss: LossDiff) -> dict[str, Any]:
 
 
 def _known(value: float) -> float | None:
-    return value if math.isfinite(value) and value >= 0 else None
+    if math.isfinite(value) and value >= 0:
+        return value
+    return None

@@ -8,7 +8,8 @@ from gputop_analysis.view import RunView
 
 
 def foreign_wait_ms(view: RunView) -> float:
-    """Milliseconds a step that the training threads were ready but other programs held the cores; mean of the ranks.
+    """Milliseconds a step that the training threads were ready but other programs held the cores;
+    mean of the ranks.
 
     0 where programs outside the run use less than ``BUSY_CORES``, or that is not known.
     """
@@ -19,4 +20,6 @@ def foreign_wait_ms(view: RunView) -> float:
             continue
         wall_ms = float(series.wall_ms[series.steady].mean())
         waits.append(queue.share.value * wall_ms)
-    return sum(waits) / len(view.ranks) if waits else 0.0
+    if waits:
+        return sum(waits) / len(view.ranks)
+    return 0.0

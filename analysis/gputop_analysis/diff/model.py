@@ -1,4 +1,6 @@
-"""What a comparison of two runs holds. ``a`` is the earlier one, the baseline; ``b`` the one that is judged."""
+"""Result of comparing two runs. ``a`` is the earlier one, the baseline; ``b`` the one that is
+judged.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any, Literal
 
 from gputop_analysis.stats import Interval
 
-Judgement = Literal["regression", "slower", "faster", "no difference", "too few steps", "not comparable"]
+Judgement = Literal[
+    "regression", "slower", "faster", "no difference", "too few steps", "not comparable"
+]
 JUDGEMENTS: dict[Judgement, str] = {
     "regression": "B is surely slower by more than the threshold",
     "slower": "B is surely slower, but not surely by more than the threshold",
@@ -23,7 +27,7 @@ class Change:
     """One setting that differs."""
 
     name: str
-    """Where it stands, ``optimizer.lr``."""
+    """Path of the setting, ``optimizer.lr``."""
     a: Any
     b: Any
     group: Literal["code", "environment", "config"]
@@ -34,11 +38,13 @@ class Caveat:
     """A difference that is said before any speed."""
 
     what: str
-    """``loss``, ``model``, ``data``, ``device``, ``world size``, ``batch``, ``precision``, ``torch``, ``end``."""
+    """``loss``, ``model``, ``data``, ``device``, ``world size``, ``batch``, ``precision``,
+    ``torch``, ``end``.
+    """
     a: Any
     b: Any
     text: str
-    """As a clause: ``B runs torch 2.13, A 2.12``."""
+    """Clause for people: ``B runs torch 2.13, A 2.12``."""
     comparable: bool
     """Whether their speeds can be compared all the same, if with care."""
 
@@ -69,7 +75,9 @@ class RankDiff:
 
 @dataclass(frozen=True, slots=True)
 class SpeedDiff:
-    """How much longer a step (or a sample) takes in B."""
+    """Relative growth of the time of a step (or of a sample) from A to B, B / A - 1, with its 95 %
+    interval.
+    """
 
     unit: Literal["step", "sample"]
     """``sample`` where the runs take different numbers of samples a step."""
@@ -78,14 +86,18 @@ class SpeedDiff:
     slower: Interval
     """B / A - 1 with its 95 % interval, the noise between runs included."""
     phases: tuple[PhaseDiff, ...]
-    """Always per step of the rank, most grown first. They add up to the difference of the step times."""
+    """Always per step of the rank, most grown first. They add up to the difference of the step
+    times.
+    """
     ranks: tuple[RankDiff, ...]
     culprit: int | None
-    """The rank whose own work grew while the others' did not; None where all did, or for one rank."""
+    """The rank whose own work grew while the others' did not; None where all did, or for one rank.
+    """
     phase: str | None
     """The phase that surely grew, and most; None where none surely did."""
     foreign_ms: tuple[float, float]
-    """Waiting per step of A and of B for cores that other programs held; taken off before judging."""
+    """Waiting per step of A and of B for cores that other programs held; taken off before judging.
+    """
     steps: tuple[int, int]
     """Steps compared, of the rank with the fewest."""
 
@@ -101,7 +113,7 @@ class MemoryDiff:
 
 @dataclass(frozen=True, slots=True)
 class LossDiff:
-    """Where the losses part."""
+    """Comparison of the losses; None where no step's loss is known in both."""
 
     rank: int
     compared: int
@@ -117,7 +129,9 @@ class LossDiff:
     same_seed: bool | None
     """Whether both ranks said the same seed; None where one did not say."""
     equal_until: int | None = None
-    """The compared step before ``first_step``: where steps were folded, the losses part somewhere between both."""
+    """The compared step before ``first_step``: where steps were folded, the losses part somewhere
+    between both.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +150,19 @@ class Diff:
     memory: tuple[MemoryDiff, ...]
     loss: LossDiff | None
     caveats: tuple[Caveat, ...] = ()
-    """What is said first, the gravest first."""
+    """Caveats, the gravest first."""
 
     @property
     def is_regression(self) -> bool:
-        """Whether the slowdown's interval lies above the threshold, or the loss is NaN in B and not in A."""
+        """Whether the slowdown's interval lies above the threshold, or the loss is NaN in B and not
+        in A.
+        """
         return self.judgement == "regression" or self.loss_broke
 
     @property
     def loss_broke(self) -> bool:
         """Whether the loss became NaN or infinite in B, and in A it did not."""
-        return any(one.what == "loss" and one.a is None for one in self.caveats)
+        return any(caveat.what == "loss" and caveat.a is None for caveat in self.caveats)
 
     @property
     def exit_code(self) -> int:

@@ -1,4 +1,6 @@
-"""Is B slower, by how much, in which phase, on which rank: differences of means, intervals from resampled blocks."""
+"""Is B slower, by how much, in which phase, on which rank: differences of means, intervals from
+resampled blocks.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from gputop_analysis.stats import Interval
 from gputop_analysis.view import Array, RunView
 
 BETWEEN_RUNS = 0.01
-"""Standard deviation of the step time between two runs that nothing inside a run shows, such as where memory and
-threads were placed. It is added to what the runs show themselves: see ``Blocks.drift``."""
+"""Standard deviation of the step time between two runs that nothing inside a run shows, such as
+where memory and threads were placed. It is added to what the runs show themselves: see
+``Blocks.drift``.
+"""
 _SAMPLES_DIFFER = 0.01
 _OWN = [i for i, name in enumerate(COLUMNS) if name not in ("wait", "comm")]
 _ALL = list(range(len(COLUMNS)))
@@ -29,7 +33,10 @@ class Pair:
 
     def means(self, columns: list[int], rank: int | None = None) -> tuple[float, float]:
         """Milliseconds per step of a rank, or of the mean rank, in both runs."""
-        a, b = (float(m[_at(one, rank)][:, columns].sum(1).mean()) for one, m in self._each("means"))
+        a, b = (
+            float(m[_at(blocks, rank)][:, columns].sum(1).mean())
+            for blocks, m in self._each("means")
+        )
         return a, b
 
     def grown_ms(self, column: int, rank: int) -> float:
@@ -52,9 +59,13 @@ class Pair:
     def ratio(self, foreign_ms: tuple[float, float], per_sample: float | None) -> Interval:
         """B / A - 1 of the whole step. Variances of all kinds of noise add on the logarithm.
 
-        What other programs took is off both sides, so that A against B says the same as B against A.
+        What other programs took is off both sides, so that A against B says the same as B against
+        A.
         """
-        scale = 1.0 if per_sample is None else per_sample
+        if per_sample is None:
+            scale = 1.0
+        else:
+            scale = per_sample
         of_a, of_b = foreign_ms
         (mean_a, mean_b), (draws_a, draws_b) = self.means(_ALL), self._draws(_ALL, None)
         value = _log(mean_b - of_b, mean_a - of_a) + np.log(scale)
@@ -68,19 +79,24 @@ class Pair:
 
     def drifts(self, columns: list[int], rank: int | None) -> tuple[float, float]:
         """``Blocks.drift`` of both runs."""
-        found = []
-        for one in (self.a, self.b):
-            at = _at(one, rank)
-            values = one.ms[at][:, :, columns].sum(axis=(0, 2)) / np.maximum(one.steps[at].sum(axis=0), 1e-9)
-            found.append(one.drift(values))
-        return found[0], found[1]
+        deviations = []
+        for blocks in (self.a, self.b):
+            at = _at(blocks, rank)
+            values = blocks.ms[at][:, :, columns].sum(axis=(0, 2)) / np.maximum(
+                blocks.steps[at].sum(axis=0), 1e-9
+            )
+            deviations.append(blocks.drift(values))
+        return deviations[0], deviations[1]
 
     def _draws(self, columns: list[int], rank: int | None) -> tuple[Array, Array]:
-        a, b = (m[:, _at(one, rank)][:, :, columns].sum(2).mean(1) for one, m in self._each("draws"))
+        a, b = (
+            m[:, _at(blocks, rank)][:, :, columns].sum(2).mean(1)
+            for blocks, m in self._each("draws")
+        )
         return a, b
 
-    def _each(self, what: str):
-        return ((self.a, getattr(self, f"{what}_a")), (self.b, getattr(self, f"{what}_b")))
+    def _each(self, quantity: str):
+        return ((self.a, getattr(self, f"{quantity}_a")), (self.b, getattr(self, f"{quantity}_b")))
 
 
 def compare_speed(a: RunView, b: RunView) -> SpeedDiff | None:
@@ -97,7 +113,7 @@ def compare_speed(a: RunView, b: RunView) -> SpeedDiff | None:
         a_ms=wall_a if per_sample is None else wall_a / first.samples,
         b_ms=wall_b if per_sample is None else wall_b / second.samples,
         slower=pair.ratio(foreign, per_sample),
-        phases=tuple(sorted(phases, key=lambda one: -one.difference_ms.value)),
+        phases=tuple(sorted(phases, key=lambda phase: -phase.difference_ms.value)),
         ranks=ranks,
         culprit=_culprit(ranks, wall_a),
         phase=_grown(phases, wall_a),
@@ -112,7 +128,11 @@ def judge_speed(speed: SpeedDiff | None, threshold: float) -> Judgement:
         return "too few steps"
     if speed.slower.low > threshold:
         return "regression"
-    return "slower" if speed.slower.low > 0 else "faster" if speed.slower.high < 0 else "no difference"
+    if speed.slower.low > 0:
+        return "slower"
+    if speed.slower.high < 0:
+        return "faster"
+    return "no difference"
 
 
 def _log(b: Any, a: Any) -> Any:
@@ -120,43 +140,61 @@ def _log(b: Any, a: Any) -> Any:
 
 
 def _at(blocks: Blocks, rank: int | None) -> list[int]:
-    return list(range(len(blocks.ranks))) if rank is None else [blocks.ranks.index(rank)]
+    if rank is None:
+        return list(range(len(blocks.ranks)))
+    return [blocks.ranks.index(rank)]
 
 
 def _by_sample(a: Blocks, b: Blocks) -> float | None:
-    """Samples a step of A over those of B, where they differ; None where they do not, or were not counted."""
+    """Samples a step of A over those of B, where they differ; None where they do not, or were not
+    counted.
+    """
     if not a.samples or not b.samples:
         return None
     ratio = a.samples / b.samples
-    return ratio if abs(ratio - 1) > _SAMPLES_DIFFER else None
+    if abs(ratio - 1) > _SAMPLES_DIFFER:
+        return ratio
+    return None
 
 
 def _phases(pair: Pair) -> list[PhaseDiff]:
     """Means over the ranks."""
-    found = [PhaseDiff(name, *pair.means([i]), pair.difference([i])) for i, name in enumerate(COLUMNS)]
-    return [one for one in found if one.a_ms or one.b_ms]
+    differences = []
+    for i, name in enumerate(COLUMNS):
+        differences.append(PhaseDiff(name, *pair.means([i]), pair.difference([i])))
+    return [difference for difference in differences if difference.a_ms or difference.b_ms]
 
 
 def _ranks(pair: Pair) -> tuple[RankDiff, ...]:
     """Own work of the ranks that both runs have."""
-    found = []
+    differences = []
     for rank in sorted(set(pair.a.ranks) & set(pair.b.ranks)):
         phase = COLUMNS[max(_OWN, key=lambda i, rank=rank: pair.grown_ms(i, rank))]
-        found.append(RankDiff(rank, *pair.means(_OWN, rank), pair.difference(_OWN, rank), phase))
-    return tuple(found)
+        differences.append(
+            RankDiff(rank, *pair.means(_OWN, rank), pair.difference(_OWN, rank), phase)
+        )
+    return tuple(differences)
 
 
 def _culprit(ranks: tuple[RankDiff, ...], wall_ms: float) -> int | None:
     """The rank that surely grew, by far more than the median of the others."""
     if len(ranks) < 2:
         return None
-    worst = max(ranks, key=lambda one: one.difference_ms.value)
-    others = float(np.median([one.difference_ms.value for one in ranks if one is not worst]))
+    worst = max(ranks, key=lambda difference: difference.difference_ms.value)
+    others_ms = float(
+        np.median(
+            [difference.difference_ms.value for difference in ranks if difference is not worst]
+        )
+    )
     enough = max(0.02 * wall_ms, 0.5 * worst.difference_ms.value)
-    sure = worst.difference_ms.low > 0 and worst.difference_ms.low > others
-    return worst.rank if sure and worst.difference_ms.value - others > enough else None
+    sure = worst.difference_ms.low > 0 and worst.difference_ms.low > others_ms
+    if sure and worst.difference_ms.value - others_ms > enough:
+        return worst.rank
+    return None
 
 
 def _grown(phases: list[PhaseDiff], wall_ms: float) -> str | None:
-    grown = [one for one in phases if one.difference_ms.low > max(0.0, 0.01 * wall_ms)]
-    return max(grown, key=lambda one: one.difference_ms.value).name if grown else None
+    grown = [phase for phase in phases if phase.difference_ms.low > max(0.0, 0.01 * wall_ms)]
+    if grown:
+        return max(grown, key=lambda phase: phase.difference_ms.value).name
+    return None

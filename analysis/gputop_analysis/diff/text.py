@@ -1,4 +1,6 @@
-"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, memory, loss, what was set differently."""
+"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, memory, loss, what was
+set differently.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,23 @@ _GROUPS = {"code": "code", "environment": "machine", "config": "config"}
 
 
 def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
-    """At most ``width`` columns wide (at least 60); plain ASCII without ``colour``."""
+    """Text of the comparison, at most ``width`` columns wide (at least 60); plain ASCII without
+    ``colour``.
+    """
     width = max(60, width)
     sections = (_verdict, _phases, _ranks, _memory, _loss, _changes)
     parts = [list(section(diff, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    return text if colour else plain_ascii(text)
+    if colour:
+        return text
+    return plain_ascii(text)
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
-    style = "critical" if diff.is_regression else _STYLE[diff.judgement]
+    if diff.is_regression:
+        style = "critical"
+    else:
+        style = _STYLE[diff.judgement]
     for line in textwrap.wrap(headline(diff), width):
         yield painted(line, style, colour)
     yield f"{'A':<10} {diff.a_name}, {counted(diff.a_steps, 'step')}"[:width]
@@ -42,21 +51,35 @@ def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     speed = diff.speed
     if speed is None:
         return
-    said = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}"
-    said += ", not compared" if diff.judgement == "not comparable" else f", {_percent(speed.slower)}"
-    yield from textwrap.wrap(said, width, initial_indent=f"{'speed':<10} ", subsequent_indent=" " * 11)
+    line_text = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}"
+    if diff.judgement == "not comparable":
+        line_text += ", not compared"
+    else:
+        line_text += f", {_percent(speed.slower)}"
+    yield from textwrap.wrap(
+        line_text, width, initial_indent=f"{'speed':<10} ", subsequent_indent=" " * 11
+    )
     yield f"{'compared':<10} {speed.steps[0]:,} and {speed.steps[1]:,} steps past the warm-up"
     if max(speed.foreign_ms) >= 0.005 * max(speed.a_ms, speed.b_ms):
         of_a, of_b = (ms(value) for value in speed.foreign_ms)
-        said = f"other programs kept cores from A for {of_a} ms a step, from B for {of_b}: taken off before judging"
-        yield from textwrap.wrap(said, width, initial_indent=f"{'load':<10} ", subsequent_indent=" " * 11)
+        line_text = (
+            f"other programs kept cores from A for {of_a} ms a step, from B for {of_b}: "
+            "taken off before judging"
+        )
+        yield from textwrap.wrap(
+            line_text, width, initial_indent=f"{'load':<10} ", subsequent_indent=" " * 11
+        )
 
 
 def headline(diff: Diff) -> str:
-    """What is said first, then the judgement with the figure and the place. No winner is named over a caveat."""
-    first = "; ".join(one.text for one in diff.caveats)
+    """First line: the caveats, then the judgement with the figure and the place. No winner is named
+    over a caveat.
+    """
+    first = "; ".join(caveat.text for caveat in diff.caveats)
     if diff.judgement == "not comparable":
-        head = "regression: " if diff.loss_broke else ""
+        head = ""
+        if diff.loss_broke:
+            head = "regression: "
         return f"{head}{first}: speeds are not comparable"
     if not first:
         return _judged(diff)
@@ -68,35 +91,58 @@ def _judged(diff: Diff, name_winner: bool = True) -> str:
     if speed is None:
         return JUDGEMENTS["too few steps"]
     if not name_winner and not diff.is_regression:
-        return f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)} ({_percent(speed.slower)})"
+        return (
+            f"B takes {ms(speed.b_ms)} ms a {speed.unit}, "
+            f"A {ms(speed.a_ms)} ({_percent(speed.slower)})"
+        )
     if diff.judgement in ("no difference", "faster"):
-        said = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
-        return f"{JUDGEMENTS[diff.judgement]}: {said} ({_percent(speed.slower)})"
+        times_text = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
+        return f"{JUDGEMENTS[diff.judgement]}: {times_text} ({_percent(speed.slower)})"
     limit = f"threshold {100 * diff.threshold:g} %"
-    head = "regression" if diff.is_regression else f"slower, not surely beyond the {limit}"
-    limit = f"; {limit}" if diff.is_regression else ""
+    if diff.is_regression:
+        head = "regression"
+    else:
+        head = f"slower, not surely beyond the {limit}"
+    if diff.is_regression:
+        limit = f"; {limit}"
+    else:
+        limit = ""
     return f"{head}: B is {_percent(speed.slower)}{_where(speed)}{limit}"
 
 
 def _where(speed: SpeedDiff) -> str:
-    rank = next((one for one in speed.ranks if one.rank == speed.culprit), None)
+    rank = next(
+        (difference for difference in speed.ranks if difference.rank == speed.culprit), None
+    )
     if rank is not None:
         return f", on rank {rank.rank} in {_name(rank.phase)}"
-    return f", in {_name(speed.phase)}" if speed.phase else ""
+    if speed.phase:
+        return f", in {_name(speed.phase)}"
+    return ""
 
 
 def _name(phase: str) -> str:
-    return {"other": "host code", "data": "waiting for data", "wait": "waiting for other ranks"}.get(phase, phase)
+    return {
+        "other": "host code",
+        "data": "waiting for data",
+        "wait": "waiting for other ranks",
+    }.get(phase, phase)
 
 
 def _percent(slower: Interval) -> str:
     """``18.7 % faster (95 % interval 9.5 to 27.0 %)``; from twice on as a factor."""
     if slower.value >= 1:
-        return f"{times(1 + slower.value)} slower (95 % interval {times(1 + slower.low)} to {times(1 + slower.high)})"
+        return (
+            f"{times(1 + slower.value)} slower (95 % interval {times(1 + slower.low)} to "
+            f"{times(1 + slower.high)})"
+        )
     if slower.value <= -0.5:
         value, low, high = (1 / max(1 + x, 1e-9) for x in (slower.value, slower.high, slower.low))
         return f"{times(value)} faster (95 % interval {times(low)} to {times(high)})"
-    word = "slower" if slower.value >= 0 else "faster"
+    if slower.value >= 0:
+        word = "slower"
+    else:
+        word = "faster"
     value, low, high = (100 * x for x in slower)
     if slower.value < 0:
         value, low, high = -value, -high, -low
@@ -106,45 +152,77 @@ def _percent(slower: Interval) -> str:
 def _phases(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if diff.speed is None:
         return
-    yield painted(f"{'ms a step':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour)
-    for one in diff.speed.phases:
-        yield _row(_label(one.name), one.a_ms, one.b_ms, one.difference_ms, colour)
+    yield painted(
+        f"{'ms a step':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour
+    )
+    for phase in diff.speed.phases:
+        yield _row(
+            _label(phase.name),
+            phase.a_ms,
+            b=phase.b_ms,
+            difference=phase.difference_ms,
+            colour=colour,
+        )
 
 
 def _ranks(diff: Diff, width: int, colour: bool) -> Iterator[str]:
-    ranks = diff.speed.ranks if diff.speed else ()
+    ranks = ()
+    if diff.speed:
+        ranks = diff.speed.ranks
     if len(ranks) < 2:
         return
-    yield painted(f"{'own work':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour)
-    shown = sorted(ranks, key=lambda one: -one.difference_ms.value)[:RANKS_SHOWN]
-    for one in sorted(shown, key=lambda one: one.rank):
-        yield _row(f"rank {one.rank}", one.a_ms, one.b_ms, one.difference_ms, colour)
+    yield painted(
+        f"{'own work':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour
+    )
+    shown = sorted(ranks, key=lambda rank_diff: -rank_diff.difference_ms.value)[:RANKS_SHOWN]
+    for rank_diff in sorted(shown, key=lambda rank_diff: rank_diff.rank):
+        yield _row(
+            f"rank {rank_diff.rank}",
+            rank_diff.a_ms,
+            b=rank_diff.b_ms,
+            difference=rank_diff.difference_ms,
+            colour=colour,
+        )
     if len(ranks) > len(shown):
         yield f"and {len(ranks) - len(shown)} ranks that grew less"
 
 
 def _row(label: str, a: float, b: float, difference: Interval, colour: bool) -> str:
-    sure = "high" if difference.low > 0 else "good" if difference.high < 0 else ""
+    if difference.low > 0:
+        sure = "high"
+    elif difference.high < 0:
+        sure = "good"
+    else:
+        sure = ""
     line = f"{label:<12}{ms(a):>10}{ms(b):>10}{_signed(difference.value):>10}"
     line += f"   {_signed(difference.low)} to {_signed(difference.high)}"
-    return painted(line, sure, colour) if sure else line
+    if sure:
+        return painted(line, sure, colour)
+    return line
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2f}" if abs(value) < 100 else f"{value:+,.0f}"
+    if abs(value) < 100:
+        return f"{value:+.2f}"
+    return f"{value:+,.0f}"
 
 
 def _label(phase: str) -> str:
-    return "exp. wait" if phase == "wait" else phase
+    if phase == "wait":
+        return "exp. wait"
+    return phase
 
 
 def _memory(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if not diff.memory:
         return
     yield painted(f"{'memory GiB':<15}{'A':>8}{'B':>8}{'change':>9}", "bold", colour)
-    for one in diff.memory:
-        change = f"{100 * (one.b_gib / one.a_gib - 1):+.1f} %" if one.a_gib > 0 else MISSING
-        yield f"{one.name:<15}{one.a_gib:>8.2f}{one.b_gib:>8.2f}{change:>9}"
+    for peak in diff.memory:
+        if peak.a_gib > 0:
+            change = f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %"
+        else:
+            change = MISSING
+        yield f"{peak.name:<15}{peak.a_gib:>8.2f}{peak.b_gib:>8.2f}{change:>9}"
 
 
 def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
@@ -157,10 +235,15 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
         yield f"equal at all {counted(loss.compared, 'step')} that can be compared ({seeds})"
         return
     a, b = loss.first_values
-    since = f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""
+    since = ""
+    if loss.equal_until is not None:
+        since = f", equal at step {loss.equal_until:,}"
     compared = counted(loss.compared, "step")
-    said = f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, {compared} compared)"
-    yield from textwrap.wrap(said, width)
+    difference = (
+        f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, "
+        f"{compared} compared)"
+    )
+    yield from textwrap.wrap(difference, width)
     if loss.first_visible_step is None:
         yield "never by more than 0.1 %: rounding"
     elif loss.first_visible_step != loss.first_step:
@@ -169,10 +252,15 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
 
 
 def _reason(diff: Diff) -> str:
-    """What the losses may differ by: never the seeds where the work differs."""
-    others = [one.what for one in diff.caveats if one.what in ("model", "data", "batch", "precision")]
-    if others:
-        return "another " + " and ".join(others) if others[0] != "data" else "other " + " and ".join(others)
+    """Reasons why the losses may differ: never the seeds where the work differs."""
+    subjects = []
+    for caveat in diff.caveats:
+        if caveat.what in ("model", "data", "batch", "precision"):
+            subjects.append(caveat.what)
+    if subjects:
+        if subjects[0] != "data":
+            return "another " + " and ".join(subjects)
+        return "other " + " and ".join(subjects)
     seeds = {True: "same seed", False: "different seeds", None: "seed not known"}
     return seeds[diff.loss.same_seed if diff.loss else None]
 
@@ -184,15 +272,23 @@ def _changes(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     yield painted("set differently", "bold", colour)
     changes = telling(diff.changes)
     shown = changes[:CHANGES_SHOWN]
-    names = min(max(len(one.name) for one in shown), max(24, width // 2 - 12))
+    names = min(max(len(change.name) for change in shown), max(24, width // 2 - 12))
     room = max(12, (width - names - 17) // 2)
-    for one in shown:
-        name = cut_middle(one.name, names)
-        yield f"  {_GROUPS[one.group]:<9}{name:<{names}}  {_short(one.a, room)} -> {_short(one.b, room)}"
+    for change in shown:
+        name = cut_middle(change.name, names)
+        yield (
+            f"  {_GROUPS[change.group]:<9}{name:<{names}}  {_short(change.a, room)} -> "
+            f"{_short(change.b, room)}"
+        )
     if len(changes) > len(shown):
         yield f"  and {len(changes) - len(shown)} more (--json has them all)"
 
 
 def _short(value: Any, room: int) -> str:
-    said = "not set" if value is None else str(value)
-    return said if len(said) <= room else said[: room - 3] + "..."
+    if value is None:
+        shown = "not set"
+    else:
+        shown = str(value)
+    if len(shown) <= room:
+        return shown
+    return shown[: room - 3] + "..."

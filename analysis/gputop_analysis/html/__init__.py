@@ -1,4 +1,6 @@
-"""The report as one self-contained HTML page: no script, no network, charts as inline SVG, light and dark."""
+"""The report as one self-contained HTML page: no script, no network, charts as inline SVG, light
+and dark.
+"""
 
 from gputop_analysis.html.page import as_html
 

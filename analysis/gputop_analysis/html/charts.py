@@ -13,12 +13,16 @@ from gputop_analysis.view import Array
 
 WIDE, HALF = 1070, 520
 POINTS = 400
-"""Points of a line at most; a longer series is drawn by the smallest and largest value of each part."""
+"""Points of a line at most; a longer series is drawn by the smallest and largest value of each
+part.
+"""
 
 
 def stacked(steps: Array, layers: dict[str, Array], top: float) -> str:
-    """Milliseconds a step by phase over the steps: ``layers`` by name, from the bottom; what is over ``top`` is cut."""
-    plot = Plot(WIDE, 250, float(steps[0]), float(steps[-1]), 0.0, top)
+    """Milliseconds a step by phase over the steps: ``layers`` by name, from the bottom; what is
+    over ``top`` is cut.
+    """
+    plot = Plot(WIDE, 250, x_from=float(steps[0]), x_to=float(steps[-1]), y_from=0.0, y_to=top)
     below = np.zeros(len(steps))
     parts = []
     for name, values in layers.items():
@@ -27,7 +31,13 @@ def stacked(steps: Array, layers: dict[str, Array], top: float) -> str:
         back = plot.points(zip(steps[::-1], below[::-1], strict=True))
         parts.append(f'<polygon points="{edge} {back}" fill="var(--{name})"/>')
         below = above
-    return chart(plot, "".join(parts) + _hover(plot, steps, layers), "phases of a step over the run", "step", "ms")
+    return chart(
+        plot,
+        "".join(parts) + _hover(plot, steps, layers),
+        label="phases of a step over the run",
+        x_name="step",
+        y_unit="ms",
+    )
 
 
 def _hover(plot: Plot, steps: Array, layers: dict[str, Array]) -> str:
@@ -36,27 +46,59 @@ def _hover(plot: Plot, steps: Array, layers: dict[str, Array]) -> str:
     edges = [xs[0], *((a + b) / 2 for a, b in pairwise(xs)), xs[-1]]
     parts = []
     for i, step in enumerate(steps):
-        said = [f"{name} {figure(values[i])} ms" for name, values in layers.items() if values[i] > 0]
+        rows = []
+        for name, values in layers.items():
+            if values[i] > 0:
+                rows.append(f"{name} {figure(values[i])} ms")
         total = sum(values[i] for values in layers.values())
-        title = "\n".join([f"step {step:,.0f}: {figure(total)} ms", *reversed(said)])
+        title = "\n".join([f"step {step:,.0f}: {figure(total)} ms", *reversed(rows)])
         area = f'x="{edges[i]:.1f}" width="{max(0.5, edges[i + 1] - edges[i]):.1f}" y="{plot.top}"'
         height = plot.height - plot.top - plot.bottom
-        parts.append(f'<rect class="hover" {area} height="{height}"><title>{escape(title)}</title></rect>')
+        parts.append(
+            f'<rect class="hover" {area} height="{height}"><title>{escape(title)}</title></rect>'
+        )
     return "".join(parts)
 
 
-def line(steps: Array, values: Array, unit: str, colour: str, label: str, marks: Array, zero: bool = False) -> str:
+def line(
+    steps: Array,
+    values: Array,
+    *,
+    unit: str,
+    colour: str,
+    label: str,
+    marks: Array,
+    zero: bool = False,
+) -> str:
     """One series over the steps, gaps left open, marked points as rings."""
-    known = np.isfinite(values)
-    low, high = float(values[known].min()), float(values[known].max())
+    finite = np.isfinite(values)
+    low, high = float(values[finite].min()), float(values[finite].max())
     room = 0.06 * ((high - low) or abs(high) or 1.0)
-    bottom = 0.0 if zero else low - room
-    plot = Plot(HALF, 190, float(steps[0]), float(max(steps[-1], steps[0] + 1)), bottom, high + room)
-    drawn = _extremes(steps[known], values[known])
-    path = f'<polyline points="{plot.points(drawn)}" fill="none" stroke="var(--{colour})" stroke-width="1.6"'
-    rings = [_ring(plot, float(steps[i]), float(values[i]), label, unit) for i in marks if np.isfinite(values[i])]
+    if zero:
+        bottom = 0.0
+    else:
+        bottom = low - room
+    plot = Plot(
+        HALF,
+        190,
+        x_from=float(steps[0]),
+        x_to=float(max(steps[-1], steps[0] + 1)),
+        y_from=bottom,
+        y_to=high + room,
+    )
+    drawn = _extremes(steps[finite], values[finite])
+    path = (
+        f'<polyline points="{plot.points(drawn)}" fill="none" stroke="var(--{colour})" '
+        'stroke-width="1.6"'
+    )
+    rings = []
+    for i in marks:
+        if np.isfinite(values[i]):
+            rings.append(
+                _ring(plot, float(steps[i]), value=float(values[i]), label=label, unit=unit)
+            )
     inside = path + ' stroke-linejoin="round"/>' + "".join(rings)
-    return chart(plot, inside, f"{label} over the run", "step", unit)
+    return chart(plot, inside, label=f"{label} over the run", x_name="step", y_unit=unit)
 
 
 def _extremes(steps: Array, values: Array) -> list[tuple[float, float]]:
@@ -70,36 +112,62 @@ def _extremes(steps: Array, values: Array) -> list[tuple[float, float]]:
 
 
 def _ring(plot: Plot, step: float, value: float, label: str, unit: str) -> str:
-    said = escape(f"{label} {figure(value)} {unit} at step {step:,.0f}")
-    place = f'cx="{plot.x(step):.1f}" cy="{plot.y(value):.1f}"'
+    title = escape(f"{label} {figure(value)} {unit} at step {step:,.0f}")
+    centre = f'cx="{plot.x(step):.1f}" cy="{plot.y(value):.1f}"'
     return (
-        f'<circle {place} r="4.5" fill="none" stroke="var(--critical)" stroke-width="2"><title>{said}</title></circle>'
+        f'<circle {centre} r="4.5" fill="none" stroke="var(--critical)" stroke-width="2">'
+        f"<title>{title}</title></circle>"
     )
 
 
 def histogram(edges: Array, counts: Array, marks: dict[str, float]) -> str:
     """Steps by their time; ``marks`` are named times, drawn as lines."""
-    plot = Plot(HALF, 190, float(edges[0]), float(edges[-1]), 0.0, float(counts.max()) * 1.12)
+    plot = Plot(
+        HALF,
+        190,
+        x_from=float(edges[0]),
+        x_to=float(edges[-1]),
+        y_from=0.0,
+        y_to=float(counts.max()) * 1.12,
+    )
     total = max(float(counts.sum()), 1.0)
     bars = []
-    for (left, right), count in zip(pairwise(edges), counts, strict=True):
-        x, width = plot.x(left), max(0.5, plot.x(right) - plot.x(left) - 1)
+    for (low, high), count in zip(pairwise(edges), counts, strict=True):
+        x, width = plot.x(low), max(0.5, plot.x(high) - plot.x(low) - 1)
         y = plot.y(count)
-        said = f"{figure(left)} to {figure(right)} ms: {count:,.0f} steps, {100 * count / total:.1f} %"
-        area = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{plot.height - plot.bottom - y:.1f}"'
-        bars.append(f'<rect {area} rx="1" fill="var(--backward)"><title>{said}</title></rect>')
-    shown = [(name, value) for name, value in marks.items() if plot.x_from <= value <= plot.x_to]
-    lines = [_named_line(plot, name, value, row) for row, (name, value) in enumerate(shown)]
-    return chart(plot, "".join(bars + lines), "distribution of the step time", "ms", "")
+        title = (
+            f"{figure(low)} to {figure(high)} ms: {count:,.0f} steps, {100 * count / total:.1f} %"
+        )
+        area = (
+            f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+            f'height="{plot.height - plot.bottom - y:.1f}"'
+        )
+        bars.append(f'<rect {area} rx="1" fill="var(--backward)"><title>{title}</title></rect>')
+    shown = []
+    for name, value in marks.items():
+        if plot.x_from <= value <= plot.x_to:
+            shown.append((name, value))
+    lines = []
+    for row, (name, value) in enumerate(shown):
+        lines.append(_named_line(plot, name, value, row))
+    return chart(
+        plot, "".join(bars + lines), label="distribution of the step time", x_name="ms", y_unit=""
+    )
 
 
 def _named_line(plot: Plot, name: str, value: float, row: int) -> str:
-    """A dashed line, its name beside it; each name has a row of its own, so that they never overlap."""
+    """A dashed line, its name beside it; each name has a row of its own, so that they never
+    overlap.
+    """
     x = plot.x(value)
-    rule = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top}" y2="{plot.height - plot.bottom}" stroke="var(--strong)"'
+    rule = (
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top}" y2="{plot.height - plot.bottom}" '
+        'stroke="var(--strong)"'
+    )
     side, dx = ("start", 5) if x < 0.8 * plot.width else ("end", -5)
     text = (
-        f'<text x="{x + dx:.1f}" y="{plot.top + 9 + 14 * row}" text-anchor="{side}" class="halo">{escape(name)}</text>'
+        f'<text x="{x + dx:.1f}" y="{plot.top + 9 + 14 * row}" text-anchor="{side}" '
+        f'class="halo">{escape(name)}</text>'
     )
     return f'{rule} stroke-dasharray="3 3"/>{text}'
 
@@ -107,43 +175,77 @@ def _named_line(plot: Plot, name: str, value: float, row: int) -> str:
 def bar(parts: dict[str, tuple[str, float, str]]) -> str:
     """One bar of shares that add up to 1: colour, share and what the pointer is told, by name."""
     x, drawn = 0.0, []
-    for colour, share, said in parts.values():
+    for colour, share, title in parts.values():
         width = share * WIDE
         if width >= 0.3:
             area = f'x="{x:.1f}" width="{max(0.3, width - 1):.1f}" y="0" height="30"'
-            drawn.append(f'<rect {area} fill="var(--{colour})"><title>{escape(said)}</title></rect>')
+            drawn.append(
+                f'<rect {area} fill="var(--{colour})"><title>{escape(title)}</title></rect>'
+            )
         if width > 46:
-            inside = f'<text x="{x + width / 2:.1f}" y="19" text-anchor="middle" class="on">{100 * share:.0f} %</text>'
+            inside = (
+                f'<text x="{x + width / 2:.1f}" y="19" text-anchor="middle" '
+                f'class="on">{100 * share:.0f} %</text>'
+            )
             drawn.append(inside)
         x += width
     return f'<svg viewBox="0 0 {WIDE} 30" role="img" aria-label="shares">{"".join(drawn)}</svg>'
 
 
 def grid(ranks: list[int], values: Array, steps: Array) -> str:
-    """Ranks x parts of the run: how far each is above (warm) or below (cool) the median rank, -1 to 1."""
-    row = 16 if len(ranks) <= 32 else 8 if len(ranks) <= 96 else 4
+    """Ranks x parts of the run: how far each is above (warm) or below (cool) the median rank, -1 to
+    1.
+    """
+    if len(ranks) <= 32:
+        row = 16
+    elif len(ranks) <= 96:
+        row = 8
+    else:
+        row = 4
     height = row * len(ranks) + 30
-    plot = Plot(WIDE, height, float(steps[0]), float(steps[-1]), 0.0, 1.0, top=2, bottom=26)
+    plot = Plot(
+        WIDE,
+        height,
+        x_from=float(steps[0]),
+        x_to=float(steps[-1]),
+        y_from=0.0,
+        y_to=1.0,
+        top=2,
+        bottom=26,
+    )
     width = (WIDE - plot.left - plot.right) / values.shape[1]
     cells = [
-        _cell(plot.left + column * width, 2 + place * row, width, row - 1, excess, f"rank {rank}, step {step:,.0f}")
-        for place, rank in enumerate(ranks)
-        for column, (step, excess) in enumerate(zip(steps, values[place], strict=True))
+        _cell(
+            plot.left + column * width,
+            2 + index * row,
+            width=width,
+            height=row - 1,
+            excess=excess,
+            where=f"rank {rank}, step {step:,.0f}",
+        )
+        for index, rank in enumerate(ranks)
+        for column, (step, excess) in enumerate(zip(steps, values[index], strict=True))
         if np.isfinite(excess)
     ]
     every = -(-len(ranks) // 32)
-    names = [
-        _rank_name(rank, plot.left - 8, 2 + i * row + row / 2 + 4) for i, rank in enumerate(ranks) if i % every == 0
-    ]
+    names = []
+    for i, rank in enumerate(ranks):
+        if i % every == 0:
+            names.append(_rank_name(rank, plot.left - 8, 2 + i * row + row / 2 + 4))
     return chart(
-        plot, "".join(cells + names), "compute of each rank against the median rank", "step", "", y_ticks=False
+        plot,
+        "".join(cells + names),
+        label="compute of each rank against the median rank",
+        x_name="step",
+        y_unit="",
+        y_ticks=False,
     )
 
 
-def _cell(x: float, y: int, width: float, height: int, excess: float, where: str) -> str:
-    said = f"{where}: {100 * excess:+.1f} % against the median rank"
+def _cell(x: float, y: int, *, width: float, height: int, excess: float, where: str) -> str:
+    title = f"{where}: {100 * excess:+.1f} % against the median rank"
     area = f'x="{x:.1f}" y="{y}" width="{width + 0.2:.1f}" height="{height}"'
-    return f'<rect {area} fill="{_heat(excess)}"><title>{said}</title></rect>'
+    return f'<rect {area} fill="{_heat(excess)}"><title>{title}</title></rect>'
 
 
 def _rank_name(rank: int, x: float, y: float) -> str:
@@ -151,7 +253,12 @@ def _rank_name(rank: int, x: float, y: float) -> str:
 
 
 def _heat(excess: float) -> str:
-    """From the page's own colours, so that it reads on light and dark: nothing at 0, full at 30 %."""
+    """CSS colour of a cell, mixed from the page's own so that it reads on light and dark: nothing
+    at 0, full at 30 %.
+    """
     share = min(1.0, abs(excess) / 0.30)
-    colour = "var(--critical)" if excess > 0 else "var(--forward)"
+    if excess > 0:
+        colour = "var(--critical)"
+    else:
+        colour = "var(--forward)"
     return f"color-mix(in srgb, {colour} {100 * share:.0f}%, var(--inset))"

@@ -65,7 +65,7 @@ BUDGET = {
     "compile": "compile",
     "other": "muted",
 }
-"""Which colour a line of the efficiency budget has."""
+"""Colour of each line of the efficiency budget."""
 
 GOODPUT = {
     "productive": "backward",
@@ -77,7 +77,7 @@ GOODPUT = {
     "hang": "high",
     "shutdown": "muted",
 }
-"""Which colour a part of the session has."""
+"""Colour of each part of the session."""
 
 
 def variables(colours: dict[str, str]) -> str:

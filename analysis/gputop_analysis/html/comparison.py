@@ -14,28 +14,41 @@ from gputop_analysis.text import ms
 
 def comparison(diff: Diff) -> str:
     """Phases side by side, what was set differently, and the rest as the terminal has it."""
-    whole = details("All of the comparison", f"<pre>{escape(diff_text(diff, 100))}</pre>")
+    full_text = details("All of the comparison", f"<pre>{escape(diff_text(diff, 100))}</pre>")
     note = f"{headline(diff)}. A is {diff.a_name}, the baseline; B is this run."
-    return section("Compared with the baseline", _phases(diff) + _changes(diff) + whole, note)
+    return section("Compared with the baseline", _phases(diff) + _changes(diff) + full_text, note)
 
 
 def _phases(diff: Diff) -> str:
     if diff.speed is None:
         return ""
-    rows = [
-        (_name(one.name), ms(one.a_ms), ms(one.b_ms), _signed(one.difference_ms.value), _interval(one.difference_ms))
-        for one in diff.speed.phases
-    ]
+    rows = []
+    for phase in diff.speed.phases:
+        rows.append(
+            (
+                _name(phase.name),
+                ms(phase.a_ms),
+                ms(phase.b_ms),
+                _signed(phase.difference_ms.value),
+                _interval(phase.difference_ms),
+            )
+        )
     return table(("phase", "A ms", "B ms", "B - A", "95 % interval"), rows)
 
 
 def _changes(diff: Diff) -> str:
-    rows = [(one.name, _said(one.a), _said(one.b)) for one in telling(diff.changes)]
-    return f"<h3>Set differently</h3>{table(('setting', 'A', 'B'), rows, left=(0, 1, 2))}" if rows else ""
+    rows = []
+    for change in telling(diff.changes):
+        rows.append((change.name, _setting_text(change.a), _setting_text(change.b)))
+    if rows:
+        return f"<h3>Set differently</h3>{table(('setting', 'A', 'B'), rows, left=(0, 1, 2))}"
+    return ""
 
 
 def _name(phase: str) -> str:
-    return "exposed wait" if phase == "wait" else phase
+    if phase == "wait":
+        return "exposed wait"
+    return phase
 
 
 def _signed(value: float) -> str:
@@ -46,5 +59,7 @@ def _interval(difference: Interval) -> str:
     return f"{_signed(difference.low)} to {_signed(difference.high)}"
 
 
-def _said(value: object) -> str:
-    return "not set" if value is None else str(value)
+def _setting_text(value: object) -> str:
+    if value is None:
+        return "not set"
+    return str(value)

@@ -1,4 +1,6 @@
-"""Small pieces of the page. Every text that they are given is escaped here, unless it says ``html``."""
+"""Small pieces of the page. Every text that they are given is escaped here, unless it says
+``html``.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +15,67 @@ def chip(name: str, value: str) -> str:
 
 def tile(name: str, value: str, unit: str) -> str:
     """One large figure."""
-    small = f"<small>{escape(unit)}</small>" if unit else ""
-    return f'<div class="tile"><div class="k">{escape(name)}</div><div class="v">{escape(value)}{small}</div></div>'
+    small = ""
+    if unit:
+        small = f"<small>{escape(unit)}</small>"
+    return (
+        f'<div class="tile"><div class="k">{escape(name)}</div>'
+        f'<div class="v">{escape(value)}{small}</div></div>'
+    )
 
 
 def section(title: str, html: str, note: str = "") -> str:
     """A card with a heading, and a line below it that says what is shown."""
-    said = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{said}{html}</section>"
+    subtitle = ""
+    if note:
+        subtitle = f'<p class="note">{escape(note)}</p>'
+    return f"<section><h2>{escape(title)}</h2>{subtitle}{html}</section>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """A table of texts; the columns ``left`` are left-aligned, the others are figures."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f"<{tag}{' class=l' if i in left else ''}>{escape(c)}</{tag}>" for i, c in enumerate(row))
+        return "".join(
+            f"<{tag}{' class=l' if i in left else ''}>{escape(c)}</{tag}>"
+            for i, c in enumerate(row)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def shares(head: Sequence[str], rows: Iterable[tuple[str, str, float, Sequence[str]]]) -> str:
     """A table of shares: colour, name, share and further cells of each row, with a meter."""
     cells = []
     for colour, name, share, more in rows:
-        meter = f'<span class="meter" style="--c:var(--{colour})"><i style="width:{100 * share:.1f}%"></i></span>'
+        meter = (
+            f'<span class="meter" style="--c:var(--{colour})">'
+            f'<i style="width:{100 * share:.1f}%"></i></span>'
+        )
         cells.append(
             f'<tr style="--c:var(--{colour})"><td><span class="key"></span>{escape(name)}</td>'
             + "".join(f"<td>{escape(cell)}</td>" for cell in more)
             + f'<td>{100 * share:.1f} %</td><td style="width:34%">{meter}</td></tr>'
         )
     top = "".join(f"<th>{escape(cell)}</th>" for cell in (*head, "share", ""))
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(cells)}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(cells)}</tbody>"
+        "</table></div>"
+    )
 
 
 def pairs(items: Iterable[tuple[str, str]]) -> str:
     """Names and values as a list; those without a value are left out."""
-    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in items if v) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in items if v)
+        + "</dl>"
+    )
 
 
 def details(summary: str, html: str) -> str:

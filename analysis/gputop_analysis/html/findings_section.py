@@ -15,42 +15,68 @@ from gputop_analysis.text import ms
 def findings(report: Report) -> str:
     """All findings, worst first; what another one explains stands inside it."""
     if not report.findings:
-        return section("Findings", f'<p class="none">None: {len(CATALOGUE)} checks looked at this run.</p>')
-    cards = "".join(_card(report, one) for one in report.findings)
-    return section("Findings", cards, f"{len(CATALOGUE)} checks looked at this run; the worst stands first.")
-
-
-def _card(report: Report, one: Finding) -> str:
-    worth = one.recoverable_ms_per_step
-    won = f'<span class="won">wins back {escape(ms(worth))} ms a step</span>' if worth else ""
-    return (
-        f'<div class="finding" id="{escape(one.id)}" style="--c:var(--{one.severity})"><div class="head">'
-        f'<span class="id">{escape(one.severity)} &middot; {escape(one.id)} {escape(one.name)}</span>{won}</div>'
-        f'<p class="title">{escape(one.title)}</p><p class="evidence">{escape(one.evidence)}</p>'
-        f'<div class="fix">{escape(one.fix)}</div>{details("Proof and small print", _proof(report, one))}</div>'
+        return section(
+            "Findings", f'<p class="none">None: {len(CATALOGUE)} checks looked at this run.</p>'
+        )
+    cards = "".join(_card(report, finding) for finding in report.findings)
+    return section(
+        "Findings", cards, f"{len(CATALOGUE)} checks looked at this run; the worst stands first."
     )
 
 
-def _proof(report: Report, one: Finding) -> str:
-    spec = CATALOGUE.get(one.id)
-    taken = [f"{o.id} {o.name}: {o.title}" for o in report.explained if o.absorbed_by == one.id]
+def _card(report: Report, finding: Finding) -> str:
+    worth = finding.recoverable_ms_per_step
+    won = ""
+    if worth:
+        won = f'<span class="won">wins back {escape(ms(worth))} ms a step</span>'
+    return (
+        f'<div class="finding" id="{escape(finding.id)}" '
+        f'style="--c:var(--{finding.severity})"><div class="head">'
+        f'<span class="id">{escape(finding.severity)} &middot; '
+        f"{escape(finding.id)} {escape(finding.name)}</span>{won}</div>"
+        f'<p class="title">{escape(finding.title)}</p>'
+        f'<p class="evidence">{escape(finding.evidence)}</p>'
+        f'<div class="fix">{escape(finding.fix)}'
+        f"</div>{details('Proof and small print', _proof(report, finding))}</div>"
+    )
+
+
+def _proof(report: Report, finding: Finding) -> str:
+    judged = ""
+    if finding.proof:
+        judged = _judged(finding.proof)
+    trigger = silent = traps = ""
+    if spec := CATALOGUE.get(finding.id):
+        trigger, silent, traps = spec.trigger, spec.silent, spec.traps
+    taken = []
+    for o in report.explained:
+        if o.absorbed_by == finding.id:
+            taken.append(f"{o.id} {o.name}: {o.title}")
     small = [
-        ("confidence", confidence(one.confidence)),
-        ("wins back", recoverable(one)),
-        ("raised when", spec.trigger if spec else ""),
-        ("silent when", spec.silent if spec else ""),
-        ("traps", spec.traps if spec else ""),
+        ("confidence", confidence(finding.confidence)),
+        ("wins back", recoverable(finding)),
+        ("raised when", trigger),
+        ("silent when", silent),
+        ("traps", traps),
         ("covers", "; ".join(taken)),
     ]
-    return (_judged(one.proof) if one.proof else "") + pairs(small)
+    return judged + pairs(small)
 
 
 def _judged(proof: Proof) -> str:
-    rows = [(i.name, i.value if isinstance(i.value, str) else figure(i.value), i.unit, i.source) for i in proof.inputs]
+    rows = []
+    for item in proof.inputs:
+        value = item.value
+        if not isinstance(value, str):
+            value = figure(value)
+        rows.append((item.name, value, item.unit, item.source))
     judged = [
         ("statistic", proof.statistic),
         ("value", measured(proof.value, proof.unit)),
         ("threshold", measured(proof.threshold, proof.unit)),
         ("formula", proof.formula),
     ]
-    return pairs(judged) + (table(("input", "value", "unit", "source"), rows, left=(0, 2, 3)) if rows else "")
+    html = pairs(judged)
+    if rows:
+        html += table(("input", "value", "unit", "source"), rows, left=(0, 2, 3))
+    return html

@@ -38,5 +38,7 @@ def as_html(report: Report) -> str:
     )
     body = "\n".join(part for section in SECTIONS if (part := section(report)))
     version = escape(report.record.manifest.gputop_version)
-    foot = f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
+    foot = (
+        f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
+    )
     return f"{head}\n{body}\n<footer>{foot}</footer></main></body></html>\n"

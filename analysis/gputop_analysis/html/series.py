@@ -1,4 +1,4 @@
-"""What the charts draw, cut down to a few hundred points."""
+"""Series that the charts draw, cut down to a few hundred points."""
 
 from __future__ import annotations
 
@@ -13,45 +13,66 @@ PARTS = 160
 """Parts of the run in a chart over its steps."""
 RANK_PARTS = 60
 RANKS_AT_MOST = 96
-"""Of more ranks those that do most work of their own are drawn: they hold the others up."""
+"""Limit of drawn ranks; beyond it those that do most work of their own are drawn: they hold the
+others up.
+"""
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
-    """Middle step of each part, and by phase the mean milliseconds a step over all ranks; None for too few steps."""
-    series = [one for one in view.per_rank.values() if one.after_set_up.sum()]
-    last = max((int(one.steps[-1]) for one in series), default=0)
+    """Middle step of each part, and by phase the mean milliseconds a step over all ranks; None for
+    too few steps.
+    """
+    series = [
+        rank_series for rank_series in view.per_rank.values() if rank_series.after_set_up.sum()
+    ]
+    last = max((int(rank_series.steps[-1]) for rank_series in series), default=0)
     if last < 2:
         return None
     edges = np.linspace(0, last + 1, min(PARTS, last + 1) + 1)
     counts, totals = np.zeros(len(edges) - 1), np.zeros((len(wire.PHASES), len(edges) - 1))
-    for one in series:
-        kept = one.after_set_up
-        part = np.clip(np.searchsorted(edges, one.steps[kept], "right") - 1, 0, len(edges) - 2)
-        counts += np.bincount(part, weights=one.n_steps[kept], minlength=len(counts))
+    for rank_series in series:
+        measured = rank_series.after_set_up
+        part = np.clip(
+            np.searchsorted(edges, rank_series.steps[measured], "right") - 1, 0, len(edges) - 2
+        )
+        counts += np.bincount(part, weights=rank_series.n_steps[measured], minlength=len(counts))
         for row, name in zip(totals, wire.PHASES, strict=True):
-            row += np.bincount(part, weights=one.rows[f"{name}_ns"][kept] / 1e6, minlength=len(counts))
-    held = counts > 0
-    if held.sum() < 2:
+            row += np.bincount(
+                part, weights=rank_series.rows[f"{name}_ns"][measured] / 1e6, minlength=len(counts)
+            )
+    filled = counts > 0
+    if filled.sum() < 2:
         return None
-    middles = ((edges[:-1] + edges[1:] - 1) / 2)[held]
-    layers = {name: totals[i][held] / counts[held] for i, name in enumerate(wire.PHASES)}
+    middles = ((edges[:-1] + edges[1:] - 1) / 2)[filled]
+    layers = {name: totals[i][filled] / counts[filled] for i, name in enumerate(wire.PHASES)}
     return middles, {name: values for name, values in layers.items() if values.any()}
 
 
 def chart_top(layers: dict[str, Array]) -> tuple[float, bool]:
-    """Where to cut the stacked chart so that one slow part does not flatten the others, and whether that cuts any."""
+    """Height in ms at which the stacked chart is cut so that one slow part does not flatten the
+    others, and whether that cuts any.
+    """
     totals = np.sum(list(layers.values()), axis=0)
     top = min(float(totals.max()), 3.0 * float(np.median(totals)))
     return 1.05 * max(top, 1e-9), bool(totals.max() > 1.05 * top)
 
 
 def step_times(view: RunView) -> tuple[Array, Array, int] | None:
-    """Edges and counts of the steps' times without the slowest 1 %, and how many steps those are."""
-    series = [one for one in view.per_rank.values() if one.after_set_up.sum()]
+    """Edges and counts of the steps' times without the slowest 1 %, and how many steps
+    those are.
+    """
+    series = []
+    for rank_series in view.per_rank.values():
+        if rank_series.after_set_up.sum():
+            series.append(rank_series)
     if not series:
         return None
-    walls = np.concatenate([one.wall_ms[one.after_set_up] for one in series])
-    weights = np.concatenate([one.n_steps[one.after_set_up] for one in series])
+    walls = np.concatenate(
+        [rank_series.wall_ms[rank_series.after_set_up] for rank_series in series]
+    )
+    weights = np.concatenate(
+        [rank_series.n_steps[rank_series.after_set_up] for rank_series in series]
+    )
     high = weighted_quantile(walls, weights, 0.99)
     shown = walls <= high
     if shown.sum() < 3 or walls[shown].min() >= high:
@@ -61,25 +82,31 @@ def step_times(view: RunView) -> tuple[Array, Array, int] | None:
 
 
 def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
-    """Ranks, ranks x parts: own work of the rank against the median rank's, and the middle step of each part.
+    """Ranks, ranks x parts: own work of the rank against the median rank's, and the middle step of
+    each part.
 
-    Own work is the wall time of a step without waiting for others: forward, data, other, and backward less what DDP
-    says it waits. None for fewer than two ranks, or where waiting is not told apart (all ranks then look alike).
+    Own work is the wall time of a step without waiting for others: forward, data, other, and
+    backward less what DDP says it waits. None for fewer than two ranks, or where waiting is not
+    told apart (all ranks then look alike).
     """
     common = view.common
     if common is None or len(common) < 2 or not all(len(view.comm(rank)) for rank in common.ranks):
         return None
-    found = waits(view)
-    if found is None or found.backward_compute_ms is None:
+    wait_table = waits(view)
+    if wait_table is None or wait_table.backward_compute_ms is None:
         return None
-    count = min(RANK_PARTS, len(common), len(found.backward_compute_ms))  # DDP's timers are read at a few steps only
+    count = min(
+        RANK_PARTS, len(common), len(wait_table.backward_compute_ms)
+    )  # DDP's timers are read at a few steps only
     parts = np.array_split(np.arange(len(common)), count)
-    phases = [common.per_step_ms(f"{name}_ns") for name in ("data", "h2d", "forward", "optimizer", "other")]
-    own = np.sum(phases, axis=0)
-    mine = np.stack([own[part].mean(axis=0) for part in parts])
-    rows = np.array_split(np.arange(len(found.backward_compute_ms)), len(parts))
-    mine += np.stack([found.backward_compute_ms[row].mean(axis=0) for row in rows])
+    phases = []
+    for name in ("data", "h2d", "forward", "optimizer", "other"):
+        phases.append(common.per_step_ms(f"{name}_ns"))
+    own_ms = np.sum(phases, axis=0)
+    means = np.stack([own_ms[part].mean(axis=0) for part in parts])
+    rows = np.array_split(np.arange(len(wait_table.backward_compute_ms)), len(parts))
+    means += np.stack([wait_table.backward_compute_ms[row].mean(axis=0) for row in rows])
     steps = np.array([common.edges[:-1][common.keep][part].mean() for part in parts])
-    excess = (mine / np.median(mine, axis=1, keepdims=True) - 1).T
+    excess = (means / np.median(means, axis=1, keepdims=True) - 1).T
     shown = np.sort(np.argsort(-excess.mean(axis=1), kind="stable")[:RANKS_AT_MOST])
     return [common.ranks[row] for row in shown], excess[shown], steps

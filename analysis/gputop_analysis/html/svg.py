@@ -41,11 +41,16 @@ class Plot:
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in pairs)
 
 
-def chart(plot: Plot, inside: str, label: str, x_name: str, y_unit: str, y_ticks: bool = True) -> str:
+def chart(
+    plot: Plot, inside: str, *, label: str, x_name: str, y_unit: str, y_ticks: bool = True
+) -> str:
     """A whole chart: axes, what is drawn inside, and a name for screen readers."""
-    parts = [f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="{escape(label)}">']
+    parts = [
+        f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="{escape(label)}">'
+    ]
     if y_ticks:
-        parts += [_y_tick(plot, value, y_unit) for value in ticks(plot.y_from, plot.y_to, 4)]
+        for value in ticks(plot.y_from, plot.y_to, 4):
+            parts.append(_y_tick(plot, value, y_unit))
     parts += [inside]
     named = ticks(plot.x_from, plot.x_to, max(2, plot.width // 160))
     parts += [_x_tick(plot, value, x_name, first=value == named[0]) for value in named]
@@ -56,7 +61,9 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     """About ``count`` round values between two."""
     span = high - low
     if not math.isfinite(span) or span <= 0:
-        return [low] if math.isfinite(low) else []
+        if math.isfinite(low):
+            return [low]
+        return []
     rough = span / max(1, count)
     power = 10 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
@@ -66,19 +73,41 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 def _y_tick(plot: Plot, value: float, unit: str) -> str:
     y = plot.y(value)
-    line = f'<line class="grid" x1="{plot.left}" x2="{plot.width - plot.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return f'{line}<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_label(value, unit)}</text>'
+    line = (
+        f'<line class="grid" x1="{plot.left}" x2="{plot.width - plot.right}" y1="{y:.1f}" '
+        f'y2="{y:.1f}"/>'
+    )
+    return (
+        f'{line}<text x="{plot.left - 8}" y="{y + 4:.1f}" '
+        f'text-anchor="end">{_label(value, unit)}</text>'
+    )
 
 
 def _x_tick(plot: Plot, value: float, name: str, first: bool) -> str:
     """A number below the axis; the first one says what is counted."""
     x, y = plot.x(value), plot.height - plot.bottom
-    said = (f"{name} {value:,.0f}" if first else f"{value:,.0f}") if name == "step" else _label(value, name)
-    anchor = "start" if x < plot.left + 20 else "end" if x > plot.width - 40 else "middle"
-    return f'<text x="{x:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(said)}</text>'
+    if name == "step":
+        if first:
+            label = f"{name} {value:,.0f}"
+        else:
+            label = f"{value:,.0f}"
+    else:
+        label = _label(value, name)
+    if x < plot.left + 20:
+        anchor = "start"
+    elif x > plot.width - 40:
+        anchor = "end"
+    else:
+        anchor = "middle"
+    return f'<text x="{x:.1f}" y="{y + 17}" text-anchor="{anchor}">{escape(label)}</text>'
 
 
 def _label(value: float, unit: str) -> str:
     small = 0 < abs(value) < 1e-4
-    said = f"{value:.0e}" if small else f"{value:,.0f}" if abs(value) >= 1000 else figure(round(value, 10))
-    return f"{said} {unit}".rstrip()
+    if small:
+        digits = f"{value:.0e}"
+    elif abs(value) >= 1000:
+        digits = f"{value:,.0f}"
+    else:
+        digits = figure(round(value, 10))
+    return f"{digits} {unit}".rstrip()

@@ -1,4 +1,6 @@
-"""The sections that are tables: budget, ranks, devices, the run's settings, the sources of all figures."""
+"""The sections that are tables: budget, ranks, devices, the run's settings, the sources of all
+figures.
+"""
 
 from __future__ import annotations
 
@@ -21,73 +23,127 @@ RANKS_SHOWN = 32
 
 def budget_section(report: Report) -> str:
     """The efficiency budget: wall time of all ranks, split into lines that add up to it."""
-    found = report.budget
-    lines = [name for name in LINES if found.lines_ns[name] > 0]
+    budget = report.budget
+    lines = [name for name in LINES if budget.lines_ns[name] > 0]
     if not lines:
         return ""
-    rows = [(BUDGET[n], LINES[n].title, found.share(n), (ms(found.ms_per_step(n)),)) for n in lines]
-    parts = {n: (BUDGET[n], found.share(n), f"{LINES[n].title}: {ms(found.ms_per_step(n))} ms a step") for n in lines}
-    said = [f"{name} {100 * value:.1f} %" for name, value in (("MFU", found.mfu), ("HFU", found.hfu)) if value]
-    note = f"Wall time of all ranks, added up. Useful compute: {found.compute_anchor}."
-    note += f" {', '.join(said)}." if said else ""
-    note += f" Not told apart: {found.not_told_apart}." if found.not_told_apart else ""
+    rows = []
+    for n in lines:
+        rows.append((BUDGET[n], LINES[n].title, budget.share(n), (ms(budget.ms_per_step(n)),)))
+    parts = {}
+    for n in lines:
+        parts[n] = (
+            BUDGET[n],
+            budget.share(n),
+            (f"{LINES[n].title}: {ms(budget.ms_per_step(n))} ms a step"),
+        )
+    utilisation = []
+    for name, value in (("MFU", budget.mfu), ("HFU", budget.hfu)):
+        if value:
+            utilisation.append(f"{name} {100 * value:.1f} %")
+    note = f"Wall time of all ranks, added up. Useful compute: {budget.compute_anchor}."
+    if utilisation:
+        note += f" {', '.join(utilisation)}."
+    if budget.not_told_apart:
+        note += f" Not told apart: {budget.not_told_apart}."
     meaning = details(
-        "What each line means", pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines)
+        "What each line means",
+        pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines),
     )
-    return section("Efficiency budget", bar(parts) + shares(("line", "ms a step"), rows) + meaning, note)
+    return section(
+        "Efficiency budget", bar(parts) + shares(("line", "ms a step"), rows) + meaning, note
+    )
 
 
 def goodput_section(report: Report) -> str:
-    """What the time of the whole session was good for."""
-    found = report.goodput
-    if found is None or found.session_ns <= 0:
+    """Section on the session's time: productive, or lost to what."""
+    goodput = report.goodput
+    if goodput is None or goodput.session_ns <= 0:
         return ""
-    parts = {name: value for name, value in found.parts_ns.items() if value > 0}
-    rows = [
-        (GOODPUT[name], name.replace("_", " "), value / found.session_ns, (duration(value / 1e9),))
-        for name, value in parts.items()
-    ]
-    said = f"{100 * found.goodput:.1f} % of {duration(found.session_ns / 1e9)} went into steps that count."
-    meaning = details("What each part means", pairs((name.replace("_", " "), PARTS[name]) for name in parts))
-    return section("Goodput of the session", shares(("part", "time"), rows) + meaning, said)
+    parts = {name: value for name, value in goodput.parts_ns.items() if value > 0}
+    rows = []
+    for name, value in parts.items():
+        rows.append(
+            (
+                GOODPUT[name],
+                name.replace("_", " "),
+                value / goodput.session_ns,
+                (duration(value / 1e9),),
+            )
+        )
+    note = (
+        f"{100 * goodput.goodput:.1f} % of {duration(goodput.session_ns / 1e9)} went into "
+        "steps that count."
+    )
+    meaning = details(
+        "What each part means", pairs((name.replace("_", " "), PARTS[name]) for name in parts)
+    )
+    return section("Goodput of the session", shares(("part", "time"), rows) + meaning, note)
 
 
 def ranks(report: Report) -> str:
     """One row a rank."""
-    known = report.summary.ranks
-    if not known:
+    summaries = report.summary.ranks
+    if not summaries:
         return ""
-    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in known)
-    shown, said = ranks_to_show(known, RANKS_SHOWN)
-    rows = [
-        (
-            f"{r.rank}",
-            r.host,
-            r.device or MISSING,
-            f"{r.steps:,}",
-            ms(r.step_time_p50_ms),
-            ms(r.step_time_p95_ms),
-            ms(r.wait_mean_ms),
-            gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
-            f"{r.dropped_records:,}",
+    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in summaries)
+    shown, selection = ranks_to_show(summaries, RANKS_SHOWN)
+    rows = []
+    for r in shown:
+        rows.append(
+            (
+                f"{r.rank}",
+                r.host,
+                r.device or MISSING,
+                f"{r.steps:,}",
+                ms(r.step_time_p50_ms),
+                ms(r.step_time_p95_ms),
+                ms(r.wait_mean_ms),
+                gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
+                f"{r.dropped_records:,}",
+            )
         )
-        for r in shown
-    ]
-    memory = "peak GiB" if on_gpu else "RSS GiB"
-    head = ("rank", "host", "device", "steps", "p50 ms", "p95 ms", "mean wait ms", memory, "dropped")
-    notes = [f"{text[0].upper()}{text[1:]}." for text in (said, balance(report.rank_table)) if text]
+    if on_gpu:
+        memory = "peak GiB"
+    else:
+        memory = "RSS GiB"
+    head = (
+        "rank",
+        "host",
+        "device",
+        "steps",
+        "p50 ms",
+        "p95 ms",
+        "mean wait ms",
+        memory,
+        "dropped",
+    )
+    notes = []
+    for text in (selection, balance(report.rank_table)):
+        if text:
+            notes.append(f"{text[0].upper()}{text[1:]}.")
     return section("Ranks", table(head, rows, left=(0, 1, 2)), " ".join(notes))
 
 
 def gpus(report: Report) -> str:
     """One row a GPU of the run."""
     ours = [gpu for gpu in report.summary.gpus if gpu.ours]
-    rows = [
-        (f"{g.index}", g.name, g.host, gib(g.peak_used_gib), gib(g.memory_total_gib), *map(_whole, _rates(g)))
-        for g in ours
-    ]
+    rows = []
+    for g in ours:
+        rows.append(
+            (
+                f"{g.index}",
+                g.name,
+                g.host,
+                gib(g.peak_used_gib),
+                gib(g.memory_total_gib),
+                *map(_whole, _rates(g)),
+            )
+        )
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
-    return section("GPUs", table(head, rows, left=(0, 1, 2))) if rows else ""
+    if rows:
+        return section("GPUs", table(head, rows, left=(0, 1, 2)))
+    return ""
 
 
 def _rates(gpu: Any) -> tuple[float, ...]:
@@ -95,7 +151,9 @@ def _rates(gpu: Any) -> tuple[float, ...]:
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else MISSING
+    if math.isfinite(value):
+        return f"{value:.0f}"
+    return MISSING
 
 
 def extras(report: Report) -> str:
@@ -104,7 +162,7 @@ def extras(report: Report) -> str:
 
 
 def run(report: Report) -> str:
-    """What ran, on what."""
+    """Section on the run's settings: model, loader, versions, device."""
     if not report.view.ranks:
         return ""
     hello = report.view.hello()
@@ -113,7 +171,12 @@ def run(report: Report) -> str:
     items = [
         ("model", f"{model.get('class', '')} {f'{count:,} parameters' if count else ''}".strip()),
         ("optimizer", _joined(optimizer, "class", "lr", "fused", "foreach")),
-        ("loader", _joined(hello.get("dataloader"), "class", "batch_size", "num_workers", "pin_memory", "site")),
+        (
+            "loader",
+            _joined(
+                hello.get("dataloader"), "class", "batch_size", "num_workers", "pin_memory", "site"
+            ),
+        ),
         ("precision", _joined(hello.get("amp"), "autocast", "dtype", "grad_scaler")),
         ("parallel", _joined(hello.get("parallel"), "backend")),
         ("device", str(hello.get("device_name") or hello.get("device") or "")),
@@ -122,36 +185,61 @@ def run(report: Report) -> str:
         ("cuda", str(hello.get("cuda_version") or "")),
     ]
     context = report.summary.context
-    items += [(name, _told(name, value)) for name, value in context.items() if value]
+    for name, value in context.items():
+        if value:
+            items.append((name, _context_text(name, value)))
     return section("The run", pairs(items))
 
 
-def _told(name: str, value: Any) -> str:
+def _context_text(name: str, value: Any) -> str:
     if name == "environment" and isinstance(value, dict):
         return ", ".join(f"{variable}={setting}" for variable, setting in value.items())
     if isinstance(value, list):
         return shlex.join(map(str, value))
-    return _joined(value) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return _joined(value)
+    return str(value)
 
 
-def _joined(found: Any, *names: str) -> str:
+def _joined(settings: Any, *names: str) -> str:
     """``AdamW, lr 0.001``: the values of a dictionary that are known."""
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         return ""
-    kept = [(n, found.get(n)) for n in names or found if found.get(n) not in (None, "", {}, [])]
-    return ", ".join(str(v) if n in ("class", "backend") else f"{n.replace('_', ' ')} {v}" for n, v in kept)
+    known_settings = []
+    for n in names or settings:
+        if settings.get(n) not in (None, "", {}, []):
+            known_settings.append((n, settings.get(n)))
+    return ", ".join(
+        str(v) if n in ("class", "backend") else f"{n.replace('_', ' ')} {v}"
+        for n, v in known_settings
+    )
 
 
 def sources(report: Report) -> str:
     """Every figure with what it means and what was read for it, folded."""
-    shown = [one for one in figures(report) if not one.name.startswith(("ranks.", "gpus."))]
-    rows = [
-        (f.name, MISSING if f.value is None else figure(f.value), f.unit, f.definition, f.source, f.read) for f in shown
-    ]
+    shown = []
+    for each_figure in figures(report):
+        if not each_figure.name.startswith(("ranks.", "gpus.")):
+            shown.append(each_figure)
+    rows = []
+    for f in shown:
+        rows.append(
+            (
+                f.name,
+                MISSING if f.value is None else figure(f.value),
+                f.unit,
+                f.definition,
+                f.source,
+                f.read,
+            )
+        )
     head = ("figure", "value", "unit", "meaning", "source", "read")
     note = (
-        "`gputop report RUN --explain NAME` prints the same, and for each finding its inputs, statistic and threshold."
+        "`gputop report RUN --explain NAME` prints the same, and for each finding its inputs, "
+        "statistic and threshold."
     )
     return section(
-        "Where the numbers come from", details(f"{len(rows)} figures", table(head, rows, left=(0, 2, 3, 4, 5))), note
+        "Where the numbers come from",
+        details(f"{len(rows)} figures", table(head, rows, left=(0, 2, 3, 4, 5))),
+        note,
     )

@@ -1,8 +1,9 @@
-"""Reads training scripts for what will cost time or memory, before they run. Nothing is executed: only ``ast``.
+"""Reads training scripts for what will cost time or memory, before they run. Nothing is executed:
+only ``ast``.
 
-``lint_file(path) -> list[Remark]``; ``fixed(path, data)`` makes the mechanical edits, ``diff`` shows them as a patch;
-``rules_at(site, root)`` finds what the source says at the line that a live finding names, and
-``in_source`` says it in a sentence.
+``lint_file(path) -> list[Remark]``; ``fixed(path, data)`` makes the mechanical edits, ``diff``
+shows them as a patch; ``rules_at(site, root)`` finds what the source says at the line that a live
+finding names, and ``in_source`` says it in a sentence.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def lint(path: str, data: bytes) -> list[Remark]:
 def remarks_of(source: Source) -> list[Remark]:
     """All remarks on a parsed file."""
     module = Module(source)
-    found = [_remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)]
-    return sorted(set(found), key=lambda one: (one.line, one.column, one.rule))
+    remarks = [_remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)]
+    return sorted(set(remarks), key=lambda remark: (remark.line, remark.column, remark.rule))
 
 
 def all_rules() -> dict[str, Rule]:
@@ -48,7 +48,7 @@ def lint_file(path: Path) -> list[Remark]:
 
 
 def rules_at(site: str | None, root: Path) -> list[Remark]:
-    """What the source says at the place that a finding names (``Finding.site``, ``file.py:118 name``).
+    """Remarks of the source at the place that a finding names (``Finding.site``, ``file.py:118 name``).
 
     Args:
         site: the finding's site; None gives nothing.
@@ -63,15 +63,17 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
     except (SourceError, OSError):
         return []
     line = int(match.group(2))
-    return [one for one in remarks if one.line <= line <= one.end_line]
+    return [remark for remark in remarks if remark.line <= line <= remark.end_line]
 
 
 def in_source(site: str | None, root: str) -> str:
     """The same in one sentence that says how to see the patch; empty where the source says nothing there."""
     remarks = rules_at(site, Path(root))
-    said = "; ".join(f"{one.rule}, {one.message}" for one in remarks)
+    summary = "; ".join(f"{remark.rule}, {remark.message}" for remark in remarks)
     file = (site or "").rpartition(":")[0]
-    return said + (f" (`gputop lint --diff {file}` shows the patch)" if any(one.fixable for one in remarks) else "")
+    if any(remark.fixable for remark in remarks):
+        summary += f" (`gputop lint --diff {file}` shows the patch)"
+    return summary
 
 
 def _remark(source: Source, rule: Rule, hit: Hit) -> Remark:
@@ -80,5 +82,5 @@ def _remark(source: Source, rule: Rule, hit: Hit) -> Remark:
     spans = not hasattr(node, "body")  # of a loop or a function only the first line is meant
     end_line = (node.end_lineno or node.lineno) if spans else node.lineno
     text = (hit.message, rule.why, hit.fix)
-    place = (source.path, node.lineno, column, end_line)
-    return Remark(rule.id, rule.finding, rule.severity, *place, *text, hit.edits)
+    position = (source.path, node.lineno, column, end_line)
+    return Remark(rule.id, rule.finding, rule.severity, *position, *text, hit.edits)

@@ -1,4 +1,6 @@
-"""Finds the training loop: the innermost loop with a backward and an optimizer's step, helpers followed."""
+"""Finds the training loop: the innermost loop with a backward and an optimizer's step, helpers
+followed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from gputop_analysis.lint.module import Function, Module, dotted
 
 Loop = ast.For | ast.AsyncFor | ast.While
 _DEPTH = 3
-_OPTIMIZER = re.compile(r"opt(im|imizer|imiser)?s?(_\w+)?$|(\w+_)?opt(im|imizer|imiser)?$|\w*scaler$")
+_OPTIMIZER = re.compile(
+    r"opt(im|imizer|imiser)?s?(_\w+)?$|(\w+_)?opt(im|imizer|imiser)?$|\w*scaler$"
+)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -30,8 +34,15 @@ class Loops:
     @cached_property
     def training(self) -> list[Loop]:
         """Innermost loops that make a whole step."""
-        loops = [node for node in self.module.nodes if isinstance(node, Loop) and self._trains(node)]
-        return [one for one in loops if not any(inner in loops for inner in self._reached(one.body, _DEPTH))]
+        loops = []
+        for node in self.module.nodes:
+            if isinstance(node, Loop) and self._trains(node):
+                loops.append(node)
+        outermost = []
+        for loop in loops:
+            if not any(inner in loops for inner in self._reached(loop.body, _DEPTH)):
+                outermost.append(loop)
+        return outermost
 
     def every_step(self, loop: Loop) -> Iterator[ast.AST]:
         """Nodes that run in each step whatever happens, in helpers of this file too."""
@@ -67,10 +78,16 @@ class Loops:
 
     def is_optimizer_step(self, node: ast.AST) -> bool:
         """``optimizer.step()`` or ``scaler.step(optimizer)``."""
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"):
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "step"
+        ):
             return False
         receiver = dotted(node.func.value) or ""
-        return receiver in self.optimizers or _OPTIMIZER.match(receiver.rpartition(".")[2]) is not None
+        return (
+            receiver in self.optimizers or _OPTIMIZER.match(receiver.rpartition(".")[2]) is not None
+        )
 
     @cached_property
     def optimizers(self) -> set[str]:
@@ -86,51 +103,73 @@ class Loops:
         """Whether the function of this mention calls backward on the name."""
         function = self.module.function_of(name)
         return any(
-            isinstance(node, ast.Name) and node.id == name.id and self.module.function_of(node) is function
+            isinstance(node, ast.Name)
+            and node.id == name.id
+            and self.module.function_of(node) is function
             for call in self._backwards
             for node in ast.walk(call)
         )
 
     @cached_property
     def _backwards(self) -> list[ast.Call]:
-        calls = [node for node in self.module.nodes if isinstance(node, ast.Call)]
-        return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"]
+        calls = []
+        for node in self.module.nodes:
+            if isinstance(node, ast.Call):
+                calls.append(node)
+        backward_calls = []
+        for call in calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+                backward_calls.append(call)
+        return backward_calls
 
     @cached_property
     def losses(self) -> set[str]:
-        """Names on which ``backward`` is called, or on a sum or a mean of them; not what a loss is computed from."""
-        found = {name for call in self._backwards for name in _summands(call)}
-        return found - self.module.imports.keys() - self.optimizers
+        """Names on which ``backward`` is called, or on a sum or a mean of them; not what a loss is
+        computed from.
+        """
+        names = {name for call in self._backwards for name in _summands(call)}
+        return names - self.module.imports.keys() - self.optimizers
 
     @cached_property
     def outputs(self) -> set[str]:
         """Names of what a model with an optimizer returns, where a loss is computed from them."""
-        methods = [n for n in self.module.nodes if isinstance(n, ast.Attribute) and n.attr == "parameters"]
+        methods = []
+        for n in self.module.nodes:
+            if isinstance(n, ast.Attribute) and n.attr == "parameters":
+                methods.append(n)
         models = {dotted(method.value) for method in methods}
         sources = [value for loss in self.losses for value in self.module.values.get(loss, [])]
         inside = [node for source in [*sources, *self._backwards] for node in ast.walk(source)]
-        used = {node.id for node in inside if isinstance(node, ast.Name)}
-        return {
-            name
-            for name in used & self.module.values.keys()
-            if any(isinstance(v, ast.Call) and dotted(v.func) in models for v in self.module.values[name])
-        }
+        used = set()
+        for node in inside:
+            if isinstance(node, ast.Name):
+                used.add(node.id)
+        names: set[str] = set()
+        for name in used & self.module.values.keys():
+            if any(
+                isinstance(v, ast.Call) and dotted(v.func) in models
+                for v in self.module.values[name]
+            ):
+                names.add(name)
+        return names
 
     @cached_property
     def _functions(self) -> dict[str, list[Function]]:
-        found: dict[str, list[Function]] = {}
+        by_name: dict[str, list[Function]] = {}
         for node in self.module.nodes:
             if isinstance(node, Function):
-                found.setdefault(node.name, []).append(node)
-        return found
+                by_name.setdefault(node.name, []).append(node)
+        return by_name
 
     def _helper(self, node: ast.AST) -> Function | None:
         """The one function of this file that a call runs: ``f(...)`` or ``self.f(...)``."""
         if not isinstance(node, ast.Call):
             return None
         name = dotted(node.func) or ""
-        found = self._functions.get(name.removeprefix("self."), [])
-        return found[0] if len(found) == 1 else None
+        functions = self._functions.get(name.removeprefix("self."), [])
+        if len(functions) == 1:
+            return functions[0]
+        return None
 
     def _reached(self, body: list[ast.stmt], depth: int) -> Iterator[ast.AST]:
         queue: list[ast.AST] = list(body)
@@ -139,7 +178,9 @@ class Loops:
             if isinstance(node, _NESTED):
                 continue
             yield node
-            helper = self._helper(node) if depth else None
+            helper = None
+            if depth:
+                helper = self._helper(node)
             if helper is not None:
                 yield from self._reached(helper.body, depth - 1)
             queue.extend(ast.iter_child_nodes(node))
@@ -160,7 +201,9 @@ class Loops:
             yield from self._sure(node.values[0], depth)
             return
         yield node
-        helper = self._helper(node) if depth else None
+        helper = None
+        if depth:
+            helper = self._helper(node)
         if helper is not None:
             yield from self._unconditional(helper.body, depth - 1)
         if isinstance(node, ast.Try | ast.Match):
@@ -176,11 +219,13 @@ class Loops:
 
 
 _PASS_ON = {"backward", "manual_backward", "scale", "sum", "mean", "stack", "cat", "add"}
-"""What these are called with has its graph in what they return."""
+"""Functions whose result holds the graph of what they are called with."""
 
 
 def _summands(node: ast.AST) -> Iterator[str]:
-    """Names of an expression without those that other functions are called with: ``loss`` of ``scale(loss / 2)``."""
+    """Names of an expression without those that other functions are called with: ``loss`` of
+    ``scale(loss / 2)``.
+    """
     if isinstance(node, ast.Name):
         yield node.id
     passed = ast.iter_child_nodes(node)
@@ -193,7 +238,9 @@ def _summands(node: ast.AST) -> Iterator[str]:
 
 def _may_leave(statement: ast.stmt) -> bool:
     leaves = (ast.Continue, ast.Break, ast.Return)
-    return isinstance(statement, ast.If) and any(isinstance(node, leaves) for node in ast.walk(statement))
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, leaves) for node in ast.walk(statement)
+    )
 
 
 def _iterated(loop: ast.For) -> set[str]:

@@ -1,4 +1,4 @@
-"""What lint says, and the table of its rules."""
+"""Remarks, edits, and the table of the rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rule(id: str, finding: str | None, severity: Severity, why: str) -> Callable
 
     def register(check: Check) -> Check:
         assert id not in RULES, f"{id} is registered twice"
-        RULES[id] = Rule(id, finding, severity, why, check)
+        RULES[id] = Rule(id, finding, severity=severity, why=why, check=check)
         return check
 
     return register
@@ -63,7 +63,7 @@ class Remark:
     path: str
     line: int
     column: int
-    """From 1, in characters."""
+    """Column, counted in characters from 1."""
     end_line: int
     message: str
     why: str

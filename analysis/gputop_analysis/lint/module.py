@@ -1,4 +1,4 @@
-"""What the names of a file mean: imports and their aliases, assignments, the tree upwards."""
+"""Meaning of the names of a file: imports and their aliases, assignments, the tree upwards."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SAME = {
     "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
     "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
-    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": (
+        "torch.nn.parallel.DistributedDataParallel"
+    ),
     "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
     "torch.autograd.anomaly_mode.set_detect_anomaly": "torch.autograd.set_detect_anomaly",
     "torch.autograd.anomaly_mode.detect_anomaly": "torch.autograd.detect_anomaly",
     "torch.distributed.distributed_c10d.init_process_group": "torch.distributed.init_process_group",
 }
-_FRAMEWORKS = frozenset(("lightning", "pytorch_lightning", "accelerate", "trl", "deepspeed", "fastai", "ignite"))
+_FRAMEWORKS = frozenset(
+    ("lightning", "pytorch_lightning", "accelerate", "trl", "deepspeed", "fastai", "ignite")
+)
 _ACCELERATOR = "torch.accelerator"
 _OTHER_DEVICES = ("xpu", "mps", "hpu", "npu")
 
 
 class Module:
-    """One parsed file with answers about its names. A name that is bound twice means nothing to us."""
+    """One parsed file with answers about its names. A name that is bound twice means
+    nothing to us.
+    """
 
     def __init__(self, source: Source):
         self.source = source
@@ -36,84 +42,115 @@ class Module:
     def resolve(self, node: ast.AST) -> str | None:
         """``torch.utils.data.DataLoader`` for any spelling of it; None for what is not imported."""
         if isinstance(node, ast.Name):
-            found = self.imports.get(node.id)
+            name = self.imports.get(node.id)
         elif isinstance(node, ast.Attribute):
             base = self.resolve(node.value)
-            found = f"{base}.{node.attr}" if base else None
+            name = None
+            if base:
+                name = f"{base}.{node.attr}"
         else:
             return None
-        return _SAME.get(found, found) if found else None
+        if name:
+            return _SAME.get(name, name)
+        return None
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """Names by what they import; those that are bound to something else as well are left out."""
-        found: dict[str, set[str]] = {}
+        """Names by what they import; those that are bound to something else as well are
+        left out.
+        """
+        names: dict[str, set[str]] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
-                for one in node.names:
-                    name = one.asname or one.name.split(".")[0]
-                    found.setdefault(name, set()).add(one.name if one.asname else name)
+                for alias in node.names:
+                    name = alias.asname or alias.name.split(".")[0]
+                    names.setdefault(name, set()).add(alias.name if alias.asname else name)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for one in node.names:
-                    found.setdefault(one.asname or one.name, set()).add(f"{node.module}.{one.name}")
-        return {name: next(iter(meant)) for name, meant in found.items() if len(meant) == 1 and name not in self.bound}
+                for alias in node.names:
+                    names.setdefault(alias.asname or alias.name, set()).add(
+                        f"{node.module}.{alias.name}"
+                    )
+        return {
+            name: next(iter(meant))
+            for name, meant in names.items()
+            if len(meant) == 1 and name not in self.bound
+        }
 
     @cached_property
     def bound(self) -> set[str]:
         """Names that the file itself binds: assignments, parameters, functions, classes."""
-        names = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        names = set()
+        for n in self.nodes:
+            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load):
+                names.add(n.id)
         names |= {n.arg for n in self.nodes if isinstance(n, ast.arg)}
         return names | {n.name for n in self.nodes if isinstance(n, Function | ast.ClassDef)}
 
     @cached_property
     def calls(self) -> list[tuple[ast.Call, str]]:
         """Calls of imported things with their full names, in the file's order."""
-        found = [(node, self.resolve(node.func)) for node in self.nodes if isinstance(node, ast.Call)]
-        named = [(call, name) for call, name in found if name]
-        return sorted(named, key=lambda one: (one[0].lineno, one[0].col_offset))
+        calls = []
+        for node in self.nodes:
+            if isinstance(node, ast.Call):
+                calls.append((node, self.resolve(node.func)))
+        named = [(call, name) for call, name in calls if name]
+        return sorted(named, key=lambda pair: (pair[0].lineno, pair[0].col_offset))
 
     def calls_of(self, *names: str) -> Iterator[ast.Call]:
         """Calls of these full names."""
         return (call for call, name in self.calls if name in names)
 
     def mentions(self, *names: str) -> bool:
-        """Whether an identifier, an attribute, a keyword or a short string of that name stands anywhere."""
+        """Whether an identifier, an attribute, a keyword or a short string of that name stands
+        anywhere.
+        """
         return not self.words.isdisjoint(names)
 
     @cached_property
     def words(self) -> set[str]:
         """See ``mentions``."""
-        found: set[str] = set()
+        strings: set[str] = set()
         for node in self.nodes:
             if isinstance(node, ast.Name):
-                found.add(node.id)
+                strings.add(node.id)
             elif isinstance(node, ast.Attribute):
-                found.add(node.attr)
+                strings.add(node.attr)
             elif isinstance(node, ast.keyword) and node.arg:
-                found.add(node.arg)
+                strings.add(node.arg)
             elif isinstance(node, ast.alias):
-                found.update(node.name.split("."))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
-                found.add(node.value)
-        return found
+                strings.update(node.name.split("."))
+            elif (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and len(node.value) < 40
+            ):
+                strings.add(node.value)
+        return strings
 
     @cached_property
     def values(self) -> dict[str, list[ast.expr]]:
-        """What is assigned to a name or a dotted target, ``self.loader``."""
-        found: dict[str, list[ast.expr]] = {}
+        """Values assigned to each name or dotted target, as ``self.loader``."""
+        assigned: dict[str, list[ast.expr]] = {}
         for node in self.nodes:
-            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
             if isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
                 targets = [node.target]
             for target in targets:
                 name = dotted(target)
                 if name:
-                    found.setdefault(name, []).append(node.value)  # type: ignore[union-attr, arg-type]
-        return found
+                    value = node.value  # type: ignore[union-attr]
+                    assigned.setdefault(name, []).append(value)  # type: ignore[arg-type]
+        return assigned
 
     def made_by(self, prefix: str) -> set[str]:
         """Names to which only calls of things under ``prefix`` are assigned: ``torch.optim.``."""
-        return {name for name, values in self.values.items() if all(self._is_call(v, prefix) for v in values)}
+        names: set[str] = set()
+        for name, values in self.values.items():
+            if all(self._is_call(v, prefix) for v in values):
+                names.add(name)
+        return names
 
     def _is_call(self, value: ast.expr, prefix: str) -> bool:
         return isinstance(value, ast.Call) and (self.resolve(value.func) or "").startswith(prefix)
@@ -129,7 +166,9 @@ class Module:
         return next((n for n in self.above(node) if isinstance(n, Function)), None)
 
     def is_conditional(self, node: ast.AST) -> bool:
-        """Whether it depends on anything but being reached: an if, a handler, a short circuit, inside its function."""
+        """Whether it depends on anything but being reached: an if, a handler, a short circuit,
+        inside its function.
+        """
         for outer in self.above(node):
             if isinstance(outer, Function | ast.Lambda):
                 return False
@@ -139,12 +178,17 @@ class Module:
 
     @cached_property
     def device(self) -> str:
-        """What it trains on besides a CPU, by torch's name; ``accelerator``: what the machine has. Empty: nothing."""
+        """Device type besides the CPU that the file trains on, by torch's name; ``accelerator``
+        stands for the one that the machine has. Empty: none.
+        """
         if any("cuda" in word for word in self.words):
             return "cuda"
         if self._is_agnostic():
             return "accelerator"
-        return next((name for name in _OTHER_DEVICES if any(name in _parts(word) for word in self.words)), "")
+        return next(
+            (name for name in _OTHER_DEVICES if any(name in _parts(word) for word in self.words)),
+            "",
+        )
 
     @property
     def uses_gpu(self) -> bool:
@@ -178,7 +222,9 @@ def dotted(node: ast.AST) -> str | None:
         return node.id
     if isinstance(node, ast.Attribute):
         base = dotted(node.value)
-        return f"{base}.{node.attr}" if base else None
+        if base:
+            return f"{base}.{node.attr}"
+        return None
     return None
 
 
@@ -189,7 +235,9 @@ def is_main_guard(node: ast.If) -> bool:
 
 def constant(node: ast.AST | None) -> object:
     """Value of a literal; the type ``object`` itself for what is not one."""
-    return node.value if isinstance(node, ast.Constant) else object
+    if isinstance(node, ast.Constant):
+        return node.value
+    return object
 
 
 def _parts(word: str) -> list[str]:

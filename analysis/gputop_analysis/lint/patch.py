@@ -1,4 +1,6 @@
-"""Makes the mechanical edits: as new bytes, as a patch that ``git apply`` takes, or in the file itself."""
+"""Makes the mechanical edits: as new bytes, as a patch that ``git apply`` takes, or in the file
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 def fixed(path: str, data: bytes, rules: frozenset[str] | None = None) -> bytes:
     """The file with every edit made that its remarks have; the same bytes where there is none.
 
-    Edits that meet in one place wait for the next round, when the file has been read anew. An edit after which the file
-    would be no Python is left out.
+    Edits that meet in one place wait for the next round, when the file has been read anew. An edit
+    after which the file would be no Python is left out.
 
     Raises:
         SourceError: the file is no Python.
@@ -45,8 +47,8 @@ def _one_round(source: Source, rules: frozenset[str] | None) -> bytes:
     return source.encode(apply(source.text, chosen))
 
 
-def _meet(some: list[Edit], others: list[Edit]) -> bool:
-    return any(a.start <= b.end and b.start <= a.end for a in some for b in others)
+def _meet(some: list[Edit], further: list[Edit]) -> bool:
+    return any(a.start <= b.end and b.start <= a.end for a in some for b in further)
 
 
 def _parses(source: Source, edits: list[Edit]) -> bool:
@@ -60,14 +62,21 @@ def _parses(source: Source, edits: list[Edit]) -> bool:
 def diff(path: str, before: bytes, after: bytes) -> bytes:
     """A unified diff in the file's own bytes; empty where nothing changed.
 
-    ``path`` is relative to where the patch is to be applied. A file without a newline at its end is marked as git does.
+    ``path`` is relative to where the patch is to be applied. A file without a newline at its end is
+    marked as git does.
     """
     old, new = (_LINE.findall(data) for data in (before, after))
     name = path.replace(os.sep, "/")
-    tail = "\t" if " " in name else ""  # as git writes it, so that the name's end is known
+    # as git writes it, so that the name's end is known
+    tail = ""
+    if " " in name:
+        tail = "\t"
     names = (f"a/{name}{tail}".encode(), f"b/{name}{tail}".encode())
     lines = difflib.diff_bytes(difflib.unified_diff, old, new, *names, lineterm=b"\n")
-    return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+        for line in lines
+    )
 
 
 def write(path: Path, data: bytes) -> None:

@@ -25,25 +25,41 @@ _RANK_WORDS = ("rank", "local_rank", "global_rank", "world_rank", "get_rank", "R
 )
 def data_parallel(module: Module) -> Iterator[Hit]:
     for call in module.calls_of("torch.nn.DataParallel"):
-        yield Hit(call, "DataParallel", "DistributedDataParallel, started by torchrun --nproc-per-node=gpu")
+        yield Hit(
+            call,
+            "DataParallel",
+            "DistributedDataParallel, started by torchrun --nproc-per-node=gpu",
+        )
 
 
 @rule("gloo-on-gpu", "CR10", "high", "gloo moves GPU tensors through the host's memory")
 def gloo_on_gpu(module: Module) -> Iterator[Hit]:
     moved = module.mentions("set_device") or any(_moves_to_gpu(node) for node in module.nodes)
     for call in module.calls_of(_INIT):
-        given = keyword(call, "backend")
-        backend = call.args[0] if call.args else given.value if given else None
+        setting = keyword(call, "backend")
+        if call.args:
+            backend = call.args[0]
+        elif setting:
+            backend = setting.value
+        else:
+            backend = None
         if constant(backend) == "gloo" and moved and module.is_ddp and not module.mentions("nccl"):
-            yield Hit(call, "gloo as the backend of a training on GPUs", 'init_process_group("nccl")')
+            yield Hit(
+                call, "gloo as the backend of a training on GPUs", 'init_process_group("nccl")'
+            )
 
 
 def _moves_to_gpu(node: ast.AST) -> bool:
     """``x.cuda(...)``, or ``x.to("cuda...")`` with the device written out."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    where = constant(node.args[0]) if node.args else object
-    return node.func.attr == "cuda" or (node.func.attr == "to" and isinstance(where, str) and where.startswith("cuda"))
+    if node.args:
+        where = constant(node.args[0])
+    else:
+        where = object
+    return node.func.attr == "cuda" or (
+        node.func.attr == "to" and isinstance(where, str) and where.startswith("cuda")
+    )
 
 
 @rule(
@@ -53,7 +69,7 @@ def _moves_to_gpu(node: ast.AST) -> bool:
     "every rank trains on the same samples or draws them without knowing of the others",
 )
 def no_sampler(module: Module) -> Iterator[Hit]:
-    others = (
+    launchers = (
         "DistributedSampler",
         "split_dataset_by_node",
         "batch_sampler",
@@ -61,14 +77,27 @@ def no_sampler(module: Module) -> Iterator[Hit]:
         "IterableDataset",
         "shard",
     )
-    if not module.is_ddp or module.mentions(*others) or module.uses_framework:
+    if not module.is_ddp or module.mentions(*launchers) or module.uses_framework:
         return
     for call in module.calls_of(_LOADER):
         shuffled = keyword(call, "shuffle")
-        names = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
-        plain = not keyword(call, "sampler") and not any(one.arg is None for one in call.keywords)
-        if plain and shuffled and constant(shuffled.value) is True and names.isdisjoint(_RANK_WORDS):
-            fix = "sampler=DistributedSampler(dataset) in place of shuffle=True, set_epoch(epoch) in each epoch"
+        names = set()
+        for node in ast.walk(call):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+        plain = not keyword(call, "sampler") and not any(
+            argument.arg is None for argument in call.keywords
+        )
+        if (
+            plain
+            and shuffled
+            and constant(shuffled.value) is True
+            and names.isdisjoint(_RANK_WORDS)
+        ):
+            fix = (
+                "sampler=DistributedSampler(dataset) in place of shuffle=True, "
+                "set_epoch(epoch) in each epoch"
+            )
             yield Hit(call, "DDP without DistributedSampler: no rank gets a part of its own", fix)
 
 
@@ -82,19 +111,36 @@ def no_set_epoch(module: Module) -> Iterator[Hit]:
         shuffled = keyword(call, "shuffle")
         if over_epochs and not (shuffled and constant(shuffled.value) is False):
             yield Hit(
-                call, "DistributedSampler without set_epoch", "sampler.set_epoch(epoch) at the start of each epoch"
+                call,
+                "DistributedSampler without set_epoch",
+                "sampler.set_epoch(epoch) at the start of each epoch",
             )
 
 
-@rule("no-no-sync", "CR07", "medium", "gradients are reduced in every micro-batch and needed once a step")
+@rule(
+    "no-no-sync",
+    "CR07",
+    "medium",
+    "gradients are reduced in every micro-batch and needed once a step",
+)
 def accumulates_with_sync(module: Module) -> Iterator[Hit]:
-    if not module.is_ddp or module.mentions("no_sync", "require_backward_grad_sync") or module.uses_framework:
+    if (
+        not module.is_ddp
+        or module.mentions("no_sync", "require_backward_grad_sync")
+        or module.uses_framework
+    ):
         return
     loops = loops_of(module)
     for loop in loops.training:
         sure = list(loops.every_step(loop))
-        updates = [node for node in loops.anywhere(loop) if loops.is_optimizer_step(node)]
-        backwards = [n for n in sure if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "backward"]
+        updates = []
+        for node in loops.anywhere(loop):
+            if loops.is_optimizer_step(node):
+                updates.append(node)
+        backwards = []
+        for n in sure:
+            if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "backward":
+                backwards.append(n)
         if backwards and updates and all(_every_kth(module, update) for update in updates):
             fix = "with model.no_sync(): around all but the last backward of a step"
             yield Hit(backwards[0], "gradient accumulation under DDP without no_sync", fix)
@@ -102,15 +148,18 @@ def accumulates_with_sync(module: Module) -> Iterator[Hit]:
 
 def _every_kth(module: Module, node: ast.AST) -> bool:
     """Whether it stands under an ``if`` with a remainder in it."""
-    outer = [one for one in module.above(node) if isinstance(one, ast.If)]
-    return any(isinstance(part, ast.Mod) for one in outer for part in ast.walk(one.test))
+    outer = []
+    for test in module.above(node):
+        if isinstance(test, ast.If):
+            outer.append(test)
+    return any(isinstance(part, ast.Mod) for test in outer for part in ast.walk(test.test))
 
 
 @rule("find-unused-parameters", "CR08", "info", "DDP walks the whole graph after every forward")
 def finds_unused(module: Module) -> Iterator[Hit]:
     for call in module.calls_of(_DDP):
-        given = keyword(call, "find_unused_parameters")
-        if given and constant(given.value) is True:
+        setting = keyword(call, "find_unused_parameters")
+        if setting and constant(setting.value) is True:
             fix = "False if every parameter takes part in every step; a run under gputop tells"
             yield Hit(call, "find_unused_parameters=True", fix)
 
@@ -120,5 +169,13 @@ def same_seed(module: Module) -> Iterator[Hit]:
     if not module.is_ddp:
         return
     for call in module.calls_of("torch.manual_seed"):
-        if len(call.args) == 1 and isinstance(constant(call.args[0]), int) and not module.is_conditional(call):
-            yield Hit(call, "all ranks draw from one seed", "torch.manual_seed(seed + rank) after the model is built")
+        if (
+            len(call.args) == 1
+            and isinstance(constant(call.args[0]), int)
+            and not module.is_conditional(call)
+        ):
+            yield Hit(
+                call,
+                "all ranks draw from one seed",
+                "torch.manual_seed(seed + rank) after the model is built",
+            )

@@ -1,4 +1,6 @@
-"""Rules about what happens in every step of the training loop. What stands under a condition is passed over."""
+"""Rules about what happens in every step of the training loop. What stands under a condition is
+passed over.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +25,57 @@ def _steps(module: Module) -> Iterator[tuple[Loops, Loop]]:
 
 def _each(module: Module, *names: str) -> Iterator[tuple[ast.Call, Loop]]:
     """Calls of these things in every step, each once."""
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     for loops, loop in _steps(module):
         for node in loops.every_step(loop):
-            if isinstance(node, ast.Call) and module.resolve(node.func) in names and node not in seen:
-                seen.add(node)
+            if (
+                isinstance(node, ast.Call)
+                and module.resolve(node.func) in names
+                and node not in visited
+            ):
+                visited.add(node)
                 yield node, loop
 
 
-@rule("sync-each-step", "HO02", "medium", "the host waits for the GPU to finish before it may launch more")
+@rule(
+    "sync-each-step",
+    "HO02",
+    "medium",
+    "the host waits for the GPU to finish before it may launch more",
+)
 def waits_for_the_device(module: Module) -> Iterator[Hit]:
     if not module.uses_gpu:
         return
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     for loops, loop in _steps(module):
         for node in loops.every_step(loop):
-            what = _waiting(node, loops) if node not in seen else None
-            if what is not None and isinstance(node, ast.Call):
-                seen.add(node)
-                yield Hit(node, f"{what} in every step waits for the GPU", "do it every 50 steps, or once an epoch")
+            waiting = None
+            if node not in visited:
+                waiting = _waiting(node, loops)
+            if waiting is not None and isinstance(node, ast.Call):
+                visited.add(node)
+                yield Hit(
+                    node,
+                    f"{waiting} in every step waits for the GPU",
+                    "do it every 50 steps, or once an epoch",
+                )
 
 
 def _waiting(node: ast.AST, loops: Loops) -> str | None:
     if not isinstance(node, ast.Call):
         return None
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _WAITING and not (node.args or node.keywords):
+    if (
+        isinstance(node.func, ast.Attribute)
+        and node.func.attr in _WAITING
+        and not (node.args or node.keywords)
+    ):
         return f"{(dotted(node.func) or '.' + node.func.attr).removeprefix('self.')}()"
     if loops.module.resolve(node.func) == "torch.cuda.synchronize":
         return "torch.cuda.synchronize()"
     name = dotted(node.func)
-    values = [_plain_loss(one, loops) for one in node.args] if name in ("print", "float") else []
+    values = []
+    if name in ("print", "float"):
+        values = [_plain_loss(argument, loops) for argument in node.args]
     return next((f"{name}({value})" for value in values if value), None)
 
 
@@ -61,37 +84,66 @@ def _plain_loss(node: ast.AST, loops: Loops) -> str | None:
     if isinstance(node, ast.Name) and node.id in loops.losses:
         return node.id
     if isinstance(node, ast.JoinedStr):
-        parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)]
-        return next((found for part in parts if (found := _plain_loss(part, loops))), None)
+        parts = []
+        for value in node.values:
+            if isinstance(value, ast.FormattedValue):
+                parts.append(value.value)
+        return next((loss for part in parts if (loss := _plain_loss(part, loops))), None)
     return None
 
 
-@rule("loss-keeps-graph", "ME02", "high", "every kept loss or output keeps the whole graph of its step in memory")
+@rule(
+    "loss-keeps-graph",
+    "ME02",
+    "high",
+    "every kept loss or output keeps the whole graph of its step in memory",
+)
 def keeps_graphs(module: Module) -> Iterator[Hit]:
     for loops, loop in _steps(module):
         for node in loops.anywhere(loop):
-            kept = _kept(node, loops)
-            if kept is None or _is_detached(kept.id, loops) or _is_reset(node, loop):
+            container = _kept(node, loops)
+            if container is None or _is_detached(container.id, loops) or _is_reset(node, loop):
                 continue
-            if kept.id in loops.losses and not loops.trains_on(kept):  # an evaluation's loss of the same name
+            if container.id in loops.losses and not loops.trains_on(
+                container
+            ):  # an evaluation's loss of the same name
                 continue
-            if any(is_shielded(module, one) for one in [node, *module.values.get(kept.id, [])]):
+            if any(
+                is_shielded(module, value) for value in [node, *module.values.get(container.id, [])]
+            ):
                 continue
-            edit = _detach(module, kept)
-            yield Hit(kept, f"{kept.id} is kept with its graph", f"keep {kept.id}.detach()", edit)
+            edit = _detach(module, container)
+            yield Hit(
+                container,
+                f"{container.id} is kept with its graph",
+                f"keep {container.id}.detach()",
+                edit,
+            )
 
 
 def _kept(node: ast.AST, loops: Loops) -> ast.Name | None:
-    """``losses.append(loss)`` or ``total += loss``, where nobody calls backward on what keeps it."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+    """``losses.append(loss)`` or ``total += loss``, where nobody calls backward on what
+    keeps it.
+    """
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "append"
+    ):
         keeper, value = dotted(node.func.value), node.args[0] if len(node.args) == 1 else None
     elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         keeper, value = dotted(node.target), node.value
     else:
         return None
-    if not isinstance(value, ast.Name) or value.id not in loops.losses | loops.outputs or keeper is None:
+    if (
+        not isinstance(value, ast.Name)
+        or value.id not in loops.losses | loops.outputs
+        or keeper is None
+    ):
         return None
-    return None if _feeds_backward(keeper, loops) else value
+    if _feeds_backward(keeper, loops):
+        return None
+    return value
 
 
 def _feeds_backward(keeper: str, loops: Loops) -> bool:
@@ -106,16 +158,28 @@ def _is_detached(name: str, loops: Loops) -> bool:
     """Whether the name is somewhere made a number or cut from its graph."""
     values = loops.module.values.get(name, [])
     calls = [value for value in values if isinstance(value, ast.Call)]
-    return any((dotted(c.func) or ast.unparse(c.func)).rpartition(".")[2] in ("item", "detach", "float") for c in calls)
+    return any(
+        (dotted(c.func) or ast.unparse(c.func)).rpartition(".")[2] in ("item", "detach", "float")
+        for c in calls
+    )
 
 
 def _is_reset(node: ast.AST, loop: Loop) -> bool:
     """Whether what keeps is emptied in the loop: it never grows beyond a step."""
-    keeper = dotted(node.func.value if isinstance(node, ast.Call) else node.target)  # type: ignore[attr-defined]
-    for one in ast.walk(loop):
-        if isinstance(one, ast.Assign) and keeper in [dotted(target) for target in one.targets]:
+    if isinstance(node, ast.Call):
+        keeper = dotted(node.func.value)  # type: ignore[attr-defined]
+    else:
+        keeper = dotted(node.target)  # type: ignore[attr-defined]
+    for statement in ast.walk(loop):
+        if isinstance(statement, ast.Assign) and keeper in [
+            dotted(target) for target in statement.targets
+        ]:
             return True
-        if isinstance(one, ast.Call) and dotted(one.func) in (f"{keeper}.clear", f"{keeper}.pop", f"{keeper}.popleft"):
+        if isinstance(statement, ast.Call) and dotted(statement.func) in (
+            f"{keeper}.clear",
+            f"{keeper}.pop",
+            f"{keeper}.popleft",
+        ):
             return True
     return False
 
@@ -125,7 +189,12 @@ def _detach(module: Module, name: ast.Name) -> Edits:
     return (Edit(end, end, ".detach()"),)
 
 
-@rule("empty-cache", "ME04", "medium", "the allocator gives its memory back and must ask the driver for it again")
+@rule(
+    "empty-cache",
+    "ME04",
+    "medium",
+    "the allocator gives its memory back and must ask the driver for it again",
+)
 def empties_the_cache(module: Module) -> Iterator[Hit]:
     for call, _ in _each(module, "torch.cuda.empty_cache"):
         edits = _delete(module, call)
@@ -134,7 +203,9 @@ def empties_the_cache(module: Module) -> Iterator[Hit]:
 
 def _delete(module: Module, call: ast.Call) -> Edits:
     statement = module.parents.get(call)
-    block = module.parents.get(statement) if statement is not None else None
+    block = None
+    if statement is not None:
+        block = module.parents.get(statement)
     siblings = getattr(block, "body", [])
     if isinstance(statement, ast.Expr) and statement in siblings:
         return delete_statement(module.source, statement, siblings)
@@ -144,32 +215,52 @@ def _delete(module: Module, call: ast.Call) -> Edits:
 @rule("gc-collect", "HO03", "medium", "a full collection looks at every object of the process")
 def collects_garbage(module: Module) -> Iterator[Hit]:
     for call, _ in _each(module, "gc.collect"):
-        yield Hit(call, "gc.collect() in every step", "every few hundred steps, on all ranks at the same one")
+        yield Hit(
+            call,
+            "gc.collect() in every step",
+            "every few hundred steps, on all ranks at the same one",
+        )
 
 
 @rule("save-each-step", "HO07", "medium", "the training stands still while a checkpoint is written")
 def saves_every_step(module: Module) -> Iterator[Hit]:
     for call, _ in _each(module, "torch.save", "torch.distributed.checkpoint.save"):
-        yield Hit(call, "a checkpoint is written in every step", "save every few hundred steps, or once an epoch")
+        yield Hit(
+            call,
+            "a checkpoint is written in every step",
+            "save every few hundred steps, or once an epoch",
+        )
 
 
 @rule("copy-blocks", "IN08", "info", "the host waits for the copy although the batch is pinned")
 def blocking_copies(module: Module) -> Iterator[Hit]:
-    pinned = [keyword(call, "pin_memory") for call in module.calls_of("torch.utils.data.DataLoader")]
-    if not any(one and constant(one.value) is True for one in pinned):
+    pinned = []
+    for call in module.calls_of("torch.utils.data.DataLoader"):
+        pinned.append(keyword(call, "pin_memory"))
+    if not any(argument and constant(argument.value) is True for argument in pinned):
         return
     for _, loop in _steps(module):
         names = loop_names(loop)
         for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and _is_copy(node, names) and not keyword(node, "non_blocking"):
+            if (
+                isinstance(node, ast.Call)
+                and _is_copy(node, names)
+                and not keyword(node, "non_blocking")
+            ):
                 edits = add_keywords(module.source, node, non_blocking="True")
-                yield Hit(node, "the copy of a pinned batch waits for its end", "non_blocking=True", edits)
+                yield Hit(
+                    node, "the copy of a pinned batch waits for its end", "non_blocking=True", edits
+                )
 
 
 def _is_copy(call: ast.Call, batch: set[str]) -> bool:
     """``x.to(device)`` or ``x.cuda()`` of something that the loop's header binds."""
     func = call.func
-    if not (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in batch):
+    if not (
+        isinstance(func, ast.Attribute)
+        and isinstance(func.value, ast.Name)
+        and func.value.id in batch
+    ):
         return False
     if func.attr == "cuda":
         return not call.args and not call.keywords
@@ -177,15 +268,22 @@ def _is_copy(call: ast.Call, batch: set[str]) -> bool:
         return False
     where = call.args[0]
     text = constant(where)
-    return (isinstance(text, str) and text.startswith("cuda")) or (dotted(where) or "").endswith("device")
+    return (isinstance(text, str) and text.startswith("cuda")) or (dotted(where) or "").endswith(
+        "device"
+    )
 
 
 @rule("retain-graph", "CE07", "info", "the graph of the step stays in memory after its backward")
 def retains_the_graph(module: Module) -> Iterator[Hit]:
     for loops, loop in _steps(module):
-        backwards = [n for n in loops.anywhere(loop) if isinstance(n, ast.Call) and _is_backward(n)]
-        given = keyword(backwards[0], "retain_graph") if len(backwards) == 1 else None
-        if given and constant(given.value) is True:
+        backwards = []
+        for n in loops.anywhere(loop):
+            if isinstance(n, ast.Call) and _is_backward(n):
+                backwards.append(n)
+        argument = None
+        if len(backwards) == 1:
+            argument = keyword(backwards[0], "retain_graph")
+        if argument and constant(argument.value) is True:
             yield Hit(backwards[0], "retain_graph=True with one backward a step", "leave it out")
 
 

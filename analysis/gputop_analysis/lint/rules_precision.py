@@ -11,11 +11,28 @@ from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Module, constant
 from gputop_analysis.lint.source import Edit
 
-_OLD = {"torch.cuda.amp.autocast": "torch.amp.autocast", "torch.cuda.amp.GradScaler": "torch.amp.GradScaler"}
+_OLD = {
+    "torch.cuda.amp.autocast": "torch.amp.autocast",
+    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler",
+}
 _TRAINERS = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
-SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
+SCALERS = (
+    "torch.cuda.amp.GradScaler",
+    "torch.amp.GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler",
+)
 _AUTOCAST = ("torch.cuda.amp.autocast", "torch.amp.autocast", "torch.autocast")
-_MIXED = ("half", "bfloat16", "float16", "bf16", "fp16", "autocast", "mixed_precision", "float8", "amp")
+_MIXED = (
+    "half",
+    "bfloat16",
+    "float16",
+    "bf16",
+    "fp16",
+    "autocast",
+    "mixed_precision",
+    "float8",
+    "amp",
+)
 _CONVOLUTIONS = ("torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d")
 
 
@@ -32,54 +49,90 @@ def _first_loop(module: Module) -> ast.stmt:
     return loops_of(module).training[0]
 
 
-@rule("amp-deprecated", None, "info", "torch.cuda.amp warns since torch 2.4; torch.amp takes the device")
+@rule(
+    "amp-deprecated",
+    None,
+    "info",
+    "torch.cuda.amp warns since torch 2.4; torch.amp takes the device",
+)
 def deprecated_amp(module: Module) -> Iterator[Hit]:
     for call in module.calls_of(*_OLD):
         name = module.resolve(call.func) or ""
-        yield Hit(call, f"{name} is deprecated", f'{_OLD[name]}("cuda", ...)', _modern(module, call, name))
+        yield Hit(
+            call, f"{name} is deprecated", f'{_OLD[name]}("cuda", ...)', _modern(module, call, name)
+        )
 
 
 def _modern(module: Module, call: ast.Call, name: str) -> Edits:
     """Only for the spelling in full; ``autocast``'s first argument by position was another one."""
     spelt_out = ast.unparse(call.func) == name and module.imports.get("torch") == "torch"
-    if not spelt_out or (name.endswith("autocast") and call.args) or "\n" in module.source.segment(call.func):
+    if (
+        not spelt_out
+        or (name.endswith("autocast") and call.args)
+        or "\n" in module.source.segment(call.func)
+    ):
         return NONE
     replaced = Edit(module.source.start(call.func), module.source.end(call.func), _OLD[name])
     return (replaced, *prepend(module.source, call, '"cuda"'))
 
 
 def _dtype(module: Module, call: ast.Call) -> str | None:
-    given = keyword(call, "dtype")
-    return module.resolve(given.value) if given else None
+    argument = keyword(call, "dtype")
+    if argument:
+        return module.resolve(argument.value)
+    return None
 
 
-@rule("scaler-with-bf16", "CE03", "medium", "bfloat16 has the range of float32: scaling only costs time")
+@rule(
+    "scaler-with-bf16",
+    "CE03",
+    "medium",
+    "bfloat16 has the range of float32: scaling only costs time",
+)
 def scaler_with_bf16(module: Module) -> Iterator[Hit]:
     dtypes = {_dtype(module, call) for call in module.calls_of(*_AUTOCAST)}
     if dtypes != {"torch.bfloat16"} or module.mentions("float16", "half", "fp16"):
         return
     for call in module.calls_of(*SCALERS):
-        if keyword(call, "enabled") is None and not any(one.arg is None for one in call.keywords):
+        if keyword(call, "enabled") is None and not any(
+            argument.arg is None for argument in call.keywords
+        ):
             edits = add_keywords(module.source, call, enabled="False")
-            yield Hit(call, "GradScaler beside autocast to bfloat16", "enabled=False, or take it out", edits)
+            yield Hit(
+                call,
+                "GradScaler beside autocast to bfloat16",
+                "enabled=False, or take it out",
+                edits,
+            )
 
 
-@rule("fp16-autocast", "CE03", "info", "on GPUs from 2020 on bfloat16 is as fast and needs no scaler")
+@rule(
+    "fp16-autocast", "CE03", "info", "on GPUs from 2020 on bfloat16 is as fast and needs no scaler"
+)
 def fp16_autocast(module: Module) -> Iterator[Hit]:
     for call in module.calls_of(*_AUTOCAST):
         if _dtype(module, call) == "torch.float16":
-            yield Hit(call, "autocast to float16", "dtype=torch.bfloat16 on Ampere and later, without GradScaler")
+            yield Hit(
+                call,
+                "autocast to float16",
+                "dtype=torch.bfloat16 on Ampere and later, without GradScaler",
+            )
 
 
 @rule("no-autocast", "CE01", "info", "float32 arithmetic leaves most of the tensor cores idle")
 def full_precision(module: Module) -> Iterator[Hit]:
     if _trains_on_gpu(module) and not module.mentions(*_MIXED):
-        device = "device.type" if module.device == "accelerator" else f'"{module.device}"'
+        if module.device == "accelerator":
+            device = "device.type"
+        else:
+            device = f'"{module.device}"'
         fix = f"with torch.autocast({device}, dtype=torch.bfloat16): around forward and loss"
         yield Hit(_first_loop(module), "the training runs in float32", fix)
 
 
-@rule("tf32-unset", "CE02", "info", "float32 matrix products do not use TF32 unless it is switched on")
+@rule(
+    "tf32-unset", "CE02", "info", "float32 matrix products do not use TF32 unless it is switched on"
+)
 def tf32_not_set(module: Module) -> Iterator[Hit]:
     switches = ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")
     if _trains_on_gpu(module) and _has_cuda(module) and not module.mentions(*_MIXED, *switches):
@@ -95,7 +148,9 @@ def not_compiled(module: Module) -> Iterator[Hit]:
 
 @rule("cudnn-benchmark", "CE09", "info", "cuDNN takes its first algorithm instead of the fastest")
 def no_benchmark(module: Module) -> Iterator[Hit]:
-    if module.mentions("benchmark", "deterministic", "use_deterministic_algorithms") or not _has_cuda(module):
+    if module.mentions(
+        "benchmark", "deterministic", "use_deterministic_algorithms"
+    ) or not _has_cuda(module):
         return
     if _trains_on_gpu(module) and any(module.calls_of(*_CONVOLUTIONS)):
         fix = "torch.backends.cudnn.benchmark = True where input shapes are fixed"
@@ -105,15 +160,28 @@ def no_benchmark(module: Module) -> Iterator[Hit]:
 @rule("anomaly-mode", "HO16", "medium", "every operation of the forward keeps a stack trace")
 def anomaly_mode(module: Module) -> Iterator[Hit]:
     for call in module.calls_of("torch.autograd.set_detect_anomaly"):
-        mode = call.args[0] if call.args else getattr(keyword(call, "mode"), "value", None)
+        if call.args:
+            mode = call.args[0]
+        else:
+            mode = getattr(keyword(call, "mode"), "value", None)
         if constant(mode) is True and not module.is_conditional(call):
-            edits = (Edit(module.source.start(mode), module.source.end(mode), "False"),) if mode else NONE
-            yield Hit(call, "anomaly mode is left on", "torch.autograd.set_detect_anomaly(False)", edits)
+            if mode:
+                edits = (Edit(module.source.start(mode), module.source.end(mode), "False"),)
+            else:
+                edits = NONE
+            yield Hit(
+                call, "anomaly mode is left on", "torch.autograd.set_detect_anomaly(False)", edits
+            )
     for call in module.calls_of("torch.autograd.detect_anomaly"):
         if not module.is_conditional(call) and not call.args:
             yield Hit(call, "anomaly mode is left on", "take the `with` out")
     for call in module.calls_of(*_TRAINERS):
-        given = keyword(call, "detect_anomaly")
-        if given and constant(given.value) is True and not module.is_conditional(call):
+        argument = keyword(call, "detect_anomaly")
+        if argument and constant(argument.value) is True and not module.is_conditional(call):
             edits = remove_keyword(module.source, call, "detect_anomaly")
-            yield Hit(call, "the Trainer detects anomalies in every step", "leave detect_anomaly out", edits)
+            yield Hit(
+                call,
+                "the Trainer detects anomalies in every step",
+                "leave detect_anomaly out",
+                edits,
+            )

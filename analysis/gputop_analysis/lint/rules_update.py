@@ -1,4 +1,6 @@
-"""Rules about the update: gradients, schedulers, the optimizer's own options, evaluation without gradients."""
+"""Rules about the update: gradients, schedulers, the optimizer's own options, evaluation without
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -22,33 +24,62 @@ def never_zeroed(module: Module) -> Iterator[Hit]:
     loops = loops_of(module)
     for loop in loops.training:
         for node in loops.anywhere(loop):
-            if loops.is_optimizer_step(node) and isinstance(node, ast.Call) and _receiver(node) in loops.optimizers:
+            if (
+                loops.is_optimizer_step(node)
+                and isinstance(node, ast.Call)
+                and _receiver(node) in loops.optimizers
+            ):
                 name = _receiver(node)
                 edits = _zero_after(module, node, f"{name}.zero_grad()")
-                yield Hit(node, f"{name} steps and nothing ever clears the gradients", f"{name}.zero_grad()", edits)
+                yield Hit(
+                    node,
+                    f"{name} steps and nothing ever clears the gradients",
+                    f"{name}.zero_grad()",
+                    edits,
+                )
                 return
 
 
 def _receiver(call: ast.Call) -> str:
-    return dotted(call.func.value) or "" if isinstance(call.func, ast.Attribute) else ""
+    if isinstance(call.func, ast.Attribute):
+        return dotted(call.func.value) or ""
+    return ""
 
 
 def _zero_after(module: Module, call: ast.Call, line: str) -> Edits:
     statement = module.parents.get(call)
-    return insert_line(module.source, statement, line, after=True) if isinstance(statement, ast.Expr) else NONE
+    if isinstance(statement, ast.Expr):
+        return insert_line(module.source, statement, line, after=True)
+    return NONE
 
 
-@rule("zero-grad-keeps-memory", "ME09", "medium", "gradients are filled with zeros and stay in memory")
+@rule(
+    "zero-grad-keeps-memory", "ME09", "medium", "gradients are filled with zeros and stay in memory"
+)
 def zeroed_in_place(module: Module) -> Iterator[Hit]:
     for node in module.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "zero_grad":
-            given = keyword(node, "set_to_none")
-            if given and constant(given.value) is False:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "zero_grad"
+        ):
+            argument = keyword(node, "set_to_none")
+            if argument and constant(argument.value) is False:
                 edits = remove_keyword(module.source, node, "set_to_none")
-                yield Hit(node, "zero_grad(set_to_none=False) keeps every gradient", "leave the default", edits)
+                yield Hit(
+                    node,
+                    "zero_grad(set_to_none=False) keeps every gradient",
+                    "leave the default",
+                    edits,
+                )
 
 
-@rule("scheduler-first", "NU06", "high", "the first value of the schedule is skipped; torch warns of it")
+@rule(
+    "scheduler-first",
+    "NU06",
+    "high",
+    "the first value of the schedule is skipped; torch warns of it",
+)
 def scheduler_before_optimizer(module: Module) -> Iterator[Hit]:
     loops = loops_of(module)
     for node in module.nodes:
@@ -58,64 +89,111 @@ def scheduler_before_optimizer(module: Module) -> Iterator[Hit]:
 
 
 def _out_of_order(block: list[ast.stmt], loops: Loops) -> Iterator[Hit]:
-    calls = [(s, s.value) for s in block if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+    calls = []
+    for s in block:
+        if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call):
+            calls.append((s, s.value))
     schedules = [
         index
         for index, (_, call) in enumerate(calls)
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "step" and _receiver(call) in loops.schedulers
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "step"
+        and _receiver(call) in loops.schedulers
     ]
     updates = [index for index, (_, call) in enumerate(calls) if loops.is_optimizer_step(call)]
     if schedules and updates and max(schedules) < min(updates):
         call = calls[schedules[0]][1]
-        yield Hit(call, f"{_receiver(call)}.step() comes before the optimizer's step", "put it behind optimizer.step()")
+        yield Hit(
+            call,
+            f"{_receiver(call)}.step() comes before the optimizer's step",
+            "put it behind optimizer.step()",
+        )
 
 
 @rule("optimizer-foreach", "HO11", "medium", "each parameter is updated by kernels of its own")
 def one_by_one(module: Module) -> Iterator[Hit]:
     for call, name in module.calls:
-        given, fused = keyword(call, "foreach"), keyword(call, "fused")
+        foreach, fused = keyword(call, "foreach"), keyword(call, "fused")
         is_fused = fused is not None and constant(fused.value) is True
-        if name.startswith("torch.optim.") and given and constant(given.value) is False and not is_fused:
+        if (
+            name.startswith("torch.optim.")
+            and foreach
+            and constant(foreach.value) is False
+            and not is_fused
+        ):
             edits = remove_keyword(module.source, call, "foreach")
-            yield Hit(call, "foreach=False updates the parameters one by one", "leave it out, or fused=True", edits)
+            yield Hit(
+                call,
+                "foreach=False updates the parameters one by one",
+                "leave it out, or fused=True",
+                edits,
+            )
 
 
-@rule("clip-before-unscale", "NU05", "high", "the gradients are still scaled: nearly every step is clipped to nothing")
+@rule(
+    "clip-before-unscale",
+    "NU05",
+    "high",
+    "the gradients are still scaled: nearly every step is clipped to nothing",
+)
 def clips_scaled_gradients(module: Module) -> Iterator[Hit]:
     scalers = _scalers(module)
     if not scalers or module.mentions("unscale_") or module.uses_framework:
         return
     scales = any(
-        isinstance(n, ast.Attribute) and n.attr == "scale" and dotted(n.value) in scalers for n in module.nodes
+        isinstance(n, ast.Attribute) and n.attr == "scale" and dotted(n.value) in scalers
+        for n in module.nodes
     )
-    clips = list(module.calls_of("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_"))
+    clips = list(
+        module.calls_of(
+            "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_"
+        )
+    )
     if scales and clips:
-        yield Hit(clips[0], "gradients are clipped before they are unscaled", "scaler.unscale_(optimizer) before it")
+        yield Hit(
+            clips[0],
+            "gradients are clipped before they are unscaled",
+            "scaler.unscale_(optimizer) before it",
+        )
 
 
 def _scalers(module: Module) -> set[str]:
     named = {name for prefix in SCALERS for name in module.made_by(prefix)}
-    off = [
-        call for call in module.calls_of(*SCALERS) if (on := keyword(call, "enabled")) and constant(on.value) is False
-    ]
-    return set() if off else named
+    off = []
+    for call in module.calls_of(*SCALERS):
+        if (on := keyword(call, "enabled")) and constant(on.value) is False:
+            off.append(call)
+    if off:
+        return set()
+    return named
 
 
-@rule("eval-builds-graph", "ME10", "medium", "an evaluation that records gradients needs the memory of a training step")
+@rule(
+    "eval-builds-graph",
+    "ME10",
+    "medium",
+    "an evaluation that records gradients needs the memory of a training step",
+)
 def evaluates_with_gradients(module: Module) -> Iterator[Hit]:
     if module.uses_framework:
         return
     for node in module.nodes:
         name = _evaluated(node)
-        function = module.function_of(node) if name else None
+        function = None
+        if name:
+            function = module.function_of(node)
         if name is None or is_shielded(module, node):
             continue
-        if function is not None and (_is_called_shielded(module, function) or not _is_called(module, function)):
+        if function is not None and (
+            _is_called_shielded(module, function) or not _is_called(module, function)
+        ):
             continue
         loop = _loop_after(module, node, name)
         if loop is not None and not is_shielded(module, loop):
             fix = "put it under `with torch.no_grad():`, or @torch.no_grad() on its function"
-            yield Hit(loop, f"{name} is evaluated with gradients on", fix, _decorate(module, function))
+            yield Hit(
+                loop, f"{name} is evaluated with gradients on", fix, _decorate(module, function)
+            )
 
 
 def _evaluated(node: ast.AST) -> str | None:
@@ -128,24 +206,36 @@ def _evaluated(node: ast.AST) -> str | None:
 
 
 def _loop_after(module: Module, statement: ast.AST, name: str) -> ast.stmt | None:
-    """The first loop (or comprehension) behind the statement in its block, if it calls the model and trains nothing."""
+    """The first loop (or comprehension) behind the statement in its block, if it calls the model
+    and trains nothing.
+    """
     block = getattr(module.parents.get(statement), "body", [])
     if statement not in block:
         return None
     for later in block[block.index(statement) + 1 :]:
         if isinstance(later, Loop) or _comprehends(later, name):
-            inside = [n for n in ast.walk(later) if isinstance(n, ast.Call)]
-            attributes = {n.func.attr for n in inside if isinstance(n.func, ast.Attribute)}
+            inside = []
+            for n in ast.walk(later):
+                if isinstance(n, ast.Call):
+                    inside.append(n)
+            attributes = set()
+            for n in inside:
+                if isinstance(n.func, ast.Attribute):
+                    attributes.add(n.func.attr)
             shielded = any(module.resolve(n.func) in NO_GRAD for n in inside)
             trains = attributes & {"backward", "grad", "train", "requires_grad_"}
-            return later if any(dotted(n.func) == name for n in inside) and not shielded and not trains else None
+            if any(dotted(n.func) == name for n in inside) and not shielded and not trains:
+                return later
+            return None
         if not isinstance(later, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
             return None
     return None
 
 
 def _comprehends(statement: ast.stmt, name: str) -> bool:
-    """Whether the statement calls the model in a comprehension: ``sum(model(x).loss for x in batches)``."""
+    """Whether the statement calls the model in a comprehension: ``sum(model(x).loss for x in
+    batches)``.
+    """
     return any(
         isinstance(inside, ast.Call) and dotted(inside.func) == name
         for node in ast.walk(statement)
@@ -155,8 +245,8 @@ def _comprehends(statement: ast.stmt, name: str) -> bool:
 
 
 def _calls_to(module: Module, function: Function) -> list[ast.Call]:
-    found = [n for n in module.nodes if isinstance(n, ast.Call)]
-    return [n for n in found if (dotted(n.func) or "").rpartition(".")[2] == function.name]
+    calls = [n for n in module.nodes if isinstance(n, ast.Call)]
+    return [n for n in calls if (dotted(n.func) or "").rpartition(".")[2] == function.name]
 
 
 def _is_called(module: Module, function: Function) -> bool:
@@ -166,7 +256,10 @@ def _is_called(module: Module, function: Function) -> bool:
 def _is_called_shielded(module: Module, function: Function, depth: int = 3) -> bool:
     """Whether a caller, or a caller's caller, has switched gradients off."""
     calls = _calls_to(module, function)
-    callers = [outer for call in calls if (outer := module.function_of(call)) and depth and outer is not function]
+    callers = []
+    for call in calls:
+        if (outer := module.function_of(call)) and depth and outer is not function:
+            callers.append(outer)
     return any(is_shielded(module, call) for call in calls) or any(
         _is_called_shielded(module, caller, depth - 1) for caller in callers
     )
@@ -177,7 +270,10 @@ def _decorate(module: Module, function: Function | None) -> Edits:
     if function is None or function.decorator_list or module.imports.get("torch") != "torch":
         return NONE
     trains = {"backward", "step", "train", "requires_grad_", "zero_grad"}
-    attributes = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute)}
+    attributes = set()
+    for n in ast.walk(function):
+        if isinstance(n, ast.Attribute):
+            attributes.add(n.attr)
     yields = any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(function))
     if yields or attributes & (trains - {"train"}):
         return NONE

@@ -6,11 +6,18 @@ import ast
 
 from gputop_analysis.lint.module import Function, Module
 
-NO_GRAD = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad")
+NO_GRAD = (
+    "torch.no_grad",
+    "torch.inference_mode",
+    "torch.set_grad_enabled",
+    "torch.autograd.no_grad",
+)
 
 
 def is_shielded(module: Module, node: ast.AST) -> bool:
-    """Whether it stands under no_grad or inference_mode, or gradients are switched off somewhere by a plain call."""
+    """Whether it stands under no_grad or inference_mode, or gradients are switched off somewhere by
+    a plain call.
+    """
     for outer in [node, *module.above(node)]:
         if isinstance(outer, ast.With | ast.AsyncWith):
             managers = [item.context_expr for item in outer.items]
@@ -18,11 +25,15 @@ def is_shielded(module: Module, node: ast.AST) -> bool:
                 return True
         if isinstance(outer, Function) and outer.decorator_list:
             return True  # whatever it is, it may do the same
-    plain = [module.parents.get(call) for call in module.calls_of("torch.set_grad_enabled")]
-    return any(isinstance(one, ast.Expr) for one in plain)
+    plain = []
+    for call in module.calls_of("torch.set_grad_enabled"):
+        plain.append(module.parents.get(call))
+    return any(isinstance(statement, ast.Expr) for statement in plain)
 
 
 def _is_no_grad(module: Module, manager: ast.expr) -> bool:
     """One of torch's, or anything that we cannot see through."""
-    name = module.resolve(manager.func) if isinstance(manager, ast.Call) else None
+    name = None
+    if isinstance(manager, ast.Call):
+        name = module.resolve(manager.func)
     return name is None or name in NO_GRAD

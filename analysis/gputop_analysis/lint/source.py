@@ -1,4 +1,6 @@
-"""A Python file as text with exact offsets: what it was read from can be written back byte for byte."""
+"""A Python file as text with exact offsets: what it was read from can be written back byte for
+byte.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 class SourceError(ValueError):
-    """The file is no Python source that this interpreter reads; the message is one line for the user."""
+    """The file is no Python source that this interpreter reads; the message is one line for the
+    user.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ class Edit:
 
 @dataclass(slots=True)
 class Source:
-    """One file. Offsets count characters of ``text``; nodes of ``tree`` count UTF-8 bytes of a line."""
+    """One file. Offsets count characters of ``text``; nodes of ``tree`` count UTF-8 bytes of a
+    line.
+    """
 
     path: str
     text: str
@@ -45,16 +51,23 @@ class Source:
             SourceError: wrong encoding or syntax; it names the line.
         """
         bom = data.startswith(codecs.BOM_UTF8)
-        body = data[len(codecs.BOM_UTF8) :] if bom else data
+        if bom:
+            body = data[len(codecs.BOM_UTF8) :]
+        else:
+            body = data
         try:
             encoding = tokenize.detect_encoding(io.BytesIO(body).readline)[0]
             text = body.decode(encoding)
             tree = ast.parse(text, path)
         except SyntaxError as error:
-            where = f":{error.lineno}" if error.lineno else ""
+            where = ""
+            if error.lineno:
+                where = f":{error.lineno}"
             raise SourceError(f"{path}{where}: not valid Python here: {error.msg}") from None
         except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as error:
-            raise SourceError(f"{path}: cannot be read as Python: {error}".splitlines()[0]) from None
+            raise SourceError(
+                f"{path}: cannot be read as Python: {error}".splitlines()[0]
+            ) from None
         first = _NEWLINE.search(text)
         starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
         return cls(path, text, tree, encoding, bom, first.group() if first else "\n", starts)
@@ -64,7 +77,9 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + text.encode(self.encoding)
 
     def offset(self, line: int, column: int) -> int:
-        """Of a position as ``ast`` gives it: line from 1, column in UTF-8 bytes."""
+        """Offset in characters of a position as ``ast`` gives it: line from 1, column in UTF-8
+        bytes.
+        """
         start = self._line_starts[line - 1]
         part = self.text[start : start + column]
         if part.isascii():
@@ -90,13 +105,15 @@ class Source:
         return self._line_starts[node.lineno - 1]
 
     def indent(self, node: ast.stmt | ast.expr) -> str | None:
-        """What stands before the node on its line if that is only white space."""
+        """White space before the node on its line; None where anything else stands there."""
         before = self.text[self.line_start(node) : self.start(node)]
-        return before if not before.strip() else None
+        if not before.strip():
+            return before
+        return None
 
 
 def apply(text: str, edits: list[Edit]) -> str:
     """The text with non-overlapping edits made."""
-    for edit in sorted(edits, key=lambda one: (one.start, one.end), reverse=True):
+    for edit in sorted(edits, key=lambda change: (change.start, change.end), reverse=True):
         text = text[: edit.start] + edit.new + text[edit.end :]
     return text

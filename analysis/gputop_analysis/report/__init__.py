@@ -5,4 +5,13 @@ from gputop_analysis.report.data import as_data, finite, report_data
 from gputop_analysis.report.markdown import as_markdown
 from gputop_analysis.report.text import as_text, report_text
 
-__all__ = ["Extra", "Report", "as_data", "as_markdown", "as_text", "finite", "report_data", "report_text"]
+__all__ = [
+    "Extra",
+    "Report",
+    "as_data",
+    "as_markdown",
+    "as_text",
+    "finite",
+    "report_data",
+    "report_text",
+]

@@ -29,15 +29,19 @@ class Extra:
     """Key in ``--json``."""
     data: dict[str, Any]
     text: str
-    """As plain text, wrapped to the width of the report."""
+    """Plain text, wrapped to the width of the report."""
     html: str = ""
     exit_code: int = 0
-    """What the command returns where this section is a check that failed."""
+    """Exit code of the command where this section is a check that failed; 0: no check, or
+    passed.
+    """
 
 
 @dataclass
 class Report:
-    """One run as it stands when the report is made. Parts are computed when they are asked for, and only once."""
+    """One run as it stands when the report is made. Parts are computed when they are asked for, and
+    only once.
+    """
 
     record: RunRecord
     extras: tuple[Extra, ...] = ()
@@ -75,7 +79,7 @@ class Report:
 
     @cached_property
     def bottleneck(self) -> Bottleneck:
-        """What the run is limited by."""
+        """Bottleneck: what limits the speed of the run."""
         return bottleneck(self.view, self.findings)
 
     @cached_property
@@ -86,7 +90,9 @@ class Report:
     @cached_property
     def rank_table(self) -> RankTable | None:
         """Ranks side by side; None for fewer than two."""
-        return rank_table(self.view) if len(self.view.ranks) > 1 else None
+        if len(self.view.ranks) > 1:
+            return rank_table(self.view)
+        return None
 
     @cached_property
     def goodput(self) -> Goodput | None:

@@ -49,7 +49,9 @@ _FINDING = (
 
 
 def report_data(record: RunRecord) -> dict[str, Any]:
-    """What ``gputop report --json`` prints of a record: ``as_data`` of its report."""
+    """Build the object that ``gputop report --json`` prints of a record: ``as_data`` of its
+    report.
+    """
     return as_data(Report(record))
 
 
@@ -83,14 +85,16 @@ def as_data(report: Report) -> dict[str, Any]:
         "numerics": _numerics(report),
         "balance": _balance(report),
         "energy": _energy(report),
-        "ranks": [_rank(one) | _beside_others(report, place) for place, one in enumerate(s.ranks)],
-        "gpus": [_gpu(one) for one in s.gpus],
+        "ranks": [
+            _rank(item) | _beside_others(report, index) for index, item in enumerate(s.ranks)
+        ],
+        "gpus": [_gpu(item) for item in s.gpus],
         "own_work": report.own_work._asdict() if report.own_work else None,
         "output_lost_bytes": _output_lost(report),
         "damaged_rows": report.record.damage.rows,
         "damaged_events": report.record.damage.events,
         "damage": report.record.damage.notes,
-        "findings": [finding_data(one) for one in [*report.findings, *report.explained]],
+        "findings": [finding_data(item) for item in [*report.findings, *report.explained]],
         "context": s.context,
     } | {extra.name: extra.data for extra in report.extras}
     return finite(data)
@@ -103,101 +107,127 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        if math.isfinite(value):
+            return round(value, 6)
+        return None
     return value
 
 
-def finding_data(one: Finding) -> dict[str, Any]:
+def finding_data(finding: Finding) -> dict[str, Any]:
     """One finding with its proof."""
-    return {name: getattr(one, name) for name in _FINDING} | {"proof": asdict(one.proof) if one.proof else None}
+    data = {name: getattr(finding, name) for name in _FINDING}
+    data["proof"] = None
+    if finding.proof:
+        data["proof"] = asdict(finding.proof)
+    return data
+
+
+_FIRST_FINDING = {
+    "finding": "id",
+    "rank": "rank",
+    "site": "site",
+    "recoverable_ms_per_step": "recoverable_ms_per_step",
+    "interval_ms_per_step": "interval_ms_per_step",
+    "recoverable_hours": "recoverable_hours",
+    "recoverable_usd": "recoverable_usd",
+}
+"""Attribute of the first finding by the key under which the verdict repeats it."""
 
 
 def _verdict(report: Report) -> dict[str, Any]:
     limit: Bottleneck = report.bottleneck
-    one = limit.finding
-    return {
+    data = {
         "health": report.verdict.health,
         "headline": report.verdict.headline,
         "bottleneck": limit.kind,
         "confidence": limit.confidence,
         "why": limit.why,
         "do_first": limit.do_first,
-        "finding": one.id if one else None,
-        "rank": one.rank if one else None,
-        "site": one.site if one else None,
-        "recoverable_ms_per_step": one.recoverable_ms_per_step if one else None,
-        "interval_ms_per_step": one.interval_ms_per_step if one else None,
-        "recoverable_hours": one.recoverable_hours if one else None,
-        "recoverable_usd": one.recoverable_usd if one else None,
     }
+    for key, attribute in _FIRST_FINDING.items():
+        data[key] = getattr(limit.finding, attribute, None)
+    return data
 
 
 def _budget(report: Report) -> dict[str, Any]:
-    found = report.budget
+    budget = report.budget
     return {
-        "ms_per_step": {name: found.ms_per_step(name) for name in found.lines_ns},
-        "share": {name: found.share(name) for name in found.lines_ns},
-        "mfu": found.mfu,
-        "hfu": found.hfu,
-        "useful_compute_is": found.compute_anchor,
+        "ms_per_step": {name: budget.ms_per_step(name) for name in budget.lines_ns},
+        "share": {name: budget.share(name) for name in budget.lines_ns},
+        "mfu": budget.mfu,
+        "hfu": budget.hfu,
+        "useful_compute_is": budget.compute_anchor,
     }
 
 
 def _goodput(report: Report) -> dict[str, Any] | None:
-    found = report.goodput
-    if found is None:
+    goodput = report.goodput
+    if goodput is None:
         return None
-    seconds = {name: value / 1e9 for name, value in found.parts_ns.items()}
-    return {"share": found.goodput, "session_s": found.session_ns / 1e9, "parts_s": seconds, "restarts": found.restarts}
+    seconds = {name: value / 1e9 for name, value in goodput.parts_ns.items()}
+    return {
+        "share": goodput.goodput,
+        "session_s": goodput.session_ns / 1e9,
+        "parts_s": seconds,
+        "restarts": goodput.restarts,
+    }
 
 
 def _output_lost(report: Report) -> dict[str, int] | None:
-    """Bytes of the command's output by what became of them; null where no host says how it fared."""
+    """Bytes of the command's output by what became of them; null where no host tells."""
     states = [host.state for host in report.record.hosts.values()]
     names = ("missing", "given_up", "not_passed_on")
-    return {name: sum(one.output_losses.get(name, 0) for one in states) for name in names} if states else None
+    if not states:
+        return None
+    return {name: sum(state.output_losses.get(name, 0) for state in states) for name in names}
 
 
 def _energy(report: Report) -> dict[str, Any] | None:
-    found = energy(report.view)
-    return asdict(found) if found else None
+    use = energy(report.view)
+    if use:
+        return asdict(use)
+    return None
 
 
 def _numerics(report: Report) -> dict[str, Any] | None:
-    """What stands out; the series themselves are in ``export --format csv``."""
-    found = report.numerics
-    if found is None:
+    """Points that stand out; the series themselves are in ``export --format csv``."""
+    figures = report.numerics
+    if figures is None:
         return None
     return {
-        "rank": found.rank,
-        "loss_trend": asdict(found.trend) if found.trend else None,
-        "spikes": [asdict(one) for one in found.spikes],
-        "instabilities": [one.told() for one in found.instabilities],
+        "rank": figures.rank,
+        "loss_trend": asdict(figures.trend) if figures.trend else None,
+        "spikes": [asdict(event) for event in figures.spikes],
+        "instabilities": [event.told() for event in figures.instabilities],
     }
 
 
 def _balance(report: Report) -> dict[str, Any] | None:
-    """How evenly the ranks work; None for fewer than two."""
+    """Evenness of the ranks' work; None for fewer than two."""
     t = report.rank_table
     names = ("pattern", "culprit", "load_imbalance", "exposed_comm_ms")
-    said = {"cause": t.cause or None, "source": t.source or None} if t else {}
-    return {name: getattr(t, name) for name in names} | said if t else None
+    if not t:
+        return None
+    texts = {"cause": t.cause or None, "source": t.source or None}
+    return {name: getattr(t, name) for name in names} | texts
 
 
-def _beside_others(report: Report, place: int) -> dict[str, Any]:
-    """What a rank does more than the others; null for a single rank."""
+def _beside_others(report: Report, index: int) -> dict[str, Any]:
+    """Excess work of a rank over the others; null for a single rank."""
     t = report.rank_table
+    if not t:
+        return dict.fromkeys(("slowest_share", "comm_share", "excess_phase", "excess_ms"))
     return {
-        "slowest_share": float(t.slowest_share[place]) if t else None,
-        "comm_share": float(t.comm_share[place]) if t else None,
-        "excess_phase": t.excess_phase[place] or None if t else None,
-        "excess_ms": float(t.excess_ms[place]) if t else None,
+        "slowest_share": float(t.slowest_share[index]),
+        "comm_share": float(t.comm_share[index]),
+        "excess_phase": t.excess_phase[index] or None,
+        "excess_ms": float(t.excess_ms[index]),
     }
 
 
-def _rank(one: RankSummary) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in _RANK}
+def _rank(rank: RankSummary) -> dict[str, Any]:
+    return {name: getattr(rank, name) for name in _RANK}
 
 
-def _gpu(one: GpuSummary) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in _GPU}
+def _gpu(gpu: GpuSummary) -> dict[str, Any]:
+    return {name: getattr(gpu, name) for name in _GPU}

@@ -1,4 +1,4 @@
-"""What the numbers of the report mean. A star stands for any rank, GPU or phase."""
+"""Definitions of the report's numbers. A star stands for any rank, GPU or phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = "steps"
 
 
 class Definition(NamedTuple):
-    """Of one number."""
+    """Meaning and origin of one number."""
 
     unit: str
     text: str
@@ -25,14 +25,18 @@ _ALL_HOSTS = "the last state that each host wrote"
 _HELLOS = "the hello of each rank"
 _SAMPLES = "the newest 50,000 samples of the device"
 _AVERAGED = (
-    "steps of the last attempt past the warm-up of 10 (all steps where fewer than 20 are left), evaluation and "
+    "steps of the last attempt past the warm-up of 10 (all steps where fewer than 20 are "
+    "left), evaluation and "
     "checkpoints included"
 )
 _FOLDED = "a record of n folded steps counts n times, each with 1/n of its time"
 _FIRST = "the finding named in verdict.finding; its proof: --explain with its id"
 
 _GOODPUT = (
-    "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json",
+    (
+        "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, "
+        "resumed; host.json"
+    ),
     "every record of the first rank",
 )
 _WAITS = (
@@ -40,14 +44,23 @@ _WAITS = (
     "all steady steps that the ranks have in common",
 )
 _ENERGY = ("gpu.energy_mj_total", "the newest 50,000 samples of each host's GPUs")
-_TREND = ("steps.loss, device.loss", "the newest half of the run, at least 1000 steps, at most 3000 points")
+_TREND = (
+    "steps.loss, device.loss",
+    "the newest half of the run, at least 1000 steps, at most 3000 points",
+)
 _TREND_PARTS = {
     "first_step": ("", "first step of the window"),
     "last_step": ("", "last step of the window"),
     "first_loss": ("", "median of the window's first quarter of blocks"),
     "last_loss": ("", "median of its last quarter"),
     "change": ("", "Theil-Sen slope over medians of blocks x length of the window"),
-    "p": ("", "how likely as strong a trend is by chance: Mann-Kendall over the medians of blocks, two-sided"),
+    "p": (
+        "",
+        (
+            "how likely as strong a trend is by chance: Mann-Kendall over the medians of "
+            "blocks, two-sided"
+        ),
+    ),
     "blocks": ("", "blocks of at least five autocorrelation times"),
     "noise": ("", "robust standard deviation of the blocks around the fitted line"),
 }
@@ -57,8 +70,12 @@ def _budget_lines() -> dict[str, Definition]:
     """Two numbers for each line of the efficiency budget."""
     lines = {}
     for name, line in LINES.items():
-        lines[f"budget.ms_per_step.{name}"] = Definition("ms", f"{line.text}; mean over the steps", line.source)
-        lines[f"budget.share.{name}"] = Definition("0 to 1", f"{line.text}; part of the wall time", line.source)
+        lines[f"budget.ms_per_step.{name}"] = Definition(
+            "ms", f"{line.text}; mean over the steps", line.source
+        )
+        lines[f"budget.share.{name}"] = Definition(
+            "0 to 1", f"{line.text}; part of the wall time", line.source
+        )
     return lines
 
 
@@ -84,35 +101,60 @@ DEFINITIONS: dict[str, Definition] = {
         )
     },
     "damaged_events": Definition(
-        "", "lines of the event files that are no event, and fields of a wrong type", "events.jsonl", "every line"
+        "",
+        "lines of the event files that are no event, and fields of a wrong type",
+        "events.jsonl",
+        "every line",
     ),
-    "exit_code": Definition("", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS),
+    "exit_code": Definition(
+        "", "exit code of the command, 128 + n after signal n", "host.json: exit_code", _ALL_HOSTS
+    ),
     "duration_s": Definition(
-        "s", "from the command's start to its end, or to now", "host.json: started_ns, ended_ns", _ALL_HOSTS
+        "s",
+        "from the command's start to its end, or to now",
+        "host.json: started_ns, ended_ns",
+        _ALL_HOSTS,
     ),
     "world_size": Definition(
-        "ranks", "what the ranks say it is, at least those that were seen", "hello.world_size, steps/", _HELLOS
+        "ranks",
+        "what the ranks say it is, at least those that were seen",
+        "hello.world_size, steps/",
+        _HELLOS,
     ),
     "steps": Definition(
         "steps",
-        "steps done by the slowest rank (of trainings apart: the longest): last step index + 1 of each attempt, added",
+        (
+            "steps done by the slowest rank (of trainings apart: the longest): "
+            "last step index + 1 of each attempt, added"
+        ),
         "steps.step, rank_start.record_index",
         "the last record of each attempt",
     ),
-    "total_steps": Definition("steps", "steps that there will be, as the trainer says", "hello.total_steps", _HELLOS),
+    "total_steps": Definition(
+        "steps", "steps that there will be, as the trainer says", "hello.total_steps", _HELLOS
+    ),
     "step_time_p50_ms": Definition(
         "ms",
-        f"smallest time t such that half of all ranks' steps took at most t: {_AVERAGED}; {_FOLDED}",
+        (
+            "smallest time t such that half of all ranks' steps took at most t: "
+            f"{_AVERAGED}; {_FOLDED}"
+        ),
         "steps.wall_ns / steps.n_steps",
     ),
     "step_time_p95_ms": Definition(
         "ms",
-        f"smallest time t such that 95 % of all ranks' steps took at most t, over the same steps; {_FOLDED}",
+        (
+            "smallest time t such that 95 % of all ranks' steps took at most t, "
+            f"over the same steps; {_FOLDED}"
+        ),
         "steps.wall_ns / steps.n_steps",
     ),
     "steps_per_s": Definition(
         "1/s",
-        "steps / wall time of the slowest rank without its first step; while the run goes on, of the last 10 s",
+        (
+            "steps / wall time of the slowest rank without its first step; "
+            "while the run goes on, of the last 10 s"
+        ),
         "steps.n_steps, steps.wall_ns",
     ),
     "samples_per_s": Definition(
@@ -127,7 +169,10 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "phases_mean_ms.*": Definition(
         "ms",
-        f"time of the phase / steps, of all ranks: {_AVERAGED}; the phases add up to the mean wall time of a step",
+        (
+            f"time of the phase / steps, of all ranks: {_AVERAGED}; "
+            "the phases add up to the mean wall time of a step"
+        ),
         "steps.<phase>_ns, steps.n_steps",
     ),
     "phases_measured_steps": Definition(
@@ -153,24 +198,33 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "wait_in_backward_ms": Definition(
         "ms",
-        "part of the phase backward that is waiting for other ranks, mean of the ranks; with the phase comm it is "
+        "part of the phase backward that is waiting for other ranks, mean of the ranks; "
+        "with the phase comm it is "
         "communication and straggler_wait of the budget",
         "comm.wait_ns",
         "records of the last attempt past the warm-up",
     ),
     "verdict.confidence": Definition(
         "0 to 1",
-        "the finding's confidence; without a finding, how often this kind takes most of the step when blocks of "
+        "the finding's confidence; without a finding, how often this kind takes most of the "
+        "step when blocks of "
         "steady steps are drawn anew (400 draws)",
         "the finding, or steps.<phase>_ns and comm.wait_ns",
     ),
     "verdict.recoverable_ms_per_step": Definition(
         "ms", "wall time a step that the fix would win back", _FIRST, "see there"
     ),
-    "verdict.interval_ms_per_step.0": Definition("ms", "lower end of its 95 % interval", _FIRST, "see there"),
-    "verdict.interval_ms_per_step.1": Definition("ms", "upper end of its 95 % interval", _FIRST, "see there"),
+    "verdict.interval_ms_per_step.0": Definition(
+        "ms", "lower end of its 95 % interval", _FIRST, "see there"
+    ),
+    "verdict.interval_ms_per_step.1": Definition(
+        "ms", "upper end of its 95 % interval", _FIRST, "see there"
+    ),
     "verdict.recoverable_hours": Definition(
-        "h", "recoverable_ms_per_step x (total_steps - steps done by the slowest rank)", _FIRST, "see there"
+        "h",
+        "recoverable_ms_per_step x (total_steps - steps done by the slowest rank)",
+        _FIRST,
+        "see there",
     ),
     **_budget_lines(),
     "budget.mfu": Definition(
@@ -182,23 +236,39 @@ DEFINITIONS: dict[str, Definition] = {
         "0 to 1", "the same with recomputed FLOPs counted as well", "hello.model, tokens, GPU table"
     ),
     "goodput.share": Definition("0 to 1", "productive time / time of the session", *_GOODPUT),
-    "goodput.session_s": Definition("s", "from the command's start to its end, or to now", *_GOODPUT),
+    "goodput.session_s": Definition(
+        "s", "from the command's start to its end, or to now", *_GOODPUT
+    ),
     "goodput.restarts": Definition("", "attempts after the first", *_GOODPUT),
     **{f"goodput.parts_s.{name}": Definition("s", text, *_GOODPUT) for name, text in PARTS.items()},
     "numerics.rank": Definition(
-        "", "the rank whose loss is judged: the first one", "file name of the step records", "the file name"
+        "",
+        "the rank whose loss is judged: the first one",
+        "file name of the step records",
+        "the file name",
     ),
-    **{f"numerics.loss_trend.{name}": Definition(unit, text, *_TREND) for name, (unit, text) in _TREND_PARTS.items()},
+    **{
+        f"numerics.loss_trend.{name}": Definition(unit, text, *_TREND)
+        for name, (unit, text) in _TREND_PARTS.items()
+    },
     "verdict.recoverable_usd": Definition(
-        "USD", "recoverable_hours x rent of the run's GPUs an hour, the median of published prices", _FIRST, "see there"
+        "USD",
+        "recoverable_hours x rent of the run's GPUs an hour, the median of published prices",
+        _FIRST,
+        "see there",
     ),
-    "energy.watts": Definition("W", "mean power of the run's GPUs together: growth of their counters / time", *_ENERGY),
+    "energy.watts": Definition(
+        "W", "mean power of the run's GPUs together: growth of their counters / time", *_ENERGY
+    ),
     "energy.joules_per_sample": Definition("J", "watts / samples per second", *_ENERGY),
     "energy.joules_per_token": Definition("J", "watts / tokens per second", *_ENERGY),
     "energy.gpus": Definition("", "GPUs whose counters were read", *_ENERGY),
     "ranks.*.rank": Definition("", "global rank", "file name of the step records", "the file name"),
     "ranks.*.steps": Definition(
-        "steps", "last step index + 1 of each attempt, added up", "steps.step", "the last record of each attempt"
+        "steps",
+        "last step index + 1 of each attempt, added up",
+        "steps.step",
+        "the last record of each attempt",
     ),
     "ranks.*.step_time_p50_ms": Definition(
         "ms", f"as step_time_p50_ms, of this rank; {_FOLDED}", "steps.wall_ns / n_steps"
@@ -214,13 +284,16 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "ranks.*.wait_mean_ms": Definition(
         "ms",
-        "waiting for other ranks a step, mean: what DDP's own timers find inside backward and the time in collectives "
+        "waiting for other ranks a step, mean: what DDP's own timers find inside backward "
+        "and the time in collectives "
         "called from Python; without both how much later the last rank comes to its collectives",
         "comm.wait_ns and steps.comm_ns, else arrivals in the flight recorder",
         "records of the last attempt past the warm-up",
     ),
     "ranks.*.peak_allocated_gib": Definition(
-        "GiB", "largest allocation of PyTorch's allocator at its peak inside any step", "steps.peak_allocated_bytes"
+        "GiB",
+        "largest allocation of PyTorch's allocator at its peak inside any step",
+        "steps.peak_allocated_bytes",
     ),
     "ranks.*.peak_reserved_gib": Definition(
         "GiB", "most that PyTorch's allocator held at the end of any step", "steps.reserved_bytes"
@@ -229,27 +302,51 @@ DEFINITIONS: dict[str, Definition] = {
         "GiB", "most resident memory of the process at the end of any step", "steps.rss_bytes"
     ),
     "ranks.*.dropped_records": Definition(
-        "records", "records that the rank could not send in time; its last count", "steps.dropped", "the last record"
+        "records",
+        "records that the rank could not send in time; its last count",
+        "steps.dropped",
+        "the last record",
     ),
     "ranks.*.slowest_share": Definition(
-        "0 to 1", "part of the steady steps in which this rank waits least, and so sets the step", *_WAITS
+        "0 to 1",
+        "part of the steady steps in which this rank waits least, and so sets the step",
+        *_WAITS,
     ),
     "ranks.*.comm_share": Definition("0 to 1", "wait_mean_ms / step_time_mean_ms", *_WAITS),
     "ranks.*.excess_ms": Definition(
         "ms",
-        "how much longer than the median rank it takes in excess_phase, the phase in which it differs most",
+        (
+            "how much longer than the median rank it takes in excess_phase, "
+            "the phase in which it differs most"
+        ),
         "steps.<phase>_ns, backward without waiting",
     ),
-    "balance.culprit": Definition("", "the rank that waits least all the time, more than chance explains", *_WAITS),
-    "balance.load_imbalance": Definition("", "largest / mean own work a step over the ranks, less 1", *_WAITS),
+    "balance.culprit": Definition(
+        "", "the rank that waits least all the time, more than chance explains", *_WAITS
+    ),
+    "balance.load_imbalance": Definition(
+        "", "largest / mean own work a step over the ranks, less 1", *_WAITS
+    ),
     "balance.exposed_comm_ms": Definition(
-        "ms", "waiting a step that is left were no rank late, mean of the ranks: communication of the budget", *_WAITS
+        "ms",
+        (
+            "waiting a step that is left were no rank late, mean of the ranks: "
+            "communication of the budget"
+        ),
+        *_WAITS,
     ),
     "gpus.*.index": Definition("", "the driver's index", "gpu.index", _SAMPLES),
-    "gpus.*.memory_total_gib": Definition("GiB", "memory of the device", "gpu.memory_total_bytes", _SAMPLES),
-    "gpus.*.peak_used_gib": Definition("GiB", "most memory in use, by whomever", "gpu.memory_used_bytes", _SAMPLES),
+    "gpus.*.memory_total_gib": Definition(
+        "GiB", "memory of the device", "gpu.memory_total_bytes", _SAMPLES
+    ),
+    "gpus.*.peak_used_gib": Definition(
+        "GiB", "most memory in use, by whomever", "gpu.memory_used_bytes", _SAMPLES
+    ),
     "gpus.*.util_mean_pct": Definition(
-        "%", "mean of the driver's utilisation: part of the time in which any kernel ran", "gpu.util_pct", _SAMPLES
+        "%",
+        "mean of the driver's utilisation: part of the time in which any kernel ran",
+        "gpu.util_pct",
+        _SAMPLES,
     ),
     "gpus.*.power_mean_w": Definition("W", "mean power draw", "gpu.power_w", _SAMPLES),
 }

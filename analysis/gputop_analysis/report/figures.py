@@ -1,6 +1,7 @@
 """Every number of the report: what it means, where it comes from, how much was read for it.
 
-``gputop report RUN --explain NAME`` prints one of them. The names are the paths of ``--json``, with dots.
+``gputop report RUN --explain NAME`` prints one of them. The names are the paths of ``--json``, with
+dots.
 """
 
 from __future__ import annotations
@@ -28,20 +29,33 @@ class Figure:
     source: str
     """Columns and events of the record."""
     read: str
-    """How much of them."""
+    """Amount of them that was read."""
 
 
 def figures(report: Report) -> list[Figure]:
-    """All numbers of a report in the order of ``--json``, but those inside findings: a finding has its own proof."""
-    return [
-        Figure(name, value, known.unit, known.text, known.source, _read(report, name, known))
-        for name, value in numbers(as_data(report))
-        if (known := definition(name)) is not None
-    ]
+    """All numbers of a report in the order of ``--json``, but those inside findings: a finding has
+    its own proof.
+    """
+    numbers_read = []
+    for name, value in numbers(as_data(report)):
+        if (meaning := definition(name)) is not None:
+            numbers_read.append(
+                Figure(
+                    name,
+                    value,
+                    unit=meaning.unit,
+                    definition=meaning.text,
+                    source=meaning.source,
+                    read=_read(report, name, meaning),
+                )
+            )
+    return numbers_read
 
 
 def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Names and values of the numbers in ``as_data``, but those of findings, spikes and the machine's description."""
+    """Names and values of the numbers in ``as_data``, but those of findings, spikes and the
+    machine's description.
+    """
     for key, value in data.items():
         if key in ("ranks", "gpus"):
             for item in value:
@@ -52,7 +66,9 @@ def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 
 def definition(name: str) -> Definition | None:
-    """The definition of a dotted name: the number of a rank or a GPU and the name of a phase stand for any."""
+    """The definition of a dotted name: the number of a rank or a GPU and the name of a phase stand
+    for any.
+    """
     parts = name.split(".")
     if parts[0] in ("ranks", "gpus"):
         parts[1] = "*"
@@ -67,8 +83,8 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, float | None]]:
             if key != "spikes":  # each says itself at which step it is
                 yield from _leaves(item, f"{name}.{key}")
     elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _leaves(item, f"{name}.{place}")
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{name}.{index}")
     elif value is None:
         if definition(name) is not None:
             yield name, None
@@ -76,14 +92,22 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, float | None]]:
         yield name, value
 
 
-def _read(report: Report, name: str, known: Definition) -> str:
-    if known.table != "steps":
-        return known.table
+def _read(report: Report, name: str, meaning: Definition) -> str:
+    if meaning.table != "steps":
+        return meaning.table
     parts = name.split(".")
-    ranks = [int(parts[1])] if parts[0] == "ranks" else report.view.ranks
+    if parts[0] == "ranks":
+        ranks = [int(parts[1])]
+    else:
+        ranks = report.view.ranks
     records = sum(len(report.view.per_rank[rank].rows) for rank in ranks)
-    held = sum(len(report.record.steps(rank)) for rank in ranks)
+    recorded = sum(len(report.record.steps(rank)) for rank in ranks)
     steps = sum(report.view.per_rank[rank].total_steps() for rank in ranks)
-    of = f", evenly spread blocks of {held:,}" if records < held else ""
-    whose = f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
+    of = ""
+    if records < recorded:
+        of = f", evenly spread blocks of {recorded:,}"
+    if len(ranks) == 1:
+        whose = f"rank {ranks[0]}"
+    else:
+        whose = counted(len(ranks), "rank")
     return f"{counted(records, 'record')} for {counted(steps, 'step')}, {whose}{of}"

@@ -36,7 +36,9 @@ def as_markdown(report: Report) -> str:
     name = report.record.name
     sections = (_verdict, _numbers, _findings, _phases, _budget, _ranks, _gpus, _trends, _extras)
     parts = ["\n".join(section(report)) for section in sections]
-    return "\n\n".join([f"# gputop report: {plain(name)}", *(part for part in parts if part)]) + "\n"
+    return (
+        "\n\n".join([f"# gputop report: {plain(name)}", *(part for part in parts if part)]) + "\n"
+    )
 
 
 def plain(text: str) -> str:
@@ -49,7 +51,9 @@ def plain(text: str) -> str:
 def code(text: str) -> str:
     """Text as inline code, whatever backticks are in it."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    pad = " " if "`" in text else ""
+    pad = ""
+    if "`" in text:
+        pad = " "
     return f"{fence}{pad}{' '.join(plain_text(text).split())}{pad}{fence}"
 
 
@@ -66,7 +70,9 @@ def _verdict(report: Report) -> Iterator[str]:
     if limit.kind == "unknown":
         return
     yield ""
-    because = f": {plain(limit.why)}" if limit.finding is None else ""
+    because = ""
+    if limit.finding is None:
+        because = f": {plain(limit.why)}"
     yield f"- bottleneck: {limit.kind}, confidence {confidence(limit.confidence)}{because}"
     if limit.do_first:
         yield f"- do first: {plain(limit.do_first)}"
@@ -95,25 +101,31 @@ def _findings(report: Report) -> Iterator[str]:
     yield ""
     if not report.findings:
         yield "None."
-    for place, one in enumerate(report.findings):
-        yield from ["", *_finding(one)] if place else _finding(one)
+    for index, finding in enumerate(report.findings):
+        if index:
+            yield ""
+        yield from _finding(finding)
 
 
-def _finding(one: Finding) -> Iterator[str]:
-    yield f"### {one.id} {plain(one.title)}"
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"### {finding.id} {plain(finding.title)}"
     yield ""
-    where = f", rank {one.rank}" if one.rank is not None else ""
-    yield f"- {one.name}, {one.severity}{where}, confidence {confidence(one.confidence)}"
-    yield f"- evidence: {plain(one.evidence)}"
-    if one.proof is not None:
-        p = one.proof
+    where = ""
+    if finding.rank is not None:
+        where = f", rank {finding.rank}"
+    yield (
+        f"- {finding.name}, {finding.severity}{where}, confidence {confidence(finding.confidence)}"
+    )
+    yield f"- evidence: {plain(finding.evidence)}"
+    if finding.proof is not None:
+        p = finding.proof
         value, limit = measured(p.value, p.unit), measured(p.threshold, p.unit)
         yield f"- judged by: {plain(p.statistic)}: {value}, threshold {limit}"
-    if won := recoverable(one):
+    if won := recoverable(finding):
         yield f"- wins back: {won}"
-    yield f"- fix: {plain(one.fix)}"
-    if one.absorbed:
-        yield f"- covers: {covered(one)}"
+    yield f"- fix: {plain(finding.fix)}"
+    if finding.absorbed:
+        yield f"- covers: {covered(finding)}"
 
 
 def _phases(report: Report) -> Iterator[str]:
@@ -121,37 +133,46 @@ def _phases(report: Report) -> Iterator[str]:
     if shown:
         yield "## Where the time goes"
         yield ""
-        rows = ((p.name, ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms), f"{100 * p.share:.1f} %") for p in shown)
+        rows = (
+            (p.name, ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms), f"{100 * p.share:.1f} %")
+            for p in shown
+        )
         yield from _table(("phase", "mean ms", "p50", "p95", "share"), rows)
-        if said := hidden_wait(report.summary):
-            yield from ("", f"{said}.")
+        if note := hidden_wait(report.summary):
+            yield from ("", f"{note}.")
 
 
 def _budget(report: Report) -> Iterator[str]:
-    found = report.budget
-    lines = [name for name in LINES if found.share(name) >= 0.0005]
+    budget = report.budget
+    lines = [name for name in LINES if budget.share(name) >= 0.0005]
     if not lines:
         return
     yield "## Efficiency budget"
     yield ""
-    rows = ((LINES[n].title, ms(found.ms_per_step(n)), f"{100 * found.share(n):.1f} %") for n in lines)
+    rows = (
+        (LINES[n].title, ms(budget.ms_per_step(n)), f"{100 * budget.share(n):.1f} %") for n in lines
+    )
     yield from _table(("line", "ms a step", "share"), rows)
-    said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
+    summary = []
+    for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
+        if v is not None:
+            summary.append(f"{word} {100 * v:.1f} %")
     if report.goodput is not None:
-        said.append(report.goodput.told())
-    said += [plain(found.not_told_apart)] if found.not_told_apart else []
+        summary.append(report.goodput.told())
+    if budget.not_told_apart:
+        summary += [plain(budget.not_told_apart)]
     yield ""
-    yield ", ".join([*said, f"useful compute: {plain(found.compute_anchor)}"])
+    yield ", ".join([*summary, f"useful compute: {plain(budget.compute_anchor)}"])
 
 
 def _ranks(report: Report) -> Iterator[str]:
-    known = report.summary.ranks
-    if not known:
+    summaries = report.summary.ranks
+    if not summaries:
         return
     yield "## Ranks"
     yield ""
-    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in known)
-    shown, note = ranks_to_show(known, RANKS_SHOWN)
+    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in summaries)
+    shown, note = ranks_to_show(summaries, RANKS_SHOWN)
     rows = (
         (
             str(r.rank),
@@ -164,11 +185,14 @@ def _ranks(report: Report) -> Iterator[str]:
         )
         for r in shown
     )
-    memory = "peak GiB" if on_gpu else "RSS GiB"
+    if on_gpu:
+        memory = "peak GiB"
+    else:
+        memory = "RSS GiB"
     yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "mean wait ms", memory), rows)
-    for said in filter(None, (note, balance(report.rank_table))):
+    for sentence in filter(None, (note, balance(report.rank_table))):
         yield ""
-        yield plain(f"{said[0].upper()}{said[1:]}.")
+        yield plain(f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _gpus(report: Report) -> Iterator[str]:
@@ -177,27 +201,42 @@ def _gpus(report: Report) -> Iterator[str]:
         yield "## GPUs"
         yield ""
         rows = (
-            (str(g.index), plain(g.name), gib(g.peak_used_gib), gib(g.memory_total_gib), _whole(g.util_mean_pct))
+            (
+                str(g.index),
+                plain(g.name),
+                gib(g.peak_used_gib),
+                gib(g.memory_total_gib),
+                _whole(g.util_mean_pct),
+            )
             for g in ours
         )
         yield from _table(("gpu", "name", "peak GiB", "total GiB", "util %"), rows)
 
 
 def _trends(report: Report) -> Iterator[str]:
-    known = list(trends(report.view))
-    if known:
+    series = list(trends(report.view))
+    if series:
         yield "## Over the run"
         yield ""
-        rows = ((t.name, *map(figure, t.ends), t.unit) for t in known)
+        rows = ((t.name, *map(figure, t.ends), t.unit) for t in series)
         yield from _table(("figure", "first 10 %", "last 10 %", "unit"), rows)
 
 
 def _extras(report: Report) -> Iterator[str]:
-    for place, extra in enumerate(report.extras):
-        yield from [""] if place else []
+    for index, extra in enumerate(report.extras):
+        if index:
+            yield ""
         fence = "`" * (1 + max([2, *map(len, re.findall("`+", extra.text))]))
-        yield from (f"## {extra.name.capitalize()}", "", fence, *plain_text(extra.text).splitlines(), fence)
+        yield from (
+            f"## {extra.name.capitalize()}",
+            "",
+            fence,
+            *plain_text(extra.text).splitlines(),
+            fence,
+        )
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else MISSING
+    if math.isfinite(value):
+        return f"{value:.0f}"
+    return MISSING

@@ -1,4 +1,6 @@
-"""The report as text for a terminal or a pipe: verdict, header, phases, ranks, devices, findings, trends."""
+"""The report as text for a terminal or a pipe: verdict, header, phases, ranks, devices, findings,
+trends.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +53,31 @@ Section = Callable[[Report, int, bool], Iterator[str]]
 
 
 def report_text(record: RunRecord, width: int = 80, colour: bool = False) -> str:
-    """What ``gputop report`` prints of a record: ``as_text`` of its report."""
+    """Text that ``gputop report`` prints of a record: ``as_text`` of its report."""
     return as_text(Report(record), width, colour)
 
 
 def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
-    """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without ``colour``."""
+    """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without
+    ``colour``.
+    """
     width = max(40, width)
-    sections: tuple[Section, ...] = (_verdict, _header, _phases, _budget, _ranks, _gpus, _findings, _trends, _extras)
+    sections: tuple[Section, ...] = (
+        _verdict,
+        _header,
+        _phases,
+        _budget,
+        _ranks,
+        _gpus,
+        _findings,
+        _trends,
+        _extras,
+    )
     parts = [list(section(report, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    return text if colour else plain_ascii(text)
+    if colour:
+        return text
+    return plain_ascii(text)
 
 
 def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -70,30 +86,34 @@ def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
     limit = report.bottleneck
     if limit.kind == "unknown":
         return
-    said = f"{limit.kind}, confidence {confidence(limit.confidence)}"
+    words = f"{limit.kind}, confidence {confidence(limit.confidence)}"
     if limit.finding is None:
-        said += f": {limit.why}"
-    yield from _labelled("bottleneck", said, width, colour)
+        words += f": {limit.why}"
+    yield from _labelled("bottleneck", words, width, colour)
     if limit.do_first:
         yield from _labelled("do first", limit.do_first, width, colour)
     if limit.finding is not None and (won := recoverable(limit.finding)):
         yield from _labelled("wins back", won, width, colour)
 
 
-def _labelled(label: str, said: str, width: int, colour: bool) -> Iterator[str]:
-    first, *rest = wrapped(f"{label:<12}", said, width, indent=0)
+def _labelled(label: str, sentence: str, width: int, colour: bool) -> Iterator[str]:
+    first, *further = wrapped(f"{label:<12}", sentence, width, indent=0)
     yield first.replace(label, painted(label, "bold", colour), 1)
-    yield from rest
+    yield from further
 
 
 def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     s = report.summary
     command = " ".join(s.command)
-    yield f"{'command':<9} {command if len(command) <= width - 10 else command[: width - 13] + '...'}"
+    if len(command) > width - 10:
+        command = command[: width - 13] + "..."
+    yield f"{'command':<9} {command}"
     if report.record.manifest.recording:
         yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
     for note in output_notes(report.record):
-        yield from textwrap.wrap(note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10)
+        yield from textwrap.wrap(
+            note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10
+        )
     yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
@@ -105,8 +125,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
 
 
 def _damaged(report: Report, width: int) -> Iterator[str]:
-    if told := report.record.damage.told():
-        yield from textwrap.wrap(f"{'damaged':<9} {told}", width, subsequent_indent=" " * 10)
+    if damage := report.record.damage.told():
+        yield from textwrap.wrap(f"{'damaged':<9} {damage}", width, subsequent_indent=" " * 10)
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -116,31 +136,38 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
     room = max(6, min(40, width - 52))
     yield painted(f"{'phase':<12}{'mean ms':>10}{'p50':>9}{'p95':>9}{'share':>8}", "bold", colour)
     for phase in sorted(shown, key=lambda p: -p.share):
-        figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}{phase.share * 100:>6.1f} %"
+        figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}"
+        figures += f"{phase.share * 100:>6.1f} %"
         meter = bar(phase.share, room, colour).rstrip()
         yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
-    if said := hidden_wait(report.summary):
-        yield said
+    if note := hidden_wait(report.summary):
+        yield note
     if report.summary.sampled is not None:
         yield from textwrap.wrap(report.summary.sampled.words, width)
 
 
 def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
-    found = report.budget
-    lines = [name for name in LINES if found.share(name) >= 0.0005]
+    budget = report.budget
+    lines = [name for name in LINES if budget.share(name) >= 0.0005]
     if not lines:
         return
     room = max(6, min(40, width - 52))
     yield painted(f"{'efficiency budget':<26}{'ms a step':>14}{'share':>8}", "bold", colour)
     for name in lines:
-        meter = bar(found.share(name), room, colour).rstrip()
-        figures = f"{ms(found.ms_per_step(name)):>14}{100 * found.share(name):>6.1f} %"
-        yield f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}".rstrip()
-    said = [f"{word} {100 * v:.1f} %" for word, v in (("MFU", found.mfu), ("HFU", found.hfu)) if v is not None]
+        meter = bar(budget.share(name), room, colour).rstrip()
+        figures = f"{ms(budget.ms_per_step(name)):>14}{100 * budget.share(name):>6.1f} %"
+        yield (
+            f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}"
+        ).rstrip()
+    summary = []
+    for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
+        if v is not None:
+            summary.append(f"{word} {100 * v:.1f} %")
     if report.goodput is not None:
-        said.append(report.goodput.told())
-    said += [found.not_told_apart] if found.not_told_apart else []
-    yield from textwrap.wrap(", ".join(said), width)
+        summary.append(report.goodput.told())
+    if budget.not_told_apart:
+        summary += [budget.not_told_apart]
+    yield from textwrap.wrap(", ".join(summary), width)
 
 
 def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -149,19 +176,39 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
         return
     on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in ranks)
     wide = width >= 80
-    memory = "peak GiB" if on_gpu else "RSS GiB"
-    head = _rank_line("rank", "steps", "p50 ms", "p95 ms", "mean wait", memory, "dropped", wide) + "  host"
+    if on_gpu:
+        memory = "peak GiB"
+    else:
+        memory = "RSS GiB"
+    head = (
+        _rank_line(
+            "rank",
+            "steps",
+            p50="p50 ms",
+            p95="p95 ms",
+            wait="mean wait",
+            memory=memory,
+            dropped="dropped",
+            wide=wide,
+        )
+        + "  host"
+    )
     yield painted(head, "bold", colour)
     shown, note = ranks_to_show(ranks, RANKS_SHOWN)
     for r in shown:
-        held = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
+        peak = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
         times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
-        yield _rank_line(str(r.rank), f"{r.steps:,}", *times, held, f"{r.dropped_records:,}", wide) + f"  {r.host[:14]}"
-    for said in (note, balance(report.rank_table)):
-        yield from textwrap.wrap(said, width, initial_indent="     ", subsequent_indent="     ")
+        yield (
+            _rank_line(str(r.rank), f"{r.steps:,}", *times, peak, f"{r.dropped_records:,}", wide)
+            + f"  {r.host[:14]}"
+        )
+    for sentence in (note, balance(report.rank_table)):
+        yield from textwrap.wrap(sentence, width, initial_indent="     ", subsequent_indent="     ")
 
 
-def _rank_line(rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool) -> str:
+def _rank_line(
+    rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool
+) -> str:
     """The two least needed columns go where there is no room."""
     tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")
     return f"{rank:>4}{steps:>10}{p50:>8}{tail}{wait:>11}{memory:>9}{lost}"
@@ -186,45 +233,57 @@ def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield "no findings"
         return
     yield painted(counted(len(findings), "finding"), "bold", colour)
-    for one in findings:
-        yield from _finding(one, width, colour)
+    for finding in findings:
+        yield from _finding(finding, width, colour)
 
 
-def _finding(one: Finding, width: int, colour: bool) -> Iterator[str]:
-    glyph = (_GLYPHS if colour else _ASCII_GLYPHS)[one.severity]
-    head = f"{glyph} {one.severity:<8} {one.id}  "
-    first, *rest = wrapped("", one.title, width, indent=len(head) - LABEL)
-    yield painted(head, one.severity, colour) + first[len(head) :]
-    yield from rest
-    yield from wrapped("evidence", one.evidence, width)
-    if won := recoverable(one):
+def _finding(finding: Finding, width: int, colour: bool) -> Iterator[str]:
+    glyph = (_GLYPHS if colour else _ASCII_GLYPHS)[finding.severity]
+    head = f"{glyph} {finding.severity:<8} {finding.id}  "
+    first, *further = wrapped("", finding.title, width, indent=len(head) - LABEL)
+    yield painted(head, finding.severity, colour) + first[len(head) :]
+    yield from further
+    yield from wrapped("evidence", finding.evidence, width)
+    if won := recoverable(finding):
         yield from wrapped("wins back", won, width)
-    yield from wrapped("fix", one.fix, width)
-    if one.absorbed:
-        yield from wrapped("covers", covered(one), width)
+    yield from wrapped("fix", finding.fix, width)
+    if finding.absorbed:
+        yield from wrapped("covers", covered(finding), width)
 
 
 def _trends(report: Report, width: int, colour: bool) -> Iterator[str]:
-    known = list(trends(report.view))
-    if not known:
+    series = list(trends(report.view))
+    if not series:
         return
     room = max(10, min(60, width - 44))
     yield painted(f"{'over the run':<17}{'first 10 %':>10}{'last 10 %':>12}", "bold", colour)
-    for one in known:
-        first, last = one.ends
-        yield f"{one.name:<17}{figure(first):>10}{figure(last):>12} {one.unit:<4}{_spark(one, room, colour)}".rstrip()
+    for trend in series:
+        first, last = trend.ends
+        yield (
+            f"{trend.name:<17}{figure(first):>10}{figure(last):>12} "
+            f"{trend.unit:<4}{_spark(trend, room, colour)}"
+        ).rstrip()
 
 
 def _extras(report: Report, width: int, colour: bool) -> Iterator[str]:
-    for place, extra in enumerate(report.extras):
-        yield from ["", *extra.text.splitlines()] if place else extra.text.splitlines()
+    for index, extra in enumerate(report.extras):
+        if index:
+            yield ""
+        yield from extra.text.splitlines()
 
 
-def _spark(one: Trend, room: int, colour: bool) -> str:
-    known = one.values[np.isfinite(one.values)]
-    means = [float(part.mean()) for part in np.array_split(known, min(room, len(known)))]
-    return sparkline(means, room, colour) if colour else ""  # the levels need more than ASCII
+def _spark(trend: Trend, room: int, colour: bool) -> str:
+    finite = trend.values[np.isfinite(trend.values)]
+    means = []
+    for part in np.array_split(finite, min(room, len(finite))):
+        means.append(float(part.mean()))
+    # the levels need more than ASCII
+    if colour:
+        return sparkline(means, room, colour)
+    return ""
 
 
 def _whole(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else MISSING
+    if math.isfinite(value):
+        return f"{value:.0f}"
+    return MISSING

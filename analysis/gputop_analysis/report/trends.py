@@ -23,20 +23,27 @@ class Trend(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Medians of the first and of the last tenth of the known values: single steps say little."""
-        known = self.values[np.isfinite(self.values)]
-        tenth = max(1, len(known) // 10)
-        return float(np.median(known[:tenth])), float(np.median(known[-tenth:]))
+        """Medians of the first and of the last tenth of the known values: single steps say
+        little.
+        """
+        finite = self.values[np.isfinite(self.values)]
+        tenth = max(1, len(finite) // 10)
+        return float(np.median(finite[:tenth])), float(np.median(finite[-tenth:]))
 
 
 def trends(view: RunView) -> Iterator[Trend]:
-    """Step time, memory, loss, gradient norm, learning rate: those that have at least two values."""
-    found = numerics(view)
-    if found is None:
+    """Step time, memory, loss, gradient norm, learning rate: those that have at least two
+    values.
+    """
+    figures = numerics(view)
+    if figures is None:
         return
-    s = found.series
+    s = figures.series
     settled = np.where(s.first_step == 0, np.nan, s.step_time_ms)  # the first step holds the set-up
-    memory = "peak allocated" if found.memory_of == "allocated" else "resident memory"
+    if figures.memory_of == "allocated":
+        memory = "peak allocated"
+    else:
+        memory = "resident memory"
     for axis, name, unit, values in (
         ("step_time", "step time", "ms", settled),
         ("memory", memory, "GiB", s.memory_gib),
@@ -45,5 +52,9 @@ def trends(view: RunView) -> Iterator[Trend]:
         ("lr", "learning rate", "", s.lr),
     ):
         if np.isfinite(values).sum() > 1:
-            marks = found.marks(axis) if axis != "lr" else found.marks("")  # a schedule may jump as it likes
-            yield Trend(name, unit, s.step, values, marks)
+            # a schedule may jump as it likes
+            if axis != "lr":
+                marks = figures.marks(axis)
+            else:
+                marks = figures.marks("")
+            yield Trend(name, unit, steps=s.step, values=values, marks=marks)

@@ -1,1 +1,3 @@
-"""How the GPUs of a node hang together: read from `nvidia-smi topo -m`, from a probe, or from a preset."""
+"""Links between the GPUs of a node: read from `nvidia-smi topo -m`, from a probe, or from a
+preset.
+"""

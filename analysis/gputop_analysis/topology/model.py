@@ -15,14 +15,25 @@ CODES = {
     "NODE": "several host bridges of one NUMA node",
     "SYS": "the link between NUMA nodes",
 }
-"""As `nvidia-smi topo -m` prints them, nearest first; ``NV#`` are so many bonded NVLinks."""
+"""Link codes as `nvidia-smi topo -m` prints them, nearest first; ``NV#`` are so many bonded
+NVLinks.
+"""
 _OLD_CODES = {"SOC": "SYS"}
 """Drivers of 2017 and before."""
 _NVLINK = re.compile(r"^NV(\d+)$")
 
-NVLINK_GBPS = {"Pascal": 20, "Volta": 25, "Ampere": 25, "Ada": 25, "Hopper": 25, "Blackwell": 50, "Blackwell Ultra": 50}
-"""GB/s of one link in one direction, by architecture of the data-centre parts (NVIDIA NVLink and NVSwitch pages):
-H100 has 18 links of 25 GB/s, together 900 GB/s in both directions."""
+NVLINK_GBPS = {
+    "Pascal": 20,
+    "Volta": 25,
+    "Ampere": 25,
+    "Ada": 25,
+    "Hopper": 25,
+    "Blackwell": 50,
+    "Blackwell Ultra": 50,
+}
+"""GB/s of one link in one direction, by architecture of the data-centre parts (NVIDIA NVLink and
+NVSwitch pages): H100 has 18 links of 25 GB/s, together 900 GB/s in both directions.
+"""
 
 
 def code(text: str) -> str:
@@ -34,24 +45,30 @@ def code(text: str) -> str:
     text = _OLD_CODES.get(text.upper(), text.upper())
     if text in CODES or _NVLINK.match(text):
         return text
-    raise ValueError(f"{text!r} is no link that nvidia-smi topo -m prints ({', '.join(CODES)}, NV1, NV2, ...)")
+    raise ValueError(
+        f"{text!r} is no link that nvidia-smi topo -m prints ({', '.join(CODES)}, NV1, NV2, ...)"
+    )
 
 
 def nvlinks(text: str) -> int:
     """Bonded NVLinks that a code stands for; 0 for PCIe."""
     match = _NVLINK.match(text)
-    return int(match.group(1)) if match else 0
+    if match:
+        return int(match.group(1))
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One node. ``links[i][j]`` is the code between devices i and j, GPUs first, then network cards."""
+    """One node. ``links[i][j]`` is the code between devices i and j, GPUs first, then network
+    cards.
+    """
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     links: tuple[tuple[str, ...], ...]
     numa: tuple[int | None, ...] = ()
-    """Of each GPU; None where the machine does not tell (virtual machines say -1)."""
+    """NUMA node of each GPU; None where the machine does not tell (virtual machines say -1)."""
     cpus: tuple[str, ...] = ()
     """CPU affinity of each GPU as a list of ranges."""
     gpu_model: str = ""
@@ -69,17 +86,29 @@ class Topology:
         return self.links[first][second]
 
     def islands(self) -> tuple[tuple[int, ...], ...]:
-        """GPUs that reach each other over NVLink, directly or through one another; largest first."""
+        """GPUs that reach each other over NVLink, directly or through one another; largest
+        first.
+        """
         groups: list[set[int]] = [{gpu} for gpu in range(len(self.gpus))]
         for first, second in combinations(range(len(self.gpus)), 2):
             if nvlinks(self.between(first, second)):
-                joined = [group for group in groups if first in group or second in group]
+                joined = []
+                for group in groups:
+                    if first in group or second in group:
+                        joined.append(group)
                 groups = [group for group in groups if group not in joined] + [set().union(*joined)]
-        return tuple(sorted((tuple(sorted(group)) for group in groups), key=lambda one: (-len(one), one)))
+        return tuple(
+            sorted(
+                (tuple(sorted(group)) for group in groups),
+                key=lambda island: (-len(island), island),
+            )
+        )
 
     @property
     def switched(self) -> bool:
-        """Whether every two GPUs have the same number of links: a switch, or a mesh that is as good."""
+        """Whether every two GPUs have the same number of links: a switch, or a mesh that is as
+        good.
+        """
         codes = {self.between(a, b) for a, b in combinations(range(len(self.gpus)), 2)}
         return len(codes) == 1 and nvlinks(next(iter(codes))) > 0
 
@@ -87,8 +116,12 @@ class Topology:
         """The network card that the fewest hops lie before; None without one."""
         order = list(CODES)
         first = len(self.gpus)
-        near = [(order.index(self.between(gpu, first + i)), i) for i in range(len(self.nics))]
-        return self.nics[min(near)[1]] if near else None
+        near = []
+        for i in range(len(self.nics)):
+            near.append((order.index(self.between(gpu, first + i)), i))
+        if near:
+            return self.nics[min(near)[1]]
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The same with stable names and units."""
@@ -99,7 +132,7 @@ class Topology:
             "links": [list(row) for row in self.links],
             "numa_nodes": list(self.numa),
             "cpu_affinity": list(self.cpus),
-            "nvlink_islands": [list(one) for one in self.islands()],
+            "nvlink_islands": [list(island) for island in self.islands()],
             "nvlink_switched": self.switched,
             "nvlink_domain_gpus": self.domain or None,
             "network": self.network or None,
@@ -110,24 +143,41 @@ class Topology:
         }
 
 
-def advice(one: Topology) -> list[str]:
-    """What the matrix means for how a training is split, in sentences."""
-    count = len(one.gpus)
+def advice(topology: Topology) -> list[str]:
+    """Sentences on what the matrix means for the split of a training."""
+    count = len(topology.gpus)
     if count < 2:
         return ["one GPU: nothing to split over"]
-    islands = one.islands()
-    said = []
-    if one.domain > count:
-        said.append(f"one NVLink domain of {one.domain} GPUs reaches over nodes: tensor and expert parallelism may too")
+    islands = topology.islands()
+    sentences = []
+    if topology.domain > count:
+        sentences.append(
+            f"one NVLink domain of {topology.domain} GPUs reaches over nodes: "
+            "tensor and expert parallelism may too"
+        )
     if len(islands[0]) == 1:
-        said.append("no NVLink: prefer data parallelism (DDP, FSDP) to tensor parallelism, which would go over PCIe")
-        if any(one.between(a, b) == "SYS" for a, b in combinations(range(count), 2)):
-            said.append("some pairs cross the link between NUMA nodes: keep groups that talk much on one side")
-    elif len(islands) == 1 and one.switched:
-        said.append(f"all {count} GPUs are joined alike by NVLink: tensor parallelism up to {count}")
+        sentences.append(
+            "no NVLink: prefer data parallelism (DDP, FSDP) to tensor parallelism, "
+            "which would go over PCIe"
+        )
+        if any(topology.between(a, b) == "SYS" for a, b in combinations(range(count), 2)):
+            sentences.append(
+                "some pairs cross the link between NUMA nodes: "
+                "keep groups that talk much on one side"
+            )
+    elif len(islands) == 1 and topology.switched:
+        sentences.append(
+            f"all {count} GPUs are joined alike by NVLink: tensor parallelism up to {count}"
+        )
     elif len(islands) == 1:
-        said.append(f"NVLink joins all {count} GPUs, but not alike: collectives run at the speed of the weakest pair")
+        sentences.append(
+            f"NVLink joins all {count} GPUs, but not alike: collectives run at the speed of "
+            "the weakest pair"
+        )
     else:
         groups = ", ".join("{" + ", ".join(str(gpu) for gpu in island) + "}" for island in islands)
-        said.append(f"NVLink joins {groups}: tensor parallelism up to {len(islands[0])}, data parallelism across them")
-    return said
+        sentences.append(
+            f"NVLink joins {groups}: tensor parallelism up to {len(islands[0])}, "
+            "data parallelism across them"
+        )
+    return sentences

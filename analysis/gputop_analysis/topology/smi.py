@@ -21,13 +21,21 @@ def parse(text: str, source: str = "nvidia-smi topo -m") -> Topology:
     """
     lines = _COLOUR.sub("", text).splitlines()
     at, devices = _header(lines)
-    rows = {name: cells for name, cells in map(_split, lines[at + 1 : at + 1 + len(devices)]) if name}
+    rows = {}
+    for name, cells in map(_split, lines[at + 1 : at + 1 + len(devices)]):
+        if name:
+            rows[name] = cells
     missing = [name for name in devices if name not in rows]
     if missing:
-        raise ValueError(f"the matrix has no row for {missing[0]}: paste all of `nvidia-smi topo -m`")
+        raise ValueError(
+            f"the matrix has no row for {missing[0]}: paste all of `nvidia-smi topo -m`"
+        )
     links = tuple(_codes(name, rows[name], len(devices)) for name in devices)
     gpus = [name for name in devices if name.startswith("GPU")]
-    legend = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
+    legend = {}
+    for line in lines:
+        if match := _LEGEND.match(line):
+            legend[match[1]] = match[2]
     behind = [rows[name][len(devices) :] for name in gpus]
     return Topology(
         gpus=tuple(gpus),
@@ -55,7 +63,9 @@ def _split(line: str) -> tuple[str, list[str]]:
 
 def _codes(name: str, cells: list[str], count: int) -> tuple[str, ...]:
     if len(cells) < count:
-        raise ValueError(f"the row of {name} has {len(cells)} links, the matrix has {count} columns")
+        raise ValueError(
+            f"the row of {name} has {len(cells)} links, the matrix has {count} columns"
+        )
     try:
         return tuple(code(cell) for cell in cells[:count])
     except ValueError as error:
@@ -63,9 +73,15 @@ def _codes(name: str, cells: list[str], count: int) -> tuple[str, ...]:
 
 
 def _cpus(cells: list[str]) -> str:
-    return cells[0] if cells and _RANGES.match(cells[0]) else ""
+    if cells and _RANGES.match(cells[0]):
+        return cells[0]
+    return ""
 
 
 def _numa(cells: list[str]) -> int | None:
-    """The field behind the CPU affinity; a blank one leaves the next column's ``N/A`` in its place."""
-    return int(cells[1]) if len(cells) > 1 and cells[1].isdigit() else None
+    """The field behind the CPU affinity; a blank one leaves the next column's ``N/A`` in
+    its place.
+    """
+    if len(cells) > 1 and cells[1].isdigit():
+        return int(cells[1])
+    return None

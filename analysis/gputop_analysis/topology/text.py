@@ -7,37 +7,65 @@ import textwrap
 from gputop_analysis.topology.model import CODES, Topology, advice
 
 
-def as_text(one: Topology, width: int = 80) -> str:
-    """The links of a node as `nvidia-smi topo -m` draws them, the codes that occur, and the advice."""
-    head = f"{len(one.gpus)} x {one.gpu_model or 'GPU'}" + (f", NVLink domain of {one.domain}" if one.domain else "")
-    lines = [head, *textwrap.wrap(f"from {one.source}", width), "", *matrix(one, width), ""]
-    seen = {code for row in one.links for code in row} - {"X"}
-    lines += [f"  {code:<5} {meaning}" for code, meaning in CODES.items() if code in seen]
-    if any(code.startswith("NV") for code in seen):
+def as_text(topology: Topology, width: int = 80) -> str:
+    """The links of a node as `nvidia-smi topo -m` draws them, the codes that occur, and the
+    advice.
+    """
+    head = f"{len(topology.gpus)} x {topology.gpu_model or 'GPU'}" + (
+        f", NVLink domain of {topology.domain}" if topology.domain else ""
+    )
+    lines = [
+        head,
+        *textwrap.wrap(f"from {topology.source}", width),
+        "",
+        *matrix(topology, width),
+        "",
+    ]
+    codes = {code for row in topology.links for code in row} - {"X"}
+    for code, meaning in CODES.items():
+        if code in codes:
+            lines.append(f"  {code:<5} {meaning}")
+    if any(code.startswith("NV") for code in codes):
         lines.append("  NV#   so many NVLinks")
-    if one.nics:
-        rate = f", {one.nic_gbit:g} Gbit/s in all" if one.nic_gbit else ""
-        lines += ["", f"network: {len(one.nics)} x {one.network or 'card'}{rate}"]
+    if topology.nics:
+        rate = ""
+        if topology.nic_gbit:
+            rate = f", {topology.nic_gbit:g} Gbit/s in all"
+        lines += ["", f"network: {len(topology.nics)} x {topology.network or 'card'}{rate}"]
     lines.append("")
-    for said in (*advice(one), *one.notes):
-        lines += textwrap.wrap(said, width, initial_indent="- ", subsequent_indent="  ")
+    for sentence in (*advice(topology), *topology.notes):
+        lines += textwrap.wrap(sentence, width, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 
 
-def matrix(one: Topology, width: int) -> list[str]:
-    """One line a GPU. Cards are left out where they would not fit; NUMA nodes and CPUs stand behind."""
-    names = [*one.gpus, *one.nics]
-    shown = names if 7 + 7 * len(names) <= width else list(one.gpus)
+def matrix(topology: Topology, width: int) -> list[str]:
+    """One line a GPU. Cards are left out where they would not fit; NUMA nodes and CPUs stand
+    behind.
+    """
+    names = [*topology.gpus, *topology.nics]
+    if 7 + 7 * len(names) <= width:
+        shown = names
+    else:
+        shown = list(topology.gpus)
     cell = min(7, max(5, (width - 6) // max(len(shown), 1)))
     lines = [(" " * 6 + "".join(f"{name[: cell - 1]:>{cell}}" for name in shown))[:width]]
-    for gpu, name in enumerate(one.gpus):
-        line = f"{name:<6}" + "".join(f"{one.links[gpu][other]:>{cell}}" for other in range(len(shown)))
-        behind = [f"   NUMA {one.numa[gpu]}" if one.numa and one.numa[gpu] is not None else ""]
-        behind += [f"   CPUs {one.cpus[gpu]}" if one.cpus and one.cpus[gpu] else ""]
+    for gpu, name in enumerate(topology.gpus):
+        line = f"{name:<6}" + "".join(
+            f"{topology.links[gpu][other]:>{cell}}" for other in range(len(shown))
+        )
+        behind = [
+            f"   NUMA {topology.numa[gpu]}"
+            if topology.numa and topology.numa[gpu] is not None
+            else ""
+        ]
+        behind += [f"   CPUs {topology.cpus[gpu]}" if topology.cpus and topology.cpus[gpu] else ""]
         for part in behind:
-            line += part if len(line) + len(part) <= width else ""
+            if len(line) + len(part) <= width:
+                line += part
         lines.append(line[:width])
     if len(shown) < len(names):
-        near = ", ".join(f"{name} {one.nearest_nic(gpu)}" for gpu, name in enumerate(one.gpus))
+        near = ", ".join(
+            f"{name} {topology.nearest_nic(gpu)}" for gpu, name in enumerate(topology.gpus)
+        )
         lines += textwrap.wrap(f"nearest card: {near}", width)
     return lines

@@ -1,7 +1,7 @@
 """Analyses traces of torch.profiler (Kineto): ``analyse_trace(path) -> TraceReport``.
 
-A file is streamed, so that one of 2 GB fits in 1 GB of memory; times are whole nanoseconds, so that the parts of a
-window add up to it exactly.
+A file is streamed, so that one of 2 GB fits in 1 GB of memory; times are whole nanoseconds, so that
+the parts of a window add up to it exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz", "*trace*.json", "*trace*.j
 
 
 def analyse_trace(path: str | os.PathLike[str]) -> TraceReport:
-    """Analyse one trace, ``.json`` or ``.json.gz``; a cut-off one as far as it goes (``TraceReport.torn``).
+    """Analyse one trace, ``.json`` or ``.json.gz``; a cut-off one as far as it goes
+    (``TraceReport.torn``).
 
     Raises:
         TraceError: it cannot be read or is no trace of torch.profiler; the message is one line.
@@ -48,5 +49,5 @@ def analyse_trace(path: str | os.PathLike[str]) -> TraceReport:
 def find_traces(run_dir: Path) -> list[Path]:
     """Traces that lie in a run's directory, by name; ``gputop`` writes its own to ``traces/``."""
     folders = (run_dir, run_dir / "traces")
-    found = {path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)}
-    return sorted(path for path in found if is_regular(path))
+    paths = {path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)}
+    return sorted(path for path in paths if is_regular(path))

@@ -1,4 +1,4 @@
-"""What a device did, and why it did nothing: from kernels, copies and the launches on the host."""
+"""Work of a device, and why it did nothing: from kernels, copies and the launches on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from gputop_analysis.traces import names as known
 from gputop_analysis.traces.intervals import Intervals, union
 from gputop_analysis.traces.load import Spans, Trace
 from gputop_analysis.traces.model import COMM, COMPUTE, COPY, HOST_WAIT, IDLE, KERNEL_WAIT, Lane
-from gputop_analysis.traces.split import NS_PER_MS, collectives, hottest, parts_of, step_windows, steps_of
+from gputop_analysis.traces.split import (
+    NS_PER_MS,
+    collectives,
+    hottest,
+    parts_of,
+    step_windows,
+    steps_of,
+)
 
 
 def device_lanes(trace: Trace) -> list[Lane]:
@@ -35,26 +42,33 @@ def _lane(trace: Trace, device: Any) -> Lane:
     pending = _pending(trace, kernels, copies)
     if pending is not None:
         layers[KERNEL_WAIT] = pending
-    rest = IDLE if pending is None else HOST_WAIT
+    if pending is None:
+        idle_name = IDLE
+    else:
+        idle_name = HOST_WAIT
     windows = step_windows(trace)
-    start = min(int(part.min()) for part in (kernels.starts, copies.starts, windows[1]) if len(part))
+    start = min(
+        int(part.min()) for part in (kernels.starts, copies.starts, windows[1]) if len(part)
+    )
     end = max(int(part.max()) for part in (kernels.ends, copies.ends, windows[2]) if len(part))
     return Lane(
         name=f"GPU {device} {trace.device_names.get(device, '')}".rstrip(),
         kind="device",
         wall_ms=(end - start) / NS_PER_MS,
-        parts_ms=parts_of(layers, rest, start, end),
+        parts_ms=parts_of(layers, idle_name, start, end),
         communication_ms=float((comm.ends - comm.starts).sum()) / NS_PER_MS,
         collectives=collectives(trace, comm_calls, compute),
         hot=hottest(trace, kernels.names, kernels.ends - kernels.starts),
-        steps=steps_of(layers, rest, windows),
+        steps=steps_of(layers, idle_name, windows),
     )
 
 
 def _pending(trace: Trace, *work: Spans) -> Intervals | None:
-    """When something was launched and had not begun; None where the trace has no launches.
+    """Times at which something was launched and had not begun; None where the trace has no
+    launches.
 
-    A launch counts from the end of its call. All kernels of a graph share the one call that launched it.
+    A launch counts from the end of its call. All kernels of a graph share the one call that
+    launched it.
     """
     rows = np.flatnonzero(trace.launches.links >= 0)
     if not len(rows):

@@ -14,7 +14,9 @@ _SHOWN = 12
 
 def as_html(report: TraceReport) -> str:
     """See ``TraceReport.to_html``."""
-    torn = f"<p>The file is not whole ({escape(report.torn)}): this is what it still has.</p>" if report.torn else ""
+    torn = ""
+    if report.torn:
+        torn = f"<p>The file is not whole ({escape(report.torn)}): this is what it still has.</p>"
     notes = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(report))
     lanes = "".join(_lane(lane) for lane in report.lanes)
     head = f"<h2>Trace</h2><p><code>{escape(report.path)}</code>, {report.events:,} events</p>"
@@ -22,32 +24,46 @@ def as_html(report: TraceReport) -> str:
 
 
 def _lane(lane: Lane) -> str:
-    parts = [
-        (
-            _label(name),
-            ms(value),
-            _percent(value, lane),
-            MEANING[name],
+    parts = []
+    for name, value in lane.parts_ms.items():
+        parts.append(
+            (
+                _label(name),
+                ms(value),
+                _percent(value, lane),
+                MEANING[name],
+            )
         )
-        for name, value in lane.parts_ms.items()
-    ]
-    collectives = [
-        (
-            c.name,
-            f"{c.count:,}",
-            ms(c.total_ms),
-            ms(c.exposed_ms),
-            _mib(c.bytes),
+    collectives = []
+    for c in lane.collectives[:_SHOWN]:
+        collectives.append(
+            (
+                c.name,
+                f"{c.count:,}",
+                ms(c.total_ms),
+                ms(c.exposed_ms),
+                _mib(c.bytes),
+            )
         )
-        for c in lane.collectives[:_SHOWN]
-    ]
-    hot = [(h.name, f"{h.count:,}", ms(h.total_ms), f"{h.share:.1%}") for h in lane.hot[:_SHOWN]]
-    steps = [(s.name, ms(s.wall_ms), *(ms(s.parts_ms[n]) for n in lane.parts_ms)) for s in lane.steps[:_SHOWN]]
+    hot = []
+    for h in lane.hot[:_SHOWN]:
+        hot.append((h.name, f"{h.count:,}", ms(h.total_ms), f"{h.share:.1%}"))
+    steps = []
+    for s in lane.steps[:_SHOWN]:
+        steps.append((s.name, ms(s.wall_ms), *(ms(s.parts_ms[n]) for n in lane.parts_ms)))
     return (
         f"<h3>{escape(lane.name)}: {ms(lane.wall_ms)} ms</h3>"
         + _table(("part", "ms", "share", "what it is"), parts)
         + _table(("collective", "calls", "total ms", "exposed ms", "MiB"), collectives)
-        + _table(("kernel" if lane.kind == "device" else "operator, self time", "calls", "total ms", "share"), hot)
+        + _table(
+            (
+                "kernel" if lane.kind == "device" else "operator, self time",
+                "calls",
+                "total ms",
+                "share",
+            ),
+            hot,
+        )
         + _table(("step", "wall ms", *(name.replace("_", " ") for name in lane.parts_ms)), steps)
     )
 
@@ -57,16 +73,22 @@ def _label(part: str) -> str:
 
 
 def _mib(size: int | None) -> str:
-    return MISSING if size is None else f"{size / 2**20:,.1f}"
+    if size is None:
+        return MISSING
+    return f"{size / 2**20:,.1f}"
 
 
 def _percent(value: float, lane: Lane) -> str:
-    return f"{value / lane.wall_ms:.1%}" if lane.wall_ms else MISSING
+    if lane.wall_ms:
+        return f"{value / lane.wall_ms:.1%}"
+    return MISSING
 
 
 def _table(head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

@@ -11,22 +11,26 @@ Times = npt.NDArray[np.int64]
 
 
 class Intervals(NamedTuple):
-    """A set of points in time as sorted intervals that neither touch nor overlap; ns, ``starts[n]`` and ``ends[n]``."""
+    """A set of points in time as sorted intervals that neither touch nor overlap; ns, ``starts[n]``
+    and ``ends[n]``.
+    """
 
     starts: Times
     ends: Times
 
     def length_before(self, t: Times) -> Times:
-        """How many ns of the set lie before each of the times ``t[k]``."""
+        """Nanoseconds of the set that lie before each of the times ``t[k]``."""
         done = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         index = np.searchsorted(self.starts, t, side="right")
         running = np.where(index > 0, index - 1, 0)
         if not len(self.starts):
             return np.zeros(len(t), np.int64)
-        return np.where(index > 0, done[running] + np.minimum(t, self.ends[running]) - self.starts[running], 0)
+        return np.where(
+            index > 0, done[running] + np.minimum(t, self.ends[running]) - self.starts[running], 0
+        )
 
     def length_in(self, starts: Times, ends: Times) -> Times:
-        """How many ns of the set lie in each of the windows ``[starts[k], ends[k])``."""
+        """Nanoseconds of the set that lie in each of the windows ``[starts[k], ends[k])``."""
         return self.length_before(ends) - self.length_before(starts)
 
 
@@ -52,7 +56,9 @@ def without(a: Intervals, b: Intervals) -> Intervals:
     """The points of ``a`` that are not in ``b``."""
     if not len(b.starts) or not len(a.starts):
         return a
-    gaps = Intervals(np.concatenate(([a.starts[0]], b.ends)), np.concatenate((b.starts, [a.ends[-1]])))
+    gaps = Intervals(
+        np.concatenate(([a.starts[0]], b.ends)), np.concatenate((b.starts, [a.ends[-1]]))
+    )
     keep = gaps.ends > gaps.starts
     return common(a, Intervals(gaps.starts[keep], gaps.ends[keep]))
 
@@ -68,12 +74,13 @@ def common(a: Intervals, b: Intervals) -> Intervals:
 
 
 def self_times(starts: Times, ends: Times) -> Times:
-    """Of calls of one thread, each inside another or apart: its duration less that of the calls right inside it, ns.
+    """Self time in ns of calls of one thread, each inside another or apart: its duration less that
+    of the calls right inside it.
 
-    The depth of a call is the number of calls that began before it and have not ended; its parent is the last one
-    before it that is one less deep.
+    The depth of a call is the number of calls that began before it and have not ended; its parent
+    is the last one before it that is one less deep.
     """
-    own = np.zeros(len(starts), np.int64)
+    own_ns = np.zeros(len(starts), np.int64)
     rows = np.flatnonzero(ends > starts)
     order = rows[np.lexsort((-ends[rows], starts[rows]))]
     start, duration = starts[order], ends[order] - starts[order]
@@ -82,8 +89,11 @@ def self_times(starts: Times, ends: Times) -> Times:
     above = np.flatnonzero(depth == 0)
     for level in range(1, int(depth.max(initial=0)) + 1):
         here = np.flatnonzero(depth == level)
-        parent = above[np.maximum(0, np.searchsorted(above, here) - 1)] if len(above) else here
+        if len(above):
+            parent = above[np.maximum(0, np.searchsorted(above, here) - 1)]
+        else:
+            parent = here
         np.add.at(inside, parent, duration[here])
         above = here
-    own[order] = np.maximum(0, duration - inside)
-    return own
+    own_ns[order] = np.maximum(0, duration - inside)
+    return own_ns

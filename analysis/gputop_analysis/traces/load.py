@@ -47,7 +47,7 @@ class Spans:
 
 @dataclass(slots=True)
 class Trace:
-    """What was read from one file."""
+    """Content of one file."""
 
     names: list[str]
     tracks: list[tuple[Any, Any]]
@@ -64,9 +64,11 @@ class Trace:
     torn: str | None
 
     def rows_named(self, spans: Spans, test: Any) -> npt.NDArray[np.bool_]:
-        """Which rows of ``spans`` have a name that passes ``test``; each name is asked once."""
+        """Rows of ``spans`` whose name passes ``test``, as a mask; each name is asked once."""
         passes = np.fromiter((test(name) for name in self.names), bool, len(self.names))
-        return passes[spans.names] if len(self.names) else np.zeros(0, bool)
+        if len(self.names):
+            return passes[spans.names]
+        return np.zeros(0, bool)
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -80,10 +82,14 @@ def load(path: str | os.PathLike[str]) -> Trace:
     for event in scanner:
         builder.add(event)
     if builder.events == 0:
-        why = f" ({scanner.torn})" if scanner.torn else ""
+        why = ""
+        if scanner.torn:
+            why = f" ({scanner.torn})"
         raise TraceError(f"{scanner.path} is no chrome trace: it has no traceEvents{why}")
     if not any(len(column) for column in builder.columns):
-        raise TraceError(f"{scanner.path} has no event of torch.profiler: no operator, kernel or annotation")
+        raise TraceError(
+            f"{scanner.path} has no event of torch.profiler: no operator, kernel or annotation"
+        )
     return builder.finish(scanner)
 
 
@@ -91,10 +97,10 @@ def nanoseconds(microseconds: Any) -> int:
     """Exact ns of a time in us: an integer, or a float as its text."""
     if isinstance(microseconds, int):
         return microseconds * 1000
-    whole, _, part = microseconds.partition(".")
+    whole_us, _, part = microseconds.partition(".")
     if len(part) == 3:  # as Kineto writes it
         try:
-            return int(whole + part)
+            return int(whole_us + part)
         except ValueError:
             pass
     return int((Decimal(microseconds) * 1000).to_integral_value())
@@ -115,10 +121,10 @@ class _Column:
         return Spans(
             np.frombuffer(self.starts, long),
             np.frombuffer(self.ends, long),
-            np.frombuffer(self.names, short),
-            np.frombuffer(self.tracks, short),
-            np.frombuffer(self.links, long) if self.links else np.full(len(self), -1, long),
-            np.frombuffer(self.sizes, long) if self.sizes else np.full(len(self), -1, long),
+            names=np.frombuffer(self.names, short),
+            tracks=np.frombuffer(self.tracks, short),
+            links=np.frombuffer(self.links, long) if self.links else np.full(len(self), -1, long),
+            sizes=np.frombuffer(self.sizes, long) if self.sizes else np.full(len(self), -1, long),
         )
 
 
@@ -141,30 +147,30 @@ class _Builder:
             phase = event.get("ph")
             if phase == "X":
                 category = event.get("cat", "")
-                kind = known.KINDS.get(category)
-                if kind is None:
-                    kind = known.KINDS.get(category.lower())
-                if kind is not None:
-                    self._span(kind, event)
+                code = known.KINDS.get(category)
+                if code is None:
+                    code = known.KINDS.get(category.lower())
+                if code is not None:
+                    self._span(code, event)
             elif phase == "M" and event.get("name") == "thread_name":
                 self.thread_names[event["pid"], event["tid"]] = str(event["args"]["name"])
         except (KeyError, ValueError, ArithmeticError, TypeError, AttributeError):
             return
 
-    def _span(self, kind: int, event: dict[str, Any]) -> None:
+    def _span(self, code: int, event: dict[str, Any]) -> None:
         start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
         name: str = event["name"]
         args: dict[str, Any] = event.get("args") or {}
         track, size = (event.get("pid"), event.get("tid")), -1
-        if kind <= known.COPY:
+        if code <= known.COPY:
             track = (args.get("device", track[0]), args.get("stream", track[1]))
-            name, size = self._device_work(kind, name, args)
+            name, size = self._device_work(code, name, args)
         elif name == "record_param_comms":
             self._remember_collective(args)
         name_id = self.names.setdefault(name, len(self.names))
         track_id = self.tracks.setdefault(track, len(self.tracks))
-        column = self.columns[kind]
-        if kind <= known.LAUNCH:
+        column = self.columns[code]
+        if code <= known.LAUNCH:
             column.links.append(_integer(args.get("correlation")))
             column.sizes.append(size)
         column.starts.append(start)
@@ -172,27 +178,29 @@ class _Builder:
         column.names.append(name_id)
         column.tracks.append(track_id)
 
-    def _device_work(self, kind: int, name: str, args: dict[str, Any]) -> tuple[str, int]:
-        if kind == known.COPY:
+    def _device_work(self, code: int, name: str, args: dict[str, Any]) -> tuple[str, int]:
+        if code == known.COPY:
             return name, _integer(args.get("bytes"))
         if not known.is_comm_kernel(name):
             return name, -1
-        told, size = self.collectives.get(args.get("External id"), ("", -1))
-        told = str(args.get("Collective name") or told)
+        collective, size = self.collectives.get(args.get("External id"), ("", -1))
+        collective = str(args.get("Collective name") or collective)
         size = max(size, known.message_bytes(args))
         generic = known.collective(name) == name.split("(")[0]
-        return (f"{name.split('(')[0]} {told}" if told and generic else name), size
+        return (f"{name.split('(')[0]} {collective}" if collective and generic else name), size
 
     def _remember_collective(self, args: dict[str, Any]) -> None:
-        size, told = known.message_bytes(args), str(args.get("Collective name") or "")
-        if size >= 0 or told:
-            self.collectives[args.get("External id")] = (told, size)
+        size, name = known.message_bytes(args), str(args.get("Collective name") or "")
+        if size >= 0 or name:
+            self.collectives[args.get("External id")] = (name, size)
 
     def finish(self, scanner: EventScanner) -> Trace:
         """The columns as arrays."""
         kernels, copies, launches, ops, marks = (column.spans() for column in self.columns)
         properties = scanner.header.get("deviceProperties")
-        devices = properties if isinstance(properties, list) else []
+        devices = []
+        if isinstance(properties, list):
+            devices = properties
         return Trace(
             names=list(self.names),
             tracks=list(self.tracks),
@@ -202,7 +210,11 @@ class _Builder:
             ops=ops,
             marks=marks,
             thread_names=self.thread_names,
-            device_names={d["id"]: str(d.get("name", "")) for d in devices if isinstance(d, dict) and "id" in d},
+            device_names={
+                d["id"]: str(d.get("name", ""))
+                for d in devices
+                if isinstance(d, dict) and "id" in d
+            },
             header=scanner.header,
             events=self.events,
             torn=scanner.torn,
@@ -210,4 +222,6 @@ class _Builder:
 
 
 def _integer(value: Any) -> int:
-    return value if isinstance(value, int) and -1 <= value < 2**62 else -1
+    if isinstance(value, int) and -1 <= value < 2**62:
+        return value
+    return -1

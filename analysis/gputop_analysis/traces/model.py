@@ -1,4 +1,6 @@
-"""What an analysed trace says. Milliseconds; the parts of a window add up to it to the nanosecond."""
+"""Result of analysing a trace. Times in milliseconds; the parts of a window add up to it to the
+nanosecond.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ MEANING = {
     COMPUTE: "a kernel, or on the CPU an operator, computes",
     COMM: "only communication runs: the exposed part of it",
     COPY: "only copies run",
-    KERNEL_WAIT: "the device is idle though work was launched: it waits for other streams or for itself",
+    KERNEL_WAIT: (
+        "the device is idle though work was launched: it waits for other streams or for itself"
+    ),
     HOST_WAIT: "the device is idle and nothing was launched: it waits for the host",
     IDLE: "the device is idle; the trace does not tell when work was launched",
     HOST: "no operator and no collective runs: Python, data loading, waiting",
@@ -23,7 +27,7 @@ class Collective:
     """All calls of one collective under one name."""
 
     name: str
-    """As in the trace: the kernel's name or ``gloo:all_reduce``."""
+    """Name as in the trace: the kernel's or ``gloo:all_reduce``."""
     operation: str
     """``all_reduce``."""
     count: int
@@ -42,7 +46,7 @@ class Hot:
     count: int
     total_ms: float
     share: float
-    """Of the lane's busy time, 0 to 1."""
+    """Share of the lane's busy time, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class Lane:
     """``device`` or ``thread``."""
     wall_ms: float
     parts_ms: dict[str, float]
-    """Exclusive: at each moment the first of compute, communication, copy that runs, else why nothing does."""
+    """Exclusive: at each moment the first of compute, communication, copy that runs, else why
+    nothing does.
+    """
     communication_ms: float
     """Any communication, exposed or not."""
     collectives: tuple[Collective, ...]
@@ -77,7 +83,9 @@ class Lane:
     @property
     def overlapped(self) -> float | None:
         """Share of the communication that is hidden behind compute; None without communication."""
-        return 1 - self.parts_ms[COMM] / self.communication_ms if self.communication_ms else None
+        if self.communication_ms:
+            return 1 - self.parts_ms[COMM] / self.communication_ms
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What ``analyse_trace`` found."""
+    """Result of ``analyse_trace``."""
 
     path: str
     events: int
@@ -103,11 +111,15 @@ class TraceReport:
     calls: tuple[Call, ...]
     """Runtime calls that wait for the device (``cudaStreamSynchronize``) by time."""
     attention: dict[str, int] = field(default_factory=dict)
-    """Calls of ``scaled_dot_product_attention`` by implementation: math, flash, memory-efficient, cuDNN."""
+    """Calls of ``scaled_dot_product_attention`` by implementation: math, flash, memory-efficient,
+    cuDNN.
+    """
     rank: int | None = None
     world_size: int | None = None
 
     @property
     def math_attention(self) -> bool:
-        """Whether attention fell back to the math implementation, which keeps the whole score matrix (CE06)."""
+        """Whether attention fell back to the math implementation, which keeps the whole score
+        matrix (CE06).
+        """
         return self.attention.get("math", 0) > 0

@@ -1,4 +1,4 @@
-"""What the names and categories of a trace's events say."""
+"""Names and categories of a trace's events, and what they mean."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ KINDS = {
     "operator": OP,
     "user_annotation": MARK,
 }
-"""Categories in lower case, of Kineto up to torch 1.11 and of later ones; what is not named here is not read."""
+"""Categories in lower case, of Kineto up to torch 1.11 and of later ones; what is not named here is
+not read.
+"""
 
 STEP = "ProfilerStep#"
 
 _COMM_KERNEL = re.compile(
-    r"(?:\bn|\br|\bone|\bms)ccl|(?:multimem|one_shot|two_shot)_all_|cross_device_reduce|nvshmem", re.IGNORECASE
+    r"(?:\bn|\br|\bone|\bms)ccl|(?:multimem|one_shot|two_shot)_all_|cross_device_reduce|nvshmem",
+    re.IGNORECASE,
 )
 _COMM_OP = re.compile(r"c10d::|_?c10d_functional::|record_param_comms$")
 _COMM_MARK = re.compile(r"(?:gloo|mpi|ucc|xccl|nccl):\w+")
@@ -51,7 +54,15 @@ _VERBS = tuple(
     )
 )
 
-_ELEMENT_BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2}
+_ELEMENT_BYTES = {
+    "double": 8,
+    "long": 8,
+    "float": 4,
+    "int": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "short": 2,
+}
 
 ATTENTION = {
     "aten::_scaled_dot_product_attention_math": "math",
@@ -66,7 +77,9 @@ ATTENTION = {
 
 @lru_cache(maxsize=4096)
 def is_comm_kernel(name: str) -> bool:
-    """Whether a device kernel moves data between ranks: NCCL of any version, RCCL, oneCCL, symmetric memory."""
+    """Whether a device kernel moves data between ranks: NCCL of any version, RCCL, oneCCL,
+    symmetric memory.
+    """
     return _COMM_KERNEL.search(name) is not None
 
 
@@ -81,7 +94,8 @@ def is_comm_mark(name: str) -> bool:
 
 
 def collective(name: str) -> str:
-    """``all_reduce`` for ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)``; the bare name where none is known.
+    """``all_reduce`` for ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)``; the bare name where none
+    is known.
 
     ``ncclDevKernel_Generic`` tells nothing, but its arguments may (``Collective name``).
     """
@@ -90,10 +104,18 @@ def collective(name: str) -> str:
 
 
 def message_bytes(args: dict[str, object]) -> int:
-    """Bytes of a collective by its arguments: the larger of what goes in and what comes out; -1: not given."""
-    counts = [args[key] for key in ("In msg nelems", "Out msg nelems") if isinstance(args.get(key), int)]
+    """Bytes of a collective by its arguments: the larger of what goes in and what comes out; -1:
+    not given.
+    """
+    counts = []
+    for key in ("In msg nelems", "Out msg nelems"):
+        if isinstance(args.get(key), int):
+            counts.append(args[key])
     size = _element_bytes(str(args.get("dtype", "")).lower())
-    return max(counts) * size if counts and size else -1  # type: ignore[type-var, operator]
+    # type: ignore[type-var, operator]
+    if counts and size:
+        return max(counts) * size
+    return -1
 
 
 def _element_bytes(dtype: str) -> int:

@@ -1,7 +1,8 @@
 """Reads the events of a chrome trace one by one, so that a file of any size needs a few megabytes.
 
-The standard library's decoder is asked for one value at a time over a sliding window of text. Its C scanner does the
-work, so that a third-party streaming parser would save nothing; a cut-off file yields what it still has.
+The standard library's decoder is asked for one value at a time over a sliding window of text. Its C
+scanner does the work, so that a third-party streaming parser would save nothing; a cut-off file
+yields what it still has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _gap = re.compile(r"[\s,]*").match
 
 
 class TraceError(ValueError):
-    """The file is no trace, or one without anything to analyse; the message is one line for the user."""
+    """The file is no trace, or one without anything to analyse; the message is one line for the
+    user.
+    """
 
 
 class _Torn(Exception):
@@ -38,7 +41,8 @@ class _Torn(Exception):
 class EventScanner:
     """Iterates over the ``traceEvents`` of a file, plain or gzipped, an object or a bare array.
 
-    Floats come as their text, since a time in microseconds since boot does not fit a double to the nanosecond.
+    Floats come as their text, since a time in microseconds since boot does not fit a double to the
+    nanosecond.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -143,14 +147,17 @@ class EventScanner:
         more = next(self._chunks, None)
         if more is None:
             raise _Torn("the file is cut off")
-        rest = self._text[self._at :]
+        unread = self._text[self._at :]
         self._read += len(more)
-        self._blank = 0 if rest else self._blank + len(more)
+        if unread:
+            self._blank = 0
+        else:
+            self._blank = self._blank + len(more)
         if self._blank > _LARGEST_VALUE:
             raise _Torn("the file is damaged: it goes on in blanks")
         if self._read > READ_AT_MOST:
             raise _Torn(f"it is longer than the {READ_AT_MOST >> 30} GB that are read")
-        self._text, self._at = rest + more, 0
+        self._text, self._at = unread + more, 0
 
 
 def _text_chunks(file: BinaryIO) -> Iterator[str]:

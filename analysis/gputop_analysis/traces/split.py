@@ -14,8 +14,11 @@ HOT = 15
 NS_PER_MS = 1e6
 
 
-def split(layers: dict[str, Intervals], rest: str, starts: Times, ends: Times) -> dict[str, Times]:
-    """Parts of each window ``[starts[k], ends[k])`` in ns: of a layer what no layer before it covers, then the rest.
+def split(
+    layers: dict[str, Intervals], rest_name: str, starts: Times, ends: Times
+) -> dict[str, Times]:
+    """Parts of each window ``[starts[k], ends[k])`` in ns: of a layer what no layer before it
+    covers, then the rest.
 
     The parts of a window add up to its length exactly.
     """
@@ -27,7 +30,7 @@ def split(layers: dict[str, Intervals], rest: str, starts: Times, ends: Times) -
         covered = reached.length_in(starts, ends)
         parts[name] = covered - before
         before = covered
-    parts[rest] = ends - starts - before
+    parts[rest_name] = ends - starts - before
     return parts
 
 
@@ -47,30 +50,38 @@ def step_windows(trace: Trace, track: int | None = None) -> tuple[list[str], Tim
     return numbers, marks.starts, marks.ends
 
 
-def steps_of(layers: dict[str, Intervals], rest: str, windows: tuple[list[str], Times, Times]) -> tuple[Step, ...]:
+def steps_of(
+    layers: dict[str, Intervals], rest_name: str, windows: tuple[list[str], Times, Times]
+) -> tuple[Step, ...]:
     """Each step with its parts."""
     numbers, starts, ends = windows
-    parts = split(layers, rest, starts, ends)
+    parts = split(layers, rest_name, starts, ends)
     return tuple(
-        Step(number, _ms(ends[k] - starts[k]), {name: _ms(values[k]) for name, values in parts.items()})
+        Step(
+            number,
+            _ms(ends[k] - starts[k]),
+            {name: _ms(values[k]) for name, values in parts.items()},
+        )
         for k, number in enumerate(numbers)
     )
 
 
-def parts_of(layers: dict[str, Intervals], rest: str, start: int, end: int) -> dict[str, float]:
+def parts_of(
+    layers: dict[str, Intervals], rest_name: str, start: int, end: int
+) -> dict[str, float]:
     """The parts of one window, ms."""
-    parts = split(layers, rest, np.array([start]), np.array([end]))
+    parts = split(layers, rest_name, np.array([start]), np.array([end]))
     return {name: _ms(values[0]) for name, values in parts.items()}
 
 
 def collectives(trace: Trace, spans: Spans, compute: Intervals) -> tuple[Collective, ...]:
     """The communication in ``spans`` by name, the most exposed first."""
     exposed = spans.ends - spans.starts - compute.length_in(spans.starts, spans.ends)
-    found = []
+    calls = []
     for name in np.unique(spans.names):
         rows = spans.names == name
         sizes = spans.sizes[rows]
-        found.append(
+        calls.append(
             Collective(
                 name=trace.names[name].split("(")[0],
                 operation=known.collective(trace.names[name]),
@@ -80,19 +91,26 @@ def collectives(trace: Trace, spans: Spans, compute: Intervals) -> tuple[Collect
                 bytes=int(sizes.sum()) if sizes.min() >= 0 else None,
             )
         )
-    return tuple(sorted(found, key=lambda one: (-one.exposed_ms, -one.total_ms)))
+    return tuple(sorted(calls, key=lambda call: (-call.exposed_ms, -call.total_ms)))
 
 
 def hottest(trace: Trace, names: npt.NDArray[np.int32], times: Times) -> tuple[Hot, ...]:
-    """The names with the most time, of ``names[k]`` that took ``times[k]`` ns; their share is of all of it."""
+    """The names with the most time, of ``names[k]`` that took ``times[k]`` ns; their share is of
+    all of it.
+    """
     if not len(names):
         return ()
     counts = np.bincount(names, minlength=len(trace.names))
     totals = np.bincount(names, weights=times, minlength=len(trace.names))
-    whole = totals.sum() or 1.0
+    total_ns = totals.sum() or 1.0
     top = np.argsort(-totals, kind="stable")[:HOT]
     return tuple(
-        Hot(trace.names[name], int(counts[name]), _ms(float(totals[name])), float(totals[name] / whole))
+        Hot(
+            trace.names[name],
+            int(counts[name]),
+            _ms(float(totals[name])),
+            float(totals[name] / total_ns),
+        )
         for name in top
         if totals[name] > 0
     )

@@ -1,4 +1,4 @@
-"""What a trace says beside its lanes: attention, waiting calls, the place in the job."""
+"""Summary of a trace beside its lanes: attention, waiting calls, the place in the job."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ _SHOWN_CALLS = 8
 
 def attention_calls(trace: Trace) -> dict[str, int]:
     """Calls of scaled dot product attention by implementation."""
-    counts = np.bincount(trace.ops.names, minlength=len(trace.names)) if len(trace.names) else []
-    found: dict[str, int] = {}
+    counts = []
+    if len(trace.names):
+        counts = np.bincount(trace.ops.names, minlength=len(trace.names))
+    calls: dict[str, int] = {}
     for name, count in zip(trace.names, counts, strict=True):
         if name in known.ATTENTION and count:
-            kind = known.ATTENTION[name]
-            found[kind] = found.get(kind, 0) + int(count)
-    return found
+            backend = known.ATTENTION[name]
+            calls[backend] = calls.get(backend, 0) + int(count)
+    return calls
 
 
 def waiting_calls(trace: Trace) -> tuple[Call, ...]:
     """Runtime calls in which a host thread waits for the device, the longest first."""
     launches = trace.launches
-    found = []
+    calls = []
     for name in np.unique(launches.names):
         text = trace.names[name]
         if any(word in text for word in _WAITING) and not text.endswith("Async"):
             rows = launches.names == name
             total = float((launches.ends - launches.starts)[rows].sum()) / NS_PER_MS
-            found.append(Call(text, int(rows.sum()), total))
-    return tuple(sorted(found, key=lambda call: -call.total_ms)[:_SHOWN_CALLS])
+            calls.append(Call(text, int(rows.sum()), total))
+    return tuple(sorted(calls, key=lambda call: -call.total_ms)[:_SHOWN_CALLS])
 
 
 def distributed_info(trace: Trace) -> tuple[int | None, int | None]:

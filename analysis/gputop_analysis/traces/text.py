@@ -19,8 +19,8 @@ def as_dict(report: TraceReport) -> dict[str, Any]:
     """See ``TraceReport.to_dict``."""
     data = asdict(report)
     data["math_attention"] = report.math_attention
-    for lane, one in zip(data["lanes"], report.lanes, strict=True):
-        lane["overlapped"] = one.overlapped
+    for lane, analysed in zip(data["lanes"], report.lanes, strict=True):
+        lane["overlapped"] = analysed.overlapped
     return data
 
 
@@ -29,28 +29,41 @@ def as_text(report: TraceReport, width: int) -> str:
     width = max(60, width)
     parts = [list(_head(report, width))]
     for lane in report.lanes:
-        parts += [list(part) for part in (_split(lane, width), _collectives(lane, width), _hot(lane, width))]
+        for part in (_split(lane, width), _collectives(lane, width), _hot(lane, width)):
+            parts.append(list(part))
         parts.append(list(_steps(lane, width)))
     parts += [list(_calls(report, width)), list(remarks(report))]
     return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
 
 
 def remarks(report: TraceReport) -> Iterator[str]:
-    """What stands out, one sentence each."""
+    """Sentences on what stands out."""
     if report.math_attention:
         n = report.attention["math"]
-        yield f"math attention: {n:,} calls keep the whole score matrix (CE06): use a mask and dtype that flash takes"
+        yield (
+            f"math attention: {n:,} calls keep the whole score matrix (CE06): "
+            "use a mask and dtype that flash takes"
+        )
     for lane in report.lanes:
-        share = lane.parts_ms[COMM] / lane.wall_ms if lane.wall_ms else 0.0
+        share = 0.0
+        if lane.wall_ms:
+            share = lane.parts_ms[COMM] / lane.wall_ms
         if lane.communication_ms and share >= 0.1:
             yield f"{lane.name}: {share:.0%} of the time is exposed communication (CR06)"
-        waiting = lane.parts_ms.get("host_wait", 0.0) / lane.wall_ms if lane.wall_ms else 0.0
+        waiting = 0.0
+        if lane.wall_ms:
+            waiting = lane.parts_ms.get("host_wait", 0.0) / lane.wall_ms
         if waiting >= 0.3:
-            yield f"{lane.name}: idle for {waiting:.0%} of the time because the host had launched nothing (HO01)"
+            yield (
+                f"{lane.name}: idle for {waiting:.0%} of the time because the host had launched "
+                "nothing (HO01)"
+            )
 
 
 def _head(report: TraceReport, width: int) -> Iterator[str]:
-    rank = f", rank {report.rank} of {report.world_size}" if report.rank is not None else ""
+    rank = ""
+    if report.rank is not None:
+        rank = f", rank {report.rank} of {report.world_size}"
     yield from textwrap.wrap(f"trace {report.path}: {report.events:,} events{rank}", width)
     if report.torn:
         yield f"the file is not whole ({report.torn}): this is what it still has"
@@ -63,9 +76,13 @@ def _split(lane: Lane, width: int) -> Iterator[str]:
     room = max(6, min(30, width - 48))
     for name in _shown_parts(lane):
         value = lane.parts_ms[name]
-        share = value / lane.wall_ms if lane.wall_ms else 0.0
+        share = 0.0
+        if lane.wall_ms:
+            share = value / lane.wall_ms
         label = name.replace("_", " ") + (" (exposed)" if name == COMM else "")
-        yield f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}".rstrip()
+        yield (
+            f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}"
+        ).rstrip()
     if lane.overlapped is not None:
         hidden = f"{lane.overlapped:.0%} hidden behind compute"
         yield f"  communication in all    {ms(lane.communication_ms):>10} ms, {hidden}"
@@ -76,21 +93,30 @@ def _collectives(lane: Lane, width: int) -> Iterator[str]:
         return
     room = width - 52
     yield f"{'collective':<{room}}{'calls':>9}{'total ms':>12}{'exposed ms':>12}{'MiB':>11}"
-    for one in lane.collectives[:_SHOWN_COLLECTIVES]:
-        size = "-" if one.bytes is None else f"{one.bytes / 2**20:,.1f}"
-        name = _short(one.name, room - 1)
-        yield f"{name:<{room}}{one.count:>9,}{ms(one.total_ms):>12}{ms(one.exposed_ms):>12}{size:>11}"
+    for collective in lane.collectives[:_SHOWN_COLLECTIVES]:
+        if collective.bytes is None:
+            size = "-"
+        else:
+            size = f"{collective.bytes / 2**20:,.1f}"
+        name = _short(collective.name, room - 1)
+        times = f"{ms(collective.total_ms):>12}{ms(collective.exposed_ms):>12}"
+        yield f"{name:<{room}}{collective.count:>9,}{times}{size:>11}"
     yield from _more(len(lane.collectives) - _SHOWN_COLLECTIVES)
 
 
 def _hot(lane: Lane, width: int) -> Iterator[str]:
     if not lane.hot:
         return
-    what = "kernel" if lane.kind == "device" else "operator (self time)"
+    if lane.kind == "device":
+        heading = "kernel"
+    else:
+        heading = "operator (self time)"
     room = width - 36
-    yield f"{what:<{room}}{'calls':>10}{'total ms':>14}{'share':>12}"
-    for one in lane.hot[:_SHOWN_HOT]:
-        yield f"{_short(one.name, room - 1):<{room}}{one.count:>10,}{ms(one.total_ms):>14}{one.share * 100:>10.1f} %"
+    yield f"{heading:<{room}}{'calls':>10}{'total ms':>14}{'share':>12}"
+    for operation in lane.hot[:_SHOWN_HOT]:
+        name = _short(operation.name, room - 1)
+        time = f"{ms(operation.total_ms):>14}{operation.share * 100:>10.1f} %"
+        yield f"{name:<{room}}{operation.count:>10,}{time}"
 
 
 def _steps(lane: Lane, width: int) -> Iterator[str]:
@@ -115,11 +141,15 @@ def _calls(report: TraceReport, width: int) -> Iterator[str]:
 
 def _shown_parts(lane: Lane) -> list[str]:
     """Those that the lane had at all, and always the first."""
-    return [name for index, (name, value) in enumerate(lane.parts_ms.items()) if value or index == 0]
+    return [
+        name for index, (name, value) in enumerate(lane.parts_ms.items()) if value or index == 0
+    ]
 
 
 def _column(name: str) -> str:
-    return {"communication": "comm", "kernel_wait": "kernel wait", "host_wait": "host wait"}.get(name, name)
+    return {"communication": "comm", "kernel_wait": "kernel wait", "host_wait": "host wait"}.get(
+        name, name
+    )
 
 
 def _more(count: int) -> Iterator[str]:
@@ -128,4 +158,6 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _short(name: str, room: int) -> str:
-    return name if len(name) <= room else name[: max(1, room - 2)] + ".."
+    if len(name) <= room:
+        return name
+    return name[: max(1, room - 2)] + ".."

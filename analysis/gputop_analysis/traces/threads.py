@@ -1,4 +1,6 @@
-"""What a training thread did where the trace has no device: operators, collectives, and the time between."""
+"""Work of a training thread where the trace has no device: operators, collectives, and the time
+between.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from gputop_analysis.traces import names as known
 from gputop_analysis.traces.intervals import self_times, union, without
 from gputop_analysis.traces.load import Trace
 from gputop_analysis.traces.model import COMM, COMPUTE, HOST, Hot, Lane
-from gputop_analysis.traces.split import NS_PER_MS, collectives, hottest, parts_of, step_windows, steps_of
+from gputop_analysis.traces.split import (
+    NS_PER_MS,
+    collectives,
+    hottest,
+    parts_of,
+    step_windows,
+    steps_of,
+)
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _UPDATE = "Optimizer.step#"
@@ -22,20 +31,26 @@ def thread_lanes(trace: Trace) -> list[Lane]:
 
 def host_operators(trace: Trace) -> tuple[Hot, ...]:
     """Operators of all threads by self time."""
-    own = np.zeros(len(trace.ops.starts), np.int64)
+    self_ns = np.zeros(len(trace.ops.starts), np.int64)
     for track in np.unique(trace.ops.tracks):
         rows = np.flatnonzero(trace.ops.tracks == track)
-        own[rows] = self_times(trace.ops.starts[rows], trace.ops.ends[rows])
-    return hottest(trace, trace.ops.names, own)
+        self_ns[rows] = self_times(trace.ops.starts[rows], trace.ops.ends[rows])
+    return hottest(trace, trace.ops.names, self_ns)
 
 
 def _training_tracks(trace: Trace) -> list[int]:
-    """Threads that ran backward or an optimizer's step, else the one with the most operators, else marked steps."""
-    backward = trace.ops.tracks[trace.rows_named(trace.ops, lambda name: name.startswith(_BACKWARD))]
-    update = trace.marks.tracks[trace.rows_named(trace.marks, lambda name: name.startswith(_UPDATE))]
-    found = np.union1d(backward, update)
-    if len(found):
-        return [int(track) for track in found]
+    """Threads that ran backward or an optimizer's step, else the one with the most operators, else
+    marked steps.
+    """
+    backward = trace.ops.tracks[
+        trace.rows_named(trace.ops, lambda name: name.startswith(_BACKWARD))
+    ]
+    update = trace.marks.tracks[
+        trace.rows_named(trace.marks, lambda name: name.startswith(_UPDATE))
+    ]
+    tracks = np.union1d(backward, update)
+    if len(tracks):
+        return [int(track) for track in tracks]
     if len(trace.ops.tracks):
         return [int(np.bincount(trace.ops.tracks).argmax())]
     return [int(track) for track in np.unique(trace.marks.tracks)[:1]]
@@ -47,12 +62,24 @@ def _lane(trace: Trace, track: int) -> Lane:
     is_comm = trace.rows_named(ops, known.is_comm_op)
     waiting = union(ops.starts[is_comm], ops.ends[is_comm])
     compute = without(union(ops.starts[~is_comm], ops.ends[~is_comm]), waiting)
-    calls = trace.marks.at(_of_process(trace, pid) & trace.rows_named(trace.marks, known.is_comm_mark))
+    calls = trace.marks.at(
+        _of_process(trace, pid) & trace.rows_named(trace.marks, known.is_comm_mark)
+    )
     comm = union(calls.starts, calls.ends)
     layers = {COMPUTE: compute, COMM: comm}
     windows = step_windows(trace, track)
-    own = trace.marks.at(trace.marks.tracks == track)
-    edges = [part for part in (ops.starts, ops.ends, calls.starts, calls.ends, own.starts, own.ends) if len(part)]
+    track_marks = trace.marks.at(trace.marks.tracks == track)
+    edges = []
+    for part in (
+        ops.starts,
+        ops.ends,
+        calls.starts,
+        calls.ends,
+        track_marks.starts,
+        track_marks.ends,
+    ):
+        if len(part):
+            edges.append(part)
     start, end = min(int(p.min()) for p in edges), max(int(p.max()) for p in edges)
     return Lane(
         name=trace.thread_names.get(trace.tracks[track]) or f"thread {trace.tracks[track][1]}",
@@ -68,4 +95,6 @@ def _lane(trace: Trace, track: int) -> Lane:
 
 def _of_process(trace: Trace, pid: object) -> npt.NDArray[np.bool_]:
     same = np.array([track[0] == pid for track in trace.tracks])
-    return same[trace.marks.tracks] if len(same) else np.zeros(0, bool)
+    if len(same):
+        return same[trace.marks.tracks]
+    return np.zeros(0, bool)

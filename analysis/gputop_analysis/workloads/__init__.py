@@ -1,1 +1,3 @@
-"""What people run besides plain training: presets of plain settings, RLHF's iteration, and serving a model."""
+"""Workloads besides plain training: presets of plain settings, RLHF's iteration, and serving a
+model.
+"""

@@ -1,4 +1,6 @@
-"""Which tensor-parallel group and batch to serve a model with: for throughput, or for answers that stream."""
+"""Choice of the tensor-parallel group and batch to serve a model with: for throughput, or for
+answers that stream.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from gputop_analysis.workloads import serving
 CONTEXT_BYTES = 1.0 * 2**30
 """CUDA context and NCCL."""
 USED_SHARE = 0.9
-"""Of the GPU's memory (vLLM's ``gpu_memory_utilization``)."""
+"""Usable share of the GPU's memory (vLLM's ``gpu_memory_utilization``)."""
 MOST_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is asked of a server."""
+    """Requirements of a server: the model, its requests, and how fast it must answer."""
 
     model: ModelShape
     prompt: int
@@ -43,9 +45,9 @@ class Server:
     replicas: int
     batch: int
     first_token_s: float
-    """Of one prompt that joins a running batch."""
+    """Latency in seconds of the first token of a prompt that joins a running batch."""
     decode_s: float
-    """Of one token, no prompt in between."""
+    """Latency in seconds of one further token, no prompt in between."""
     token_s: float
     """The mean under full load, the prefills of the others among it."""
     tokens_per_s: float
@@ -79,71 +81,103 @@ class Server:
         }
 
 
-def servers(asked: Serving, cluster: Cluster, usd_per_gpu_hour: float | None = None) -> list[Server]:
-    """Every group and batch that fits: those within the limits first, then by generated tokens a second.
+def servers(
+    request: Serving, cluster: Cluster, usd_per_gpu_hour: float | None = None
+) -> list[Server]:
+    """Every group and batch that fits: those within the limits first, then by generated tokens a
+    second.
 
     Raises:
         ValueError: not even one sequence fits; the message says what is missing.
     """
-    tp, batch = _grid(asked.model, cluster)
-    total, weights, cache = memory_bytes(asked, tp, batch)
+    tp, batch = _grid(request.model, cluster)
+    total, weights, cache = memory_bytes(request, tp, batch)
     room = USED_SHARE * cluster.device.usable_bytes
     fits = total <= room
     if not fits.any():
-        least = int(np.argmin(total))
+        fewest = int(np.argmin(total))
         raise ValueError(
-            f"{asked.model.name} does not fit: {total[least] / GIB:.1f} GiB a GPU with TP{tp[least]:.0f} and one "
+            f"{request.model.name} does not fit: {total[fewest] / GIB:.1f} GiB a GPU with "
+            f"TP{tp[fewest]:.0f} and one "
             f"sequence, {room / GIB:.1f} GiB of {cluster.device.name} may be used"
         )
-    tp, batch, total, weights, cache = (values[fits] for values in (tp, batch, total, weights, cache))
-    first, decode, token = times(asked, cluster, tp, batch)
+    tp, batch, total, weights, cache = (
+        values[fits] for values in (tp, batch, total, weights, cache)
+    )
+    first, decode, token = times(request, cluster, tp, batch)
     replicas = cluster.gpus // tp
     rate = replicas * batch / token
-    kept = (first <= asked.first_token_s) & (token <= asked.token_s)
-    order = np.lexsort((-rate, ~kept))
-    rent = None if usd_per_gpu_hour is None else usd_per_gpu_hour * cluster.gpus / 3600 / rate * 1e6
-    return [
-        Server(
-            tp=int(tp[i]),
-            replicas=int(replicas[i]),
-            batch=int(batch[i]),
-            first_token_s=float(first[i]),
-            decode_s=float(decode[i]),
-            token_s=float(token[i]),
-            tokens_per_s=float(rate[i]),
-            weights_gib=float(weights[i]) / GIB,
-            kv_gib=float(cache[i]) / GIB,
-            device_total_gib=float(total[i]) / GIB,
-            keeps_limits=bool(kept[i]),
-            usd_per_million_tokens=None if rent is None else float(rent[i]),
+    within_limits = (first <= request.first_token_s) & (token <= request.token_s)
+    order = np.lexsort((-rate, ~within_limits))
+    if usd_per_gpu_hour is None:
+        rent = None
+    else:
+        rent = usd_per_gpu_hour * cluster.gpus / 3600 / rate * 1e6
+    candidates = []
+    for i in order:
+        candidates.append(
+            Server(
+                tp=int(tp[i]),
+                replicas=int(replicas[i]),
+                batch=int(batch[i]),
+                first_token_s=float(first[i]),
+                decode_s=float(decode[i]),
+                token_s=float(token[i]),
+                tokens_per_s=float(rate[i]),
+                weights_gib=float(weights[i]) / GIB,
+                kv_gib=float(cache[i]) / GIB,
+                device_total_gib=float(total[i]) / GIB,
+                keeps_limits=bool(within_limits[i]),
+                usd_per_million_tokens=None if rent is None else float(rent[i]),
+            )
         )
-        for i in order
-    ]
+    return candidates
 
 
-def memory_bytes(asked: Serving, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of one GPU: all of it, the weights, the cache of whole sequences."""
-    weights = serving.weight_bytes(asked.model, asked.dtype, tp)
-    cache = batch * (asked.prompt + asked.output) * serving.kv_bytes_per_token(asked.model, tp)
-    tokens = np.minimum(batch * asked.prompt, serving.PREFILL_TOKENS)
-    return weights + cache + serving.work_bytes(asked.model, tokens, tp) + CONTEXT_BYTES, weights, cache
-
-
-def times(asked: Serving, cluster: Cluster, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
-    """Seconds to the first token, of a decode step at the mean length of an answer, and of a token under full load.
-
-    A server that is full prefills a prompt for every answer that ends, so each sequence waits for all prefills once.
+def memory_bytes(request: Serving, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
+    """Bytes of one GPU, each as an array over the grid: in all, of the weights, of the cache of
+    whole sequences.
     """
-    model, dtype = asked.model, asked.dtype
-    decode = serving.decode_seconds(model, cluster, dtype, tp, batch, asked.prompt + asked.output / 2)
-    alone = serving.prefill_seconds(model, cluster, dtype, tp, np.ones_like(batch), asked.prompt)
-    together = serving.prefill_seconds(model, cluster, dtype, tp, batch, asked.prompt)
-    return alone + decode, decode, decode + together / asked.output
+    weights = serving.weight_bytes(request.model, request.dtype, tp)
+    cache = (
+        batch * (request.prompt + request.output) * serving.kv_bytes_per_token(request.model, tp)
+    )
+    tokens = np.minimum(batch * request.prompt, serving.PREFILL_TOKENS)
+    return (
+        weights + cache + serving.work_bytes(request.model, tokens, tp) + CONTEXT_BYTES,
+        weights,
+        cache,
+    )
+
+
+def times(
+    request: Serving, cluster: Cluster, tp: Floats, batch: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds to the first token, of a decode step at the mean length of an answer, and of a token
+    under full load.
+
+    A server that is full prefills a prompt for every answer that ends, so each sequence waits for
+    all prefills once.
+    """
+    model, dtype = request.model, request.dtype
+    decode = serving.decode_seconds(
+        model, cluster, dtype=dtype, tp=tp, batch=batch, context=request.prompt + request.output / 2
+    )
+    alone = serving.prefill_seconds(
+        model, cluster, dtype=dtype, tp=tp, prompts=np.ones_like(batch), prompt=request.prompt
+    )
+    together = serving.prefill_seconds(
+        model, cluster, dtype=dtype, tp=tp, prompts=batch, prompt=request.prompt
+    )
+    return alone + decode, decode, decode + together / request.output
 
 
 def _grid(model: ModelShape, cluster: Cluster) -> tuple[Floats, Floats]:
-    most = min(cluster.gpus, cluster.gpus_per_node)
-    groups = [n for n in range(1, most + 1) if model.heads % n == 0 and cluster.gpus % n == 0]
+    largest_tp = min(cluster.gpus, cluster.gpus_per_node)
+    groups = []
+    for n in range(1, largest_tp + 1):
+        if model.heads % n == 0 and cluster.gpus % n == 0:
+            groups.append(n)
     batches = [2**n for n in range(MOST_BATCH.bit_length())]
     tp, batch = np.meshgrid(np.asarray(groups), np.asarray(batches), indexing="ij")
     return tp.ravel(), batch.ravel()

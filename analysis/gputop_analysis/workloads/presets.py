@@ -1,4 +1,6 @@
-"""Workloads by name: each is a set of plain settings of the planner and the estimator, and no speed of its own."""
+"""Workloads by name: each is a set of plain settings of the planner and the estimator, and no speed
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,18 @@ class Workload(NamedTuple):
     name: str
     what: str
     settings: Mapping[str, Any]
-    """By the names of the options of ``gputop plan``."""
+    """Settings by the names of the options of ``gputop plan``."""
     source: str
-    """Where the sizes come from."""
+    """Source of the sizes."""
 
 
 _LLAMA_2 = "4M tokens a step (Touvron et al. 2023, arXiv:2307.09288, section 2.2)"
 _SERVED = "1024 tokens in, 256 out: a choice, change it"
 
 WORKLOADS: tuple[Workload, ...] = (
-    Workload("pretrain", "pre-training from scratch", {"seq": 4096, "global_batch": 1024}, _LLAMA_2),
+    Workload(
+        "pretrain", "pre-training from scratch", {"seq": 4096, "global_batch": 1024}, _LLAMA_2
+    ),
     Workload(
         "finetune",
         "full fine-tuning on instructions",
@@ -36,8 +40,17 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "rlhf",
-        "PPO: actor and critic trained, reference and reward scored, answers generated, all on the same GPUs",
-        {"prompt": 512, "output": 512, "global_batch": 512, "roles": ("critic", "reference", "reward"), "pp": 1},
+        (
+            "PPO: actor and critic trained, reference and reward scored, answers generated, "
+            "all on the same GPUs"
+        ),
+        {
+            "prompt": 512,
+            "output": 512,
+            "global_batch": 512,
+            "roles": ("critic", "reference", "reward"),
+            "pp": 1,
+        },
         "512 episodes an iteration (Ouyang et al. 2022, arXiv:2203.02155, appendix C.4)",
     ),
     Workload(
@@ -46,7 +59,9 @@ WORKLOADS: tuple[Workload, ...] = (
         {"seq": 131072, "global_batch": 32},
         "4M tokens a step, as pretrain",
     ),
-    Workload("moe", "pre-training of a mixture of experts", {"seq": 4096, "global_batch": 1024}, _LLAMA_2),
+    Workload(
+        "moe", "pre-training of a mixture of experts", {"seq": 4096, "global_batch": 1024}, _LLAMA_2
+    ),
     Workload("inference-batch", "serving for throughput", {"prompt": 1024, "output": 256}, _SERVED),
     Workload(
         "inference-streaming",
@@ -54,7 +69,12 @@ WORKLOADS: tuple[Workload, ...] = (
         {"prompt": 1024, "output": 256, "first_token_ms": 1000.0, "token_ms": 50.0},
         _SERVED + "; 20 tokens a second, the first within a second",
     ),
-    Workload("cheapest", "pre-training, cost first: the number of GPUs is chosen too", {"objective": "cost"}, ""),
+    Workload(
+        "cheapest",
+        "pre-training, cost first: the number of GPUs is chosen too",
+        {"objective": "cost"},
+        "",
+    ),
 )
 
 
@@ -64,13 +84,16 @@ def workload(name: str) -> Workload:
     Raises:
         LookupError: there is none.
     """
-    found = next((one for one in WORKLOADS if one.name == name), None)
-    if found is None:
-        raise LookupError(f"no workload is called {name!r}: there are {', '.join(one.name for one in WORKLOADS)}")
-    return found
+    workload_found = next((preset for preset in WORKLOADS if preset.name == name), None)
+    if workload_found is None:
+        raise LookupError(
+            f"no workload is called {name!r}: "
+            f"there are {', '.join(preset.name for preset in WORKLOADS)}"
+        )
+    return workload_found
 
 
-def said(one: Workload, settings: Mapping[str, Any]) -> str:
+def said(preset: Workload, settings: Mapping[str, Any]) -> str:
     """The settings that are used, as the options that would give them."""
     words = []
     for key, value in settings.items():
@@ -79,6 +102,10 @@ def said(one: Workload, settings: Mapping[str, Any]) -> str:
             words.append(flag)
         elif key != "roles":
             words.append(f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}")
-    besides = f"; with {', '.join(settings['roles'])}" if settings.get("roles") else ""
-    source = f" [{one.source}]" if one.source else ""
-    return f"{one.name}, {one.what}: {' '.join(words)}{besides}{source}"
+    besides = ""
+    if settings.get("roles"):
+        besides = f"; with {', '.join(settings['roles'])}"
+    source = ""
+    if preset.source:
+        source = f" [{preset.source}]"
+    return f"{preset.name}, {preset.what}: {' '.join(words)}{besides}{source}"

@@ -1,7 +1,9 @@
-"""One PPO iteration on GPUs that all models share: answers generated, scored by four forwards, two models updated.
+"""One PPO iteration on GPUs that all models share: answers generated, scored by four forwards, two
+models updated.
 
-The order is that of Ouyang et al. 2022 (arXiv:2203.02155) as DeepSpeed-Chat and TRL run it: the actor generates, actor,
-reference, critic and reward model score, actor and critic train. Critic and reward model are of the actor's size.
+The order is that of Ouyang et al. 2022 (arXiv:2203.02155) as DeepSpeed-Chat and TRL run it: the
+actor generates, actor, reference, critic and reward model score, actor and critic train. Critic and
+reward model are of the actor's size.
 """
 
 from __future__ import annotations
@@ -52,46 +54,60 @@ class Iteration:
         }
 
 
-def iterations(plan: Plan, prompt: int, output: int, usd_per_gpu_hour: float | None = None) -> list[Iteration]:
+def iterations(
+    plan: Plan, prompt: int, output: int, usd_per_gpu_hour: float | None = None
+) -> list[Iteration]:
     """Every split that trains and generates within the memory, shortest iteration first.
 
     Raises:
         ValueError: no split leaves room to generate a single answer.
     """
-    mine = plan.order
-    layouts = plan.layouts.take(mine)
+    own_order = plan.order
+    layouts = plan.layouts.take(own_order)
     at_once = np.minimum(_at_once(plan, layouts), plan.job.global_batch // layouts.dp)
     if not (at_once >= 1).any():
         raise ValueError(
-            f"no split of {plan.cluster.gpus} x {plan.cluster.device.name} leaves memory to generate one answer of "
+            f"no split of {plan.cluster.gpus} x {plan.cluster.device.name} leaves memory to "
+            "generate one answer of "
             f"{prompt + output} tokens beside the four models"
         )
-    generation = _generation(plan, layouts, np.maximum(at_once, 1), prompt, output)
+    generation = _generation(
+        plan, layouts, at_once=np.maximum(at_once, 1), prompt=prompt, output=output
+    )
     scoring = FORWARDS * forward_seconds(plan.job, plan.cluster, layouts)
-    updates = UPDATES * plan.seconds[mine]
+    updates = UPDATES * plan.seconds[own_order]
     total = np.where(at_once >= 1, generation + scoring + updates, np.inf)
     order = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i])]
-    return [
-        Iteration(
-            choice(plan, int(mine[i]), usd_per_gpu_hour),
-            float(generation[i]),
-            float(scoring[i]),
-            float(updates[i]),
-            int(at_once[i]),
+    ranked = []
+    for i in order:
+        ranked.append(
+            Iteration(
+                choice(plan, int(own_order[i]), usd_per_gpu_hour),
+                float(generation[i]),
+                scoring_s=float(scoring[i]),
+                updates_s=float(updates[i]),
+                at_once=int(at_once[i]),
+            )
         )
-        for i in order
-    ]
+    return ranked
 
 
 def _at_once(plan: Plan, layouts: Layouts) -> Floats:
-    """Answers of whole length whose cache fits beside the states of all models; weights are gathered under ZeRO-3."""
+    """Answers of whole length whose cache fits beside the states of all models; weights are
+    gathered under ZeRO-3.
+    """
     job = plan.job
-    small = Layouts.of(**{name: getattr(layouts, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")}, recompute=2)
+    small = Layouts.of(
+        **{name: getattr(layouts, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")},
+        recompute=2,
+    )
     states = memory.reserved_bytes(memory.allocated_bytes(job.but(seq=_SHORT), small))
-    gathered = np.where(layouts.zero == 3, serving.weight_bytes(job.model, _served(plan), layouts.tp), 0.0)
+    gathered = np.where(
+        layouts.zero == 3, serving.weight_bytes(job.model, _served(plan), layouts.tp), 0.0
+    )
     room = plan.cluster.device.usable_bytes - states - gathered
-    each = job.seq * serving.kv_bytes_per_token(job.model, layouts.tp)
-    return np.floor(np.maximum(room, 0.0) / each).astype(int)
+    sequence_bytes = job.seq * serving.kv_bytes_per_token(job.model, layouts.tp)
+    return np.floor(np.maximum(room, 0.0) / sequence_bytes).astype(int)
 
 
 def _generation(plan: Plan, layouts: Layouts, at_once: Floats, prompt: int, output: int) -> Floats:
@@ -100,10 +116,19 @@ def _generation(plan: Plan, layouts: Layouts, at_once: Floats, prompt: int, outp
     waves = np.ceil(local / at_once)
     size = np.ceil(local / waves)
     context = prompt + output / 2
-    decode = serving.decode_seconds(model, plan.cluster, dtype, layouts.tp, size, context)
-    return waves * (serving.prefill_seconds(model, plan.cluster, dtype, layouts.tp, size, prompt) + output * decode)
+    decode = serving.decode_seconds(
+        model, plan.cluster, dtype=dtype, tp=layouts.tp, batch=size, context=context
+    )
+    return waves * (
+        serving.prefill_seconds(
+            model, plan.cluster, dtype=dtype, tp=layouts.tp, prompts=size, prompt=prompt
+        )
+        + output * decode
+    )
 
 
 def _served(plan: Plan) -> str:
     """The type that the actor generates in: its training's, in 16 bits where products are in 8."""
-    return "bf16" if plan.job.dtype in ("fp8", "fp4") else plan.job.dtype
+    if plan.job.dtype in ("fp8", "fp4"):
+        return "bf16"
+    return plan.job.dtype

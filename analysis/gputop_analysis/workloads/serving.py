@@ -1,8 +1,10 @@
-"""Serving a decoder: memory of weights and KV cache, seconds of a prefill and of a decoded token, by roofline.
+"""Serving a decoder: memory of weights and KV cache, seconds of a prefill and of a decoded token,
+by roofline.
 
-As in Pope et al. 2022 (arXiv:2211.05102, sections 2 and 3): a prefill is bound by products, a decode step by reading
-the weights and the cache. A bound, not a forecast: for small batches the launches and the scheduler of a real server
-come on top. All sizes are of one GPU of a tensor-parallel group; arrays over groups and batches.
+As in Pope et al. 2022 (arXiv:2211.05102, sections 2 and 3): a prefill is bound by products, a
+decode step by reading the weights and the cache. A bound, not a forecast: for small batches the
+launches and the scheduler of a real server come on top. All sizes are of one GPU of a
+tensor-parallel group; arrays over groups and batches.
 """
 
 from __future__ import annotations
@@ -21,14 +23,20 @@ from gputop_analysis.vram.setup import ModelShape
 KV_BYTES = 2.0
 """The cache stays in 16 bits, whatever type the weights have."""
 ONE_SHOT_BYTES = 256 * 1024
-"""Up to here servers sum over NVLink in one exchange, each rank reading all (vLLM, csrc/custom_all_reduce.cuh)."""
+"""Up to here servers sum over NVLink in one exchange, each rank reading all (vLLM,
+csrc/custom_all_reduce.cuh).
+"""
 PREFILL_TOKENS = 8192
-"""Of one forward pass at most; longer prefills go in pieces (vLLM's ``max_num_batched_tokens``)."""
+"""Tokens of one forward pass at most; longer prefills go in pieces (vLLM's
+``max_num_batched_tokens``).
+"""
 _WEIGHT_BYTES = {"fp8": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 
 
 def kv_bytes_per_token(model: ModelShape, tp: Floats) -> Floats:
-    """Cache of one token on one GPU; heads that do not divide are replicated, MLA's latent is on every GPU."""
+    """Cache of one token on one GPU; heads that do not divide are replicated, MLA's latent is on
+    every GPU.
+    """
     if model.mla_kv_rank:
         return KV_BYTES * model.layers * (model.mla_kv_rank + model.mla_rope_dim) + 0.0 * tp
     width, value_width = attention_dims(model)
@@ -46,14 +54,22 @@ def weight_bytes(model: ModelShape, dtype: str, tp: Floats) -> Floats:
 
 
 def work_bytes(model: ModelShape, tokens: Floats, tp: Floats) -> Floats:
-    """Buffers of one forward pass: input and output of the widest product, and two hidden states."""
-    return 2.0 * tokens * (2 * model.hidden + 2 * np.maximum(model.ffn, model.moe_ffn * max(model.top_k, 1)) / tp)
+    """Buffers of one forward pass: input and output of the widest product, and two hidden
+    states.
+    """
+    return (
+        2.0
+        * tokens
+        * (2 * model.hidden + 2 * np.maximum(model.ffn, model.moe_ffn * max(model.top_k, 1)) / tp)
+    )
 
 
 def prefill_seconds(
-    model: ModelShape, cluster: Cluster, dtype: str, tp: Floats, prompts: Floats, prompt: int
+    model: ModelShape, cluster: Cluster, dtype: str, tp: Floats, prompts: Floats, *, prompt: int
 ) -> Floats:
-    """From the prompts of a batch to their first tokens: one forward pass, the head for the last token only."""
+    """Seconds from the prompts of a batch to their first tokens: one forward pass, the head for the
+    last token only.
+    """
     layouts = Layouts.of(tp=tp, micro_batch=prompts)
     job = Job(model, prompt, int(np.max(prompts)), dtype)
     moes = moe_layers(model)
@@ -66,19 +82,30 @@ def prefill_seconds(
 
 
 def decode_seconds(
-    model: ModelShape, cluster: Cluster, dtype: str, tp: Floats, batch: Floats, context: float
+    model: ModelShape, cluster: Cluster, dtype: str, tp: Floats, batch: Floats, *, context: float
 ) -> Floats:
     """One further token of every sequence of a batch, with ``context`` tokens in the cache."""
     chip = cluster.device
     counts = params(model)
     routed = counts["experts"]
-    touched = 1 - (1 - model.top_k / model.experts) ** batch if model.experts else 0.0
+    touched = 0.0
+    if model.experts:
+        touched = 1 - (1 - model.top_k / model.experts) ** batch
     size = _WEIGHT_BYTES[dtype]
-    always = weight_bytes(model, dtype, tp) - (routed + counts["embeddings"] * (not model.tied_embeddings)) * size / tp
+    always = (
+        weight_bytes(model, dtype, tp)
+        - (routed + counts["embeddings"] * (not model.tied_embeddings)) * size / tp
+    )
     moved = always + touched * routed * size / tp + batch * context * kv_bytes_per_token(model, tp)
-    active = sum(counts.values()) - routed + (routed * model.top_k / model.experts if model.experts else 0.0)
+    active = (
+        sum(counts.values())
+        - routed
+        + (routed * model.top_k / model.experts if model.experts else 0.0)
+    )
     width, value_width = attention_dims(model)
-    flops = 2.0 * batch * (active + context * model.layers * model.heads * (width + value_width)) / tp
+    flops = (
+        2.0 * batch * (active + context * model.layers * model.heads * (width + value_width)) / tp
+    )
     reading = moved / (chip.bytes_per_s * chip.efficiency.memory_share)
     return np.maximum(reading, flops / (chip.flops(dtype) * chip.matmul_share(dtype))) + _sums(
         model, cluster, tp, batch
@@ -91,5 +118,5 @@ def _sums(model: ModelShape, cluster: Cluster, tp: Floats, batch: Floats) -> Flo
     ranks = group(cluster, tp, 1)
     one_shot = LINK_HOP_S + message * (tp - 1) / ranks.bytes_per_s
     small = (message <= ONE_SHOT_BYTES) & (ranks.nodes == 1) & cluster.switched
-    each = np.where(small, one_shot, all_reduce(cluster, ranks, message))
-    return np.where(tp > 1, 2 * model.layers * each, 0.0)
+    seconds = np.where(small, one_shot, all_reduce(cluster, ranks, message))
+    return np.where(tp > 1, 2 * model.layers * seconds, 0.0)

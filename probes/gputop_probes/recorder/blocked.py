@@ -1,4 +1,6 @@
-"""What a thread that does not move waits for, as ``/proc`` tells: its state, the kernel function, the file it reads."""
+"""Reasons why a thread does not move, as ``/proc`` tells: its state, the kernel function, the file
+it reads.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,27 @@ from typing import Any
 from gputop_probes import procfs
 
 _ON_DESCRIPTOR = {0, 1, 17, 18, 19, 20, 74, 75, 40, 285}
-"""System calls of x86-64 whose first argument is a file: read, write, pread, pwrite, readv, writev, fsync, fdatasync,
-sendfile, fallocate."""
+"""System calls of x86-64 whose first argument is a file: read, write, pread, pwrite, readv, writev,
+fsync, fdatasync, sendfile, fallocate.
+"""
 
 
 def describe(pid: int, tid: int) -> dict[str, Any]:
     """``{pid, state, wchan, path, mount}`` of a thread; empty texts for what is not told."""
-    found = procfs.stat(pid)
+    stat = procfs.stat(pid)
     task = f"/proc/{pid}/task/{tid}"
     raw = procfs.read_bytes(f"{task}/stat") or b""
     after = raw.rpartition(b")")[2].split()
+    state = ""
+    if after:
+        state = after[0].decode()
+    elif stat:
+        state = stat.state
     wchan = (procfs.read_bytes(f"{task}/wchan") or b"").decode(errors="replace").strip()
     path = _file(pid, task)
     return {
         "pid": pid,
-        "state": after[0].decode() if after else (found.state if found else ""),
+        "state": state,
         "wchan": "" if wchan == "0" else wchan,
         "path": path,
         "mount": _mount(pid, path),
@@ -42,18 +50,26 @@ def _file(pid: int, task: str) -> str:
         path = os.readlink(f"/proc/{pid}/fd/{first}")
     except OSError:
         return ""
-    return path if path.startswith("/") else ""
+    if path.startswith("/"):
+        return path
+    return ""
 
 
 def _mount(pid: int, path: str) -> str:
     """``/data (nfs4)``: the mount that a file lies on."""
     if not path:
         return ""
-    best, kind = "", ""
-    for line in (procfs.read_bytes(f"/proc/{pid}/mounts") or b"").decode(errors="replace").splitlines():
+    best, filesystem = "", ""
+    for line in (
+        (procfs.read_bytes(f"/proc/{pid}/mounts") or b"").decode(errors="replace").splitlines()
+    ):
         words = line.split(" ")
-        point = words[1].replace("\\040", " ") if len(words) > 2 else ""
+        point = ""
+        if len(words) > 2:
+            point = words[1].replace("\\040", " ")
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if point and inside and len(point) >= len(best):
-            best, kind = point, words[2]
-    return f"{best} ({kind})" if best else ""
+            best, filesystem = point, words[2]
+    if best:
+        return f"{best} ({filesystem})"
+    return ""

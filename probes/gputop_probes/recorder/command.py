@@ -20,7 +20,14 @@ from gputop_probes.streams import Streams
 class Command:
     """A started command, ours (``child=True``) or taken over from a recorder that is gone."""
 
-    def __init__(self, pid: int, pgid: int, start_ticks: int = 0, child: bool = True, fate: Fate | None = None):
+    def __init__(
+        self,
+        pid: int,
+        pgid: int,
+        start_ticks: int = 0,
+        child: bool = True,
+        fate: Fate | None = None,
+    ):
         self.pid = pid
         self.pgid = pgid
         self.start_ticks = start_ticks
@@ -31,9 +38,14 @@ class Command:
         self._fate = fate
 
     def poll(self) -> bool:
-        """Whether the command has ended; ``wait_status`` then tells how, or is None if nobody could learn it."""
+        """Whether the command has ended; ``wait_status`` then tells how, or is None if nobody could
+        learn it.
+        """
         if not self.ended:
-            self.ended = self._poll_child() if self._child else not procfs.alive(self.pid, self.start_ticks)
+            if self._child:
+                self.ended = self._poll_child()
+            else:
+                self.ended = not procfs.alive(self.pid, self.start_ticks)
         return self.ended
 
     def _poll_child(self) -> bool:
@@ -49,7 +61,13 @@ class Command:
         return True
 
 
-def start(words: list[str], environment: dict[str, str], streams: Streams, inherited: Inherited, fate: Fate) -> Command:
+def start(
+    words: list[str],
+    environment: dict[str, str],
+    streams: Streams,
+    inherited: Inherited,
+    fate: Fate,
+) -> Command:
     """Start the command; it leads a new session and process group.
 
     Args:
@@ -71,19 +89,20 @@ def start(words: list[str], environment: dict[str, str], streams: Streams, inher
         raise
     if pid == 0:
         fate.note_self()
-        _become(words, environment, streams, writing, inherited)
+        _become(words, environment, streams=streams, failure=writing, inherited=inherited)
     failure = _failure(reading, writing)
     if failure:
         fate.note_not_forked()
         os.waitpid(pid, 0)
         number = int(failure)
         raise start_error(words[0], OSError(number, os.strerror(number)))
-    found = procfs.stat(pid)
-    return Command(pid, pid, found.start_ticks if found else 0, fate=fate)
+    stat = procfs.stat(pid)
+    return Command(pid, pid, stat.start_ticks if stat else 0, fate=fate)
 
 
 def _failure(reading: int, writing: int) -> bytes:
-    """What the forked process says of its failure. Its end without a word: the program has taken the process over.
+    """Failure that the forked process reports. Its end without a word: the program has taken the
+    process over.
 
     From the fork on nothing of ours may look like a command that was not started.
     """
@@ -97,7 +116,11 @@ def _failure(reading: int, writing: int) -> bytes:
 
 
 def _become(
-    words: list[str], environment: dict[str, str], streams: Streams, failure: int, inherited: Inherited
+    words: list[str],
+    environment: dict[str, str],
+    streams: Streams,
+    failure: int,
+    inherited: Inherited,
 ) -> NoReturn:
     """Turn this forked process into the command. Python's own descriptors close by themselves."""
     try:
@@ -119,7 +142,9 @@ def _become(
 def _take_streams(streams: Streams) -> None:
     """Put the streams at 0, 1 and 2; one that the command is to be without stays closed."""
     wanted = (streams.stdin, streams.stdout, streams.stderr)
-    above = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 3) if stream >= 0 else -1 for stream in wanted]
+    above = [
+        fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 3) if stream >= 0 else -1 for stream in wanted
+    ]
     for number, stream in enumerate(above):
         if stream >= 0:
             os.dup2(stream, number)
@@ -128,18 +153,22 @@ def _take_streams(streams: Streams) -> None:
 
 
 def start_error(word: str, error: OSError) -> StartError:
-    """What went wrong with starting ``word``, in one line, with a shell's exit code."""
+    """Reason why ``word`` could not be started, in one line, with a shell's exit code."""
     if not word:
         return StartError("the command's first word is empty: is a variable not set?", 127)
     if error.errno == errno.ENOENT:
         if "/" in word and Path(word).exists():
-            return StartError(f"cannot start {word}: the interpreter named in its first line does not exist", 127)
+            return StartError(
+                f"cannot start {word}: the interpreter named in its first line does not exist", 127
+            )
         return StartError(f"{word}: command not found", 127)
     if error.errno == errno.ENOEXEC:
         return StartError(f"{word} is not executable: it is no program and has no `#!` line", 126)
     if error.errno in (errno.EACCES, errno.EISDIR, errno.EPERM):
         if word.endswith(".py"):
-            return StartError(f"{word} is not executable: did you mean `gputop run python {word}`?", 126)
+            return StartError(
+                f"{word} is not executable: did you mean `gputop run python {word}`?", 126
+            )
         return StartError(f"{word} is not executable: {os.strerror(error.errno)}", 126)
     return StartError(f"cannot start {word}: {error.strerror}", 126)
 
@@ -153,7 +182,9 @@ def exit_code(wait_status: int) -> int:
 
 def death_signal(wait_status: int) -> int | None:
     """The signal that ended the command, if one did."""
-    return os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else None
+    if os.WIFSIGNALED(wait_status):
+        return os.WTERMSIG(wait_status)
+    return None
 
 
 def _pidfd(pid: int) -> int | None:

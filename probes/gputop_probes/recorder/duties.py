@@ -1,4 +1,6 @@
-"""What the recorder does besides reading: installed after the command runs, so that none of it delays the start."""
+"""Duties of the recorder besides reading: installed after the command runs, so that none of it
+delays the start.
+"""
 
 from __future__ import annotations
 
@@ -54,21 +56,26 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
     system = SystemSampler(
         inbox,
         recorder.command.pid,
-        journal.state["run_id"],
-        lambda: rank_pids(recorder.ranks),
-        journal.now_ns,
-        usable_cores(),
+        run_id=journal.state["run_id"],
+        ranks=lambda: rank_pids(recorder.ranks),
+        now_ns=journal.now_ns,
+        cpu_count=usable_cores(),
     )
     recorder.known_pids = system.known_pids
     strangers = StrangerWatch(
         journal,
         system.tree,
-        lambda: {peer.connection.pid for peer in list(recorder.intake.peers)} | rank_pids(recorder.ranks).keys(),
-        lambda kind, fields: inbox.events.append((kind, fields)),
+        lambda: (
+            {peer.connection.pid for peer in list(recorder.intake.peers)}
+            | rank_pids(recorder.ranks).keys()
+        ),
+        lambda event_type, fields: inbox.events.append((event_type, fields)),
     )
 
     neighbours = NeighbourWatch(
-        system.tree, journal.state["host"], lambda kind, fields: inbox.events.append((kind, fields))
+        system.tree,
+        journal.state["host"],
+        lambda event_type, fields: inbox.events.append((event_type, fields)),
     )
 
     def sample() -> None:
@@ -100,8 +107,8 @@ def empty(inbox: Inbox, journal: Journal) -> None:
     while inbox.records:
         writer.append_host(*inbox.records.popleft())
     while inbox.events:
-        kind, fields = inbox.events.popleft()
-        journal.event(kind, **fields)
+        event_type, fields = inbox.events.popleft()
+        journal.event(event_type, **fields)
     while inbox.state:
         journal.save_state(**inbox.state.popleft())
 
@@ -112,9 +119,9 @@ def every(seconds: float, work: Callable[[], None]) -> Callable[[], None]:
 
     def chore() -> None:
         nonlocal due
-        now = time.monotonic()
-        if now >= due:
-            due = now + seconds
+        now_s = time.monotonic()
+        if now_s >= due:
+            due = now_s + seconds
             work()
 
     return chore

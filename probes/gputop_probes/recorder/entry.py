@@ -1,4 +1,4 @@
-"""What the forked process runs: bind the socket, start the command at once, then record."""
+"""Entry of the forked process: bind the socket, start the command at once, then record."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ def record(plan: Plan, report: int) -> None:
         _say(report, {"error": str(error), "exit_code": error.exit_code})
         return
     except OSError as error:
-        if plan.fate.pid() is not None:  # it was started all the same, and must not be started twice
+        if (
+            plan.fate.pid() is not None
+        ):  # it was started all the same, and must not be started twice
             os._exit(1)
         problem = f"cannot record in {plan.run.path}: {error}"
         _say(report, {"error": problem, "exit_code": 2, "impossible": True})
         return
     # from here on the command runs: what fails of ours is no word about it
     recorder = _take_up(plan, begun)
-    _live(recorder, plan.spec.hang_s, plan.spec.command, plan.cwd, report)
+    _live(recorder, plan.spec.hang_s, words=plan.spec.command, cwd=plan.cwd, report=report)
 
 
 def adopt(run_dir: Path, host: str, report: int) -> None:
@@ -69,11 +71,17 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     recorder.journal.event("recorder_start", adopted=True)
     manifest = ending.read_json(run_dir / "run.json")
     hang_s = recorder.journal.state.get("hang_s")
-    _live(recorder, hang_s, manifest.get("command", []), manifest.get("cwd", ""), None)
+    _live(
+        recorder,
+        hang_s,
+        words=manifest.get("command", []),
+        cwd=manifest.get("cwd", ""),
+        report=None,
+    )
 
 
 class _Begun(NamedTuple):
-    """What a started command is recorded with."""
+    """Means to record a started command."""
 
     journal: Journal
     server: Server
@@ -89,7 +97,9 @@ def _begin(plan: Plan, report: int) -> _Begun:
     """
     run = plan.run
     if lock.acquire(layout.host_dir(run.path, run.host)) is None:
-        raise StartError(f"{run.path} is being recorded by another gputop: give --run-dir a new directory")
+        raise StartError(
+            f"{run.path} is being recorded by another gputop: give --run-dir a new directory"
+        )
     server = _open_server(run.run_id)
     try:
         return _begin_with(server, plan, report)
@@ -110,12 +120,24 @@ def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
         ignored_signals=plan.inherited.ignored,
     )
     journal = Journal(RecordWriter(run.path, run.host), clock_offset_ns, state)
-    environment = child_environment(dict(os.environ), server.path, run.run_id, clock_offset_ns, plan.terminal)
+    environment = child_environment(
+        dict(os.environ),
+        server.path,
+        run_id=run.run_id,
+        clock_offset_ns=clock_offset_ns,
+        terminal=plan.terminal,
+    )
     plan.opened.output.hand_to_recorder()
     state.update(output=plan.opened.output.describe())
     leave_request = LeaveRequest()
     journal.save_state()
-    command = commands.start(spec.command, environment, plan.opened.streams, plan.inherited, plan.fate)
+    command = commands.start(
+        spec.command,
+        environment,
+        streams=plan.opened.streams,
+        inherited=plan.inherited,
+        fate=plan.fate,
+    )
     if not _say(report, {**_greeting(command), "ignored_signals": plan.inherited.ignored}):
         os._exit(1)  # the front finds the command by itself
     return _Begun(journal, server, command, leave_request)
@@ -140,7 +162,13 @@ def _take_up(plan: Plan, begun: _Begun) -> Recorder:
     from gputop_probes.recorder.output_watch import OutputWatch
     from gputop_probes.recorder.ranks import RankTable
 
-    recorder = Recorder(journal, begun.server, RankTable(), command, begun.leave_request)
+    recorder = Recorder(
+        journal,
+        begun.server,
+        ranks=RankTable(),
+        command=command,
+        leave_request=begun.leave_request,
+    )
     journal.guard("output", OutputWatch(plan.opened.output, journal).attach_to, recorder)
     return recorder
 
@@ -168,7 +196,9 @@ def _greeting(command: Command) -> dict[str, Any]:
     }
 
 
-def _live(recorder: Recorder, hang_s: float | None, words: list[str], cwd: str, report: int | None) -> None:
+def _live(
+    recorder: Recorder, hang_s: float | None, words: list[str], cwd: str, report: int | None
+) -> None:
     """Everything that is not needed to start the command is loaded now."""
     recorder.guard("duties", _install_duties, recorder, hang_s, words, cwd)
     ended = recorder.run()

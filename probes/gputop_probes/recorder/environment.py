@@ -12,9 +12,13 @@ _AGENT_DIR = Path(gputop_agent.__file__).parent
 
 
 def child_environment(
-    base: dict[str, str], socket_path: Path, run_id: str, clock_offset_ns: int, terminal: tuple[int, int] | None
+    base: dict[str, str],
+    socket_path: Path,
+    run_id: str,
+    clock_offset_ns: int,
+    terminal: tuple[int, int] | None,
 ) -> dict[str, str]:
-    """What the command gets: its own environment, the way to the recorder, and unbuffered output.
+    """Environment of the command: its own, the way to the recorder, and unbuffered output.
 
     Args:
         base: the environment gputop was started with.
@@ -40,7 +44,14 @@ def child_environment(
 
 
 def _with_inject_dir(path: str) -> str:
-    """``PYTHONPATH`` with the guest in front. An empty part would mean the working directory, so none is added."""
+    """``PYTHONPATH`` with the guest in front. An empty part would mean the working directory, so
+    none is added.
+    """
     inject = str(_AGENT_DIR / "inject")
-    others = [part for part in path.split(os.pathsep) if part != inject] if path else []
-    return os.pathsep.join([inject, *others])
+    parts = []
+    if path:
+        parts = []
+        for part in path.split(os.pathsep):
+            if part != inject:
+                parts.append(part)
+    return os.pathsep.join([inject, *parts])

@@ -26,67 +26,96 @@ class HangWatch:
     """Called about once a second."""
 
     def __init__(
-        self, journal: Journal, ranks: RankTable, send: Callable[[dict[str, Any]], int], limit_s: float | None
+        self,
+        journal: Journal,
+        ranks: RankTable,
+        send: Callable[[dict[str, Any]], int],
+        limit_s: float | None,
     ):
         self._journal = journal
         self._ranks = ranks
         self._send = send
-        self._limit_s = limit_s if limit_s is not None else _limit_from_environment()
+        if limit_s is not None:
+            self._limit_s = limit_s
+        else:
+            self._limit_s = _limit_from_environment()
         self._silent: list[Rank] = []
         self._second_dump_at: float | None = None
         self._last_check = time.monotonic()
 
     def check(self) -> None:
-        """Compare every rank's silence with its limit; say once when a hang begins and when it is over."""
-        now = time.monotonic()
-        if now - self._last_check > _OWN_PAUSE_S:  # we were stopped ourselves: nothing can be said of that time
-            self._forgive(now)
-        self._last_check = now
+        """Compare every rank's silence with its limit; say once when a hang begins and when it is
+        over.
+        """
+        now_s = time.monotonic()
+        if (
+            now_s - self._last_check > _OWN_PAUSE_S
+        ):  # we were stopped ourselves: nothing can be said of that time
+            self._forgive(now_s)
+        self._last_check = now_s
         if self._silent:
-            self._follow(now)
+            self._follow(now_s)
             return
-        silent = [rank for rank in self._ranks.connected() if self._stands_still(rank, now)]
-        if silent and not self._one_works(now):
-            self._begin(silent, now)
+        silent = []
+        for rank in self._ranks.connected():
+            if self._stands_still(rank, now_s):
+                silent.append(rank)
+        if silent and not self._one_works(now_s):
+            self._begin(silent, now_s)
 
     def limit_s(self, rank: Rank) -> float:
         """Silence that counts as a hang of this rank."""
         return max(self._limit_s, _MEDIANS * rank.median_step_s())
 
-    def _one_works(self, now: float) -> bool:
-        """Whether a rank evaluates, saves or compiles: others may wait for it in a collective as long as it does."""
-        return any(now - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
+    def _one_works(self, now_s: float) -> bool:
+        """Whether a rank evaluates, saves or compiles: others may wait for it in a collective as
+        long as it does.
+        """
+        return any(now_s - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
 
-    def _stands_still(self, rank: Rank, now: float) -> bool:
-        if rank.steps_seen < _STEPS_BEFORE_JUDGING or rank.said_goodbye or now - rank.progress_s <= self.limit_s(rank):
+    def _stands_still(self, rank: Rank, now_s: float) -> bool:
+        if (
+            rank.steps_seen < _STEPS_BEFORE_JUDGING
+            or rank.said_goodbye
+            or now_s - rank.progress_s <= self.limit_s(rank)
+        ):
             return False
-        found = procfs.stat(rank.pid)
-        if found is not None and found.state in "Tt":  # stopped by somebody, or under a debugger: no hang
-            rank.progress_s = now
+        stat = procfs.stat(rank.pid)
+        if (
+            stat is not None and stat.state in "Tt"
+        ):  # stopped by somebody, or under a debugger: no hang
+            rank.progress_s = now_s
             return False
-        return found is not None
+        return stat is not None
 
-    def _begin(self, silent: list[Rank], now: float) -> None:
+    def _begin(self, silent: list[Rank], now_s: float) -> None:
         self._silent = silent
-        worst = max(now - rank.progress_s for rank in silent)
+        worst = max(now_s - rank.progress_s for rank in silent)
         limit = min(self.limit_s(rank) for rank in silent)
         self._journal.event(
             "hang_suspected",
             ranks=_numbers(silent),
             silent_s=round(worst, 1),
             limit_s=round(limit, 1),
-            threads=[{"rank": rank.number, **blocked.describe(rank.pid, rank.tid)} for rank in silent],
+            threads=[
+                {"rank": rank.number, **blocked.describe(rank.pid, rank.tid)} for rank in silent
+            ],
         )
         self._ask()
-        self._second_dump_at = now + _SECOND_DUMP_S
+        self._second_dump_at = now_s + _SECOND_DUMP_S
 
-    def _follow(self, now: float) -> None:
-        moving = [rank for rank in self._silent if now - rank.progress_s < self.limit_s(rank)]
+    def _follow(self, now_s: float) -> None:
+        moving = []
+        for rank in self._silent:
+            if now_s - rank.progress_s < self.limit_s(rank):
+                moving.append(rank)
         gone = [rank for rank in self._silent if not rank.connected]
         if moving or len(gone) == len(self._silent):
-            self._journal.event("hang_over", ranks=_numbers(self._silent), reason="steps" if moving else "gone")
+            self._journal.event(
+                "hang_over", ranks=_numbers(self._silent), reason="steps" if moving else "gone"
+            )
             self._silent = []
-        elif self._second_dump_at is not None and now >= self._second_dump_at:
+        elif self._second_dump_at is not None and now_s >= self._second_dump_at:
             self._second_dump_at = None
             self._ask()
 
@@ -94,9 +123,9 @@ class HangWatch:
         self._send({"cmd": "dump", "reason": "hang"})
         self._send({"cmd": "flight_recorder"})
 
-    def _forgive(self, now: float) -> None:
+    def _forgive(self, now_s: float) -> None:
         for rank in self._ranks.connected():
-            rank.progress_s = now
+            rank.progress_s = now_s
 
 
 def _numbers(ranks: list[Rank]) -> list[int]:
@@ -108,4 +137,6 @@ def _limit_from_environment() -> float:
         limit = float(os.environ.get("GPUTOP_HANG_S", ""))
     except ValueError:
         return DEFAULT_LIMIT_S
-    return limit if limit > 0 else DEFAULT_LIMIT_S
+    if limit > 0:
+        return limit
+    return DEFAULT_LIMIT_S

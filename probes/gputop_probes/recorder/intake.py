@@ -21,9 +21,21 @@ _TABLES = {
     wire.MSG_COMM: ("comm", wire.COMM.size),
 }
 _PROGRESS = frozenset(
-    ("hello", "compile", "checkpoint", "exception", "nonfinite", "log", "named_phase", "ddp", "ddp_progress")
+    (
+        "hello",
+        "compile",
+        "checkpoint",
+        "exception",
+        "nonfinite",
+        "log",
+        "named_phase",
+        "ddp",
+        "ddp_progress",
+    )
 )
-"""Events that only come while the training moves. The guest's own thread sends others also when it stands still."""
+"""Events that only come while the training moves. The guest's own thread sends others also when it
+stands still.
+"""
 _HELD_BEFORE_HELLO = 64
 _PATIENCE_TICKS = 40
 _MAX_RANK = 1_000_000
@@ -44,7 +56,9 @@ class Peer:
 class Intake:
     """The messages of all ranks."""
 
-    def __init__(self, journal: Journal, ranks: RankTable, on_request: Callable[[Peer, dict[str, Any]], None]):
+    def __init__(
+        self, journal: Journal, ranks: RankTable, on_request: Callable[[Peer, dict[str, Any]], None]
+    ):
         self.journal = journal
         self.ranks = ranks
         self.peers: list[Peer] = []
@@ -90,51 +104,51 @@ class Intake:
             self.garbled += 1
 
     def _take(self, peer: Peer, message: bytes) -> None:
-        kind = message[:1]
-        if kind == wire.MSG_COMMAND:
+        message_type = message[:1]
+        if message_type == wire.MSG_COMMAND:
             peer.is_client = True
             self._on_request(peer, _json_object(message))
-        elif kind == wire.MSG_EVENT:
+        elif message_type == wire.MSG_EVENT:
             self._take_event(peer, message)
-        elif kind not in _TABLES:
+        elif message_type not in _TABLES:
             raise ValueError("unknown kind of message")
         elif peer.rank is None:
             self._hold(peer, message)
         else:
-            self._take_records(peer.rank, kind, message[1:])
+            self._take_records(peer.rank, message_type, message[1:])
 
-    def _take_records(self, rank: Rank, kind: bytes, records: bytes) -> None:
-        table, size = _TABLES[kind]
+    def _take_records(self, rank: Rank, message_type: bytes, records: bytes) -> None:
+        table, size = _TABLES[message_type]
         if not records or len(records) % size:
             raise ValueError("not whole records")
-        if kind == wire.MSG_STEPS:
+        if message_type == wire.MSG_STEPS:
             records = self.pauses.cut_steps(records)
             rank.saw_steps(records[-size:])
-        elif kind == wire.MSG_COMM:
+        elif message_type == wire.MSG_COMM:
             records = self.pauses.cut_comm(records)
             rank.comm_records += len(records) // size
         self._pending.setdefault((table, rank.number), bytearray()).extend(records)
 
     def _take_event(self, peer: Peer, message: bytes) -> None:
         event = _json_object(message)
-        kind = event["type"]
-        if not isinstance(kind, str) or not isinstance(event.get("t_ns"), int):
+        event_type = event["type"]
+        if not isinstance(event_type, str) or not isinstance(event.get("t_ns"), int):
             raise ValueError("an event without type and time")
-        if kind == "hello":
+        if event_type == "hello":
             self._identify(peer, event.get("rank"))
         elif peer.rank is None:
             self._hold(peer, message)
             return
         rank = peer.rank
         assert rank is not None
-        if kind == "hello" and isinstance(event.get("tid"), int):
+        if event_type == "hello" and isinstance(event.get("tid"), int):
             rank.tid = event["tid"]
-        elif kind == "goodbye":
+        elif event_type == "goodbye":
             rank.said_goodbye = True
-        if kind == "moving":  # every 2 s: not worth a line of the record
+        if event_type == "moving":  # every 2 s: not worth a line of the record
             rank.moves()
             return
-        if kind in _PROGRESS:
+        if event_type in _PROGRESS:
             rank.progress_s = time.monotonic()
         event.update(rank=rank.number, pid=rank.pid, host=self.journal.state["host"])
         self.journal.writer.append_event(event)
@@ -147,7 +161,9 @@ class Intake:
             peer.held.append(message)
 
     def _identify(self, peer: Peer, wanted: Any) -> None:
-        """Settle a peer's rank: what its hello says, else its ``RANK`` variable, else the next free one."""
+        """Settle a peer's rank: what its hello says, else its ``RANK`` variable, else the next free
+        one.
+        """
         if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted < _MAX_RANK:
             wanted = _rank_from_environment(peer.connection.pid)
         before = peer.rank
@@ -163,8 +179,8 @@ class Intake:
                 record_index=self._records_so_far(rank.number),
                 attempt=rank.attempt,
             )
-        held, peer.held = peer.held, []
-        for message in held:
+        early, peer.held = peer.held, []
+        for message in early:
             self._take_safely(peer, message)
 
     def _records_so_far(self, rank: int) -> int:
@@ -175,7 +191,9 @@ class Intake:
             return 0
 
     def _look_after(self, peer: Peer) -> None:
-        """Peers that never say hello get a rank after two seconds; those that are gone are let go."""
+        """Peers that never say hello get a rank after two seconds; those that are gone are
+        let go.
+        """
         if peer.held and peer.rank is None:
             peer.ticks_waited += 1
             if peer.ticks_waited > _PATIENCE_TICKS or peer.connection.closed:
@@ -192,26 +210,32 @@ class Intake:
         if not rank.said_goodbye:
             self.flush()
             reason = why_gone(rank.pid)
-            self.journal.event("rank_lost", rank=rank.number, pid=rank.pid, reason=reason, step=rank.last_step)
+            self.journal.event(
+                "rank_lost", rank=rank.number, pid=rank.pid, reason=reason, step=rank.last_step
+            )
 
 
 def why_gone(pid: int) -> str:
-    """What ``/proc`` says of a process whose connection ended without a goodbye."""
-    found = procfs.stat(pid)
-    if found is None:
+    """End that ``/proc`` tells of a process whose connection ended without a goodbye."""
+    stat = procfs.stat(pid)
+    if stat is None:
         return "process gone"
-    return "process ended" if found.state in "ZX" else "connection closed, process still there"
+    if stat.state in "ZX":
+        return "process ended"
+    return "connection closed, process still there"
 
 
 def _rank_from_environment(pid: int) -> int | None:
     text = (procfs.environment(pid) or {}).get("RANK", "")
-    return int(text) if text.isdigit() and int(text) < _MAX_RANK else None
+    if text.isdigit() and int(text) < _MAX_RANK:
+        return int(text)
+    return None
 
 
 def _json_object(message: bytes) -> dict[str, Any]:
     if len(message) > wire.MAX_MESSAGE_BYTES:
         raise ValueError("too long")
-    found = json.loads(message[1:])
-    if not isinstance(found, dict):
+    value = json.loads(message[1:])
+    if not isinstance(value, dict):
         raise ValueError("not an object")
-    return found
+    return value

@@ -1,4 +1,6 @@
-"""What the recorder itself puts into the record: events with its clock, and ``host.json``."""
+"""Journal of what the recorder itself puts into the record: events with its clock, and
+``host.json``.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ class Journal:
         """Time since the epoch on the clock that all processes of this host's run share."""
         return time.monotonic_ns() + self.clock_offset_ns
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event_type: str, **fields: Any) -> None:
         """Append an event of the recorder."""
-        self.writer.append_event({"t_ns": self.now_ns(), "type": kind, **fields})
+        self.writer.append_event({"t_ns": self.now_ns(), "type": event_type, **fields})
 
     def save_state(self, **changes: Any) -> None:
         """Replace ``host.json``."""
-        self.state.update(changes, write_errors=self.writer.write_errors, recorder_errors=self.inner_errors)
+        self.state.update(
+            changes, write_errors=self.writer.write_errors, recorder_errors=self.inner_errors
+        )
         self.writer.write_state(self.state)
 
     def guard(self, where: str, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -63,7 +67,9 @@ class Journal:
 
 
 def first_state(host: str, run_id: str, clock_offset_ns: int) -> dict[str, Any]:
-    """``host.json`` before the command is started (fields of ``manifest.HostState`` and a few more)."""
+    """``host.json`` before the command is started (fields of ``manifest.HostState`` and a few
+    more).
+    """
     return {
         "host": host,
         "run_id": run_id,

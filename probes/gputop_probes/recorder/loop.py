@@ -1,6 +1,7 @@
 """The recorder's life: sleep, drain, look after things, until the command has ended.
 
-Rank connections are drained on a timer and never waited on: a sleeping reader costs a sender nothing to wake.
+Rank connections are drained on a timer and never waited on: a sleeping reader costs a sender
+nothing to wake.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ class Recorder:
     """Ties the parts together; every part may fail without ending it."""
 
     def __init__(
-        self, journal: Journal, server: Server, ranks: RankTable, command: Command, leave_request: LeaveRequest
+        self,
+        journal: Journal,
+        server: Server,
+        ranks: RankTable,
+        command: Command,
+        leave_request: LeaveRequest,
     ):
         self.journal = journal
         self.server = server
@@ -55,7 +61,9 @@ class Recorder:
         self._killed_before = procfs.out_of_memory_kills()
 
     def run(self) -> bool:
-        """Record until the command ends or a signal says to leave. Returns whether the command has ended."""
+        """Record until the command ends or a signal says to leave. Returns whether the command has
+        ended.
+        """
         self._watch(self.leave_request, self.leave_request.clear)
         self._watch(self.server.listener, self._accept)
         if self.command.pidfd is not None:
@@ -90,11 +98,16 @@ class Recorder:
     def save_state(self, **changes: Any) -> None:
         """Write ``host.json`` with what was lost so far."""
         dropped = sum(rank.dropped for rank in self.ranks.by_number.values())
-        self.journal.save_state(dropped_records=dropped, garbled_messages=self.intake.garbled, **changes)
+        self.journal.save_state(
+            dropped_records=dropped, garbled_messages=self.intake.garbled, **changes
+        )
 
     def _turn(self) -> None:
         started = time.monotonic()
-        tick = TICK_S if self.intake.peers else QUIET_TICK_S
+        if self.intake.peers:
+            tick = TICK_S
+        else:
+            tick = QUIET_TICK_S
         for key, _ in self._selector.select(tick):
             self.guard("event", key.data)
         if self.intake.peers:
@@ -105,9 +118,9 @@ class Recorder:
 
     def _rest_of_tick(self, started: float) -> None:
         """An early wake-up must not make the drain more frequent than the tick."""
-        left = TICK_S - (time.monotonic() - started)
-        if left > 0 and not self.command.poll():
-            self._selector_pause(left)
+        remaining_s = TICK_S - (time.monotonic() - started)
+        if remaining_s > 0 and not self.command.poll():
+            self._selector_pause(remaining_s)
 
     def _selector_pause(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -139,15 +152,25 @@ class Recorder:
         for name, farewell in self.farewells:
             self.guard(name, farewell)
         status = self.command.wait_status
-        code = None if status is None else commands.exit_code(status)
-        number = None if status is None else commands.death_signal(status)
+        if status is None:
+            code = None
+        else:
+            code = commands.exit_code(status)
+        if status is None:
+            number = None
+        else:
+            number = commands.death_signal(status)
         now_ns = self.journal.now_ns()
         seconds = (now_ns - self.journal.state["started_ns"]) / 1e9
-        left = self.guard("orphans", self._note_orphans)
-        for name, work in self.at_end if not left else []:
+        orphans = self.guard("orphans", self._note_orphans)
+        for name, work in self.at_end if not orphans else []:
             self.guard(name, work)
-        kills = procfs.out_of_memory_kills() - self._killed_before if self._killed_before >= 0 else None
-        self.journal.event("run_end", exit_code=code, signal=number, duration_s=round(seconds, 3), oom_kills=kills)
+        kills = None
+        if self._killed_before >= 0:
+            kills = procfs.out_of_memory_kills() - self._killed_before
+        self.journal.event(
+            "run_end", exit_code=code, signal=number, duration_s=round(seconds, 3), oom_kills=kills
+        )
         self.save_state(state="ended", ended_ns=now_ns, exit_code=code, signal=number)
         self.guard("socket", self.server.close)
         self.journal.writer.close()
@@ -158,21 +181,28 @@ class Recorder:
         while True:
             self.guard("accept", self._accept)
             self.guard("drain", self.intake.drain)
-            if not any(not peer.is_client for peer in self.intake.peers) or time.monotonic() > deadline:
+            if (
+                not any(not peer.is_client for peer in self.intake.peers)
+                or time.monotonic() > deadline
+            ):
                 return
             time.sleep(0.01)
 
     def _end_survivors(self) -> None:
         """Ranks that outlived a command which was stopped through gputop."""
         run_id = self.journal.state["run_id"]
-        left = stop.terminate(run_id, self.command.pgid, self.known_pids())
-        if left:
-            self.journal.event("interrupt", signal=int(signal.SIGTERM), by="recorder", pids=left)
+        survivors = stop.terminate(run_id, self.command.pgid, self.known_pids())
+        if survivors:
+            self.journal.event(
+                "interrupt", signal=int(signal.SIGTERM), by="recorder", pids=survivors
+            )
 
     def _note_orphans(self) -> list[int]:
-        """Processes that a command left behind; when it ended by itself they are told of and not touched."""
-        left = stop.processes(self.journal.state["run_id"], self.command.pgid, self.known_pids())
-        left = [pid for pid in left if pid != os.getpid()]
-        if left and not self.stopped_by_us:
-            self.journal.event("orphans", pids=left)
-        return left
+        """Processes that a command left behind; when it ended by itself they are told of and not
+        touched.
+        """
+        orphans = stop.processes(self.journal.state["run_id"], self.command.pgid, self.known_pids())
+        orphans = [pid for pid in orphans if pid != os.getpid()]
+        if orphans and not self.stopped_by_us:
+            self.journal.event("orphans", pids=orphans)
+        return orphans

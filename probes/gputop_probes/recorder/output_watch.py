@@ -1,4 +1,6 @@
-"""The recorder's part in the command's output: a keeper is always at work, and what is lost is told."""
+"""The recorder's part in the command's output: a keeper is always at work, and what is lost is
+told.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class OutputWatch:
 def _note(losses: Losses) -> str:
     parts = []
     if losses.given_up:
-        parts.append(f"the oldest {_size(losses.given_up)} were given up (by --log-mb, or for want of room)")
+        parts.append(
+            f"the oldest {_size(losses.given_up)} were given up (by --log-mb, or for want of room)"
+        )
     if losses.missing:
         parts.append(f"{_size(losses.missing)} are missing: the disk took no more")
     if losses.not_passed_on:
@@ -62,4 +66,6 @@ def _note(losses: Losses) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count:,} bytes"
+    if count >= 1e6:
+        return f"{count / 1e6:,.1f} MB"
+    return f"{count:,} bytes"

@@ -9,10 +9,14 @@ from gputop_agent import wire
 
 _REMEMBERED = 16
 _STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
-_T_END, _WALL, _WALL_MAX, _COUNT = map(_STEP_NAMES.index, ("t_end_ns", "wall_ns", "wall_max_ns", "n_steps"))
+_T_END, _WALL, _WALL_MAX, _COUNT = map(
+    _STEP_NAMES.index, ("t_end_ns", "wall_ns", "wall_max_ns", "n_steps")
+)
 _PHASES = [_STEP_NAMES.index(f"{name}_ns") for name in wire.PHASES]
 _COMM_NAMES = [name for name, _ in wire.COMM_FIELDS]
-_COMM_TIMES = [index for index, name in enumerate(_COMM_NAMES) if name.endswith("_ns") and name != "t_end_ns"]
+_COMM_TIMES = [
+    index for index, name in enumerate(_COMM_NAMES) if name.endswith("_ns") and name != "t_end_ns"
+]
 
 
 class Pauses:
@@ -65,7 +69,9 @@ class Pauses:
 
     def _within(self, begin_ns: int, end_ns: int) -> int:
         """Stopped time inside a span."""
-        parts = ((max(begin_ns, a), min(end_ns, end_ns if b is None else b)) for a, b in self._spans)
+        parts = (
+            (max(begin_ns, a), min(end_ns, end_ns if b is None else b)) for a, b in self._spans
+        )
         return sum(max(0, b - a) for a, b in parts)
 
 

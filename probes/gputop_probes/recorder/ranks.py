@@ -1,4 +1,4 @@
-"""Which process is which rank, and how far each has come."""
+"""Table of the ranks: which process is which, and how far each has come."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Rank:
         self.dropped = 0
         self.comm_records = 0
         self.progress_s = time.monotonic()
-        """When it last showed life that counts as progress."""
+        """Monotonic time in seconds when it last showed life that counts as progress."""
         self.moved_s = float("-inf")
-        """When it last said that it works although no step ends."""
+        """Monotonic time in seconds when it last said that it works although no step ends."""
         self._recent_ns: deque[float] = deque(maxlen=_RECENT)
 
     def moves(self) -> None:
-        """It evaluates, saves or compiles."""
+        """Note that it evaluates, saves or compiles: it works although no step ends."""
         self.moved_s = self.progress_s = time.monotonic()
 
     def saw_steps(self, last_record: bytes) -> None:
@@ -52,7 +52,9 @@ class Rank:
     def median_step_s(self) -> float:
         """Median step time over the last records; 0 before the first."""
         ordered = sorted(self._recent_ns)
-        return ordered[len(ordered) // 2] / 1e9 if ordered else 0.0
+        if ordered:
+            return ordered[len(ordered) // 2] / 1e9
+        return 0.0
 
 
 class RankTable:
@@ -64,14 +66,18 @@ class RankTable:
     def claim(self, pid: int, wanted: int | None) -> tuple[Rank, bool]:
         """The rank of a process, and whether the process is new in it.
 
-        A process that was seen keeps its rank. A new one gets the rank it asks for; when a living process has that one
-        (``mp.spawn`` without a process group), the next free. In a dead process's place it is the next attempt.
+        A process that was seen keeps its rank. A new one gets the rank it asks for; when a living
+        process has that one (``mp.spawn`` without a process group), the next free. In a dead
+        process's place it is the next attempt.
         """
-        known = self.of_pid(pid)
-        if known is not None:
-            known.connected = True
-            return known, False
-        number = wanted if wanted is not None and self._free(wanted) else self._next_free()
+        claimed = self.of_pid(pid)
+        if claimed is not None:
+            claimed.connected = True
+            return claimed, False
+        if wanted is not None and self._free(wanted):
+            number = wanted
+        else:
+            number = self._next_free()
         before = self.by_number.get(number)
         rank = self.by_number[number] = Rank(number, pid, before.attempt + 1 if before else 0)
         return rank, True

@@ -1,4 +1,6 @@
-"""Answers clients on the recorder's socket: the app, ``gputop attach``, and the front that passes a Ctrl-C on."""
+"""Answers clients on the recorder's socket: the app, ``gputop attach``, and the front that passes a
+Ctrl-C on.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Recording(Protocol):
 
 
 class Requests:
-    """What a client may ask for. The server has checked the peer's user already."""
+    """Answers to what a client may ask for. The server has checked the peer's user already."""
 
     def __init__(self, recorder: Recording):
         self._recorder = recorder
@@ -45,7 +47,11 @@ class Requests:
     def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
         name = request.get("cmd")
         if name == "ping":
-            return {"ok": True, "run_id": self._recorder.journal.state["run_id"], "ranks": self._ranks()}
+            return {
+                "ok": True,
+                "run_id": self._recorder.journal.state["run_id"],
+                "ranks": self._ranks(),
+            }
         if name in _PASSED_TO_RANKS:
             return self._pass_on(name, request)
         if name in ("stop", "stopping"):
@@ -74,8 +80,12 @@ class Requests:
         if not 1 <= number < signal.NSIG:
             return {"ok": False, "error": "no such signal"}
         recorder.stopped_by_us = True
-        why = {"why": str(request["why"])[:_MOST_REASON]} if request.get("why") else {}
-        recorder.journal.event("interrupt", signal=number, by=str(request.get("by", "client")), **why)
+        why = {}
+        if request.get("why"):
+            why = {"why": str(request["why"])[:_MOST_REASON]}
+        recorder.journal.event(
+            "interrupt", signal=number, by=str(request.get("by", "client")), **why
+        )
         if name == "stop":
             run_id = recorder.journal.state["run_id"]
             stop.deliver(number, recorder.command.pgid, run_id, recorder.known_pids())

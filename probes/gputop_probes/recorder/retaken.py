@@ -16,7 +16,8 @@ _PIDFD_GETFD = 438
 
 
 def find_output(host_dir: Path, state: dict[str, Any], command_pid: int) -> Output | None:
-    """What the keeper of this run has, or what the command still writes to; None where neither can be had.
+    """Output that the keeper of this run has, or that the command still writes to; None where
+    neither can be had.
 
     Args:
         host_dir: this host's part of the record.
@@ -28,15 +29,19 @@ def find_output(host_dir: Path, state: dict[str, Any], command_pid: int) -> Outp
         pipes = state["output"]["pipes"]
     except (KeyError, TypeError):
         return None
-    found = _find_keeper(identity)
+    keeper = _find_keeper(identity)
     try:
-        return _beside(*found) if found is not None else _anew(host_dir, pipes, command_pid)
+        if keeper is not None:
+            return _beside(*keeper)
+        return _anew(host_dir, pipes, command_pid)
     except (OSError, ValueError):
         return None
 
 
 def _find_keeper(identity: list[int]) -> tuple[int, list[str]] | None:
-    """A living keeper of the shared memory with this device and inode: its process id and its arguments."""
+    """A living keeper of the shared memory with this device and inode: its process id and its
+    arguments.
+    """
     for pid in procfs.pids():
         words = procfs.command_line(pid)
         arguments = words[output.KEEPER_ARGUMENTS :]
@@ -67,14 +72,18 @@ def _anew(host_dir: Path, pipes: list[int], command_pid: int) -> Output | None:
     routes = []
     for number in (1, 2):
         path = f"/proc/{command_pid}/fd/{number}"
-        found = os.stat(path)
-        if not stat.S_ISFIFO(found.st_mode) or found.st_ino not in pipes:
+        status = os.stat(path)
+        if not stat.S_ISFIFO(status.st_mode) or status.st_ino not in pipes:
             continue
-        log_number = pipes.index(found.st_ino)
+        log_number = pipes.index(status.st_ino)
         if all(route.log_number != log_number for route in routes):
             source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            routes.append(Route(source, output.open_log(host_dir, log_number), log_number=log_number))
-    return output.share(routes, output.chosen_log_mb(), output.RECORDER) if routes else None
+            routes.append(
+                Route(source, output.open_log(host_dir, log_number), log_number=log_number)
+            )
+    if routes:
+        return output.share(routes, output.chosen_log_mb(), output.RECORDER)
+    return None
 
 
 def _same(pid: int, number: int) -> int:
@@ -84,9 +93,14 @@ def _same(pid: int, number: int) -> int:
         OSError: the kernel does not let us.
     """
     path = f"/proc/{pid}/fd/{number}"
-    if stat.S_ISCHR(os.stat(path).st_mode):  # opening a pseudo-terminal's master would make another one
+    if stat.S_ISCHR(
+        os.stat(path).st_mode
+    ):  # opening a pseudo-terminal's master would make another one
         return _copied(pid, number)
-    mode = os.O_RDONLY | os.O_NONBLOCK if stat.S_ISFIFO(os.stat(path).st_mode) else os.O_RDWR
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        mode = os.O_RDONLY | os.O_NONBLOCK
+    else:
+        mode = os.O_RDWR
     return os.open(path, mode | os.O_CLOEXEC)
 
 

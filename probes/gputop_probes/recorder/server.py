@@ -21,7 +21,9 @@ _view = memoryview(_buffer)
 
 
 def use_stream() -> bool:
-    """Whether messages travel on a STREAM socket with length prefixes: no SEQPACKET here, or asked for."""
+    """Whether messages travel on a STREAM socket with length prefixes: no SEQPACKET here, or asked
+    for.
+    """
     return sys.platform == "darwin" or os.environ.get(wire.ENV_TRANSPORT) == "stream"
 
 
@@ -37,7 +39,9 @@ class Connection:
         self._rest = b""
 
     def messages(self) -> Iterator[bytes]:
-        """What has arrived, whole messages only. Sets ``closed`` at the end of the connection."""
+        """Messages that have arrived, whole ones only. Sets ``closed`` at the end of the
+        connection.
+        """
         while not self.closed:
             try:
                 count = self._socket.recv_into(_buffer)
@@ -57,7 +61,9 @@ class Connection:
         if self._stream:
             message = _LENGTH.pack(len(message)) + message
         try:
-            return self._socket.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(message)
+            return self._socket.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(
+                message
+            )
         except OSError:
             return False
 
@@ -149,7 +155,9 @@ class Server:
     def _listen(self) -> socket.socket:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if self.stream else socket.SOCK_SEQPACKET)
+        listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM if self.stream else socket.SOCK_SEQPACKET
+        )
         before = os.umask(0o177)
         try:
             listener.bind(str(self.path))
@@ -164,5 +172,7 @@ def _peer(peer: socket.socket) -> tuple[int, int]:
     """Process and user id of the other end, as the kernel knows them."""
     if not hasattr(socket, "SO_PEERCRED"):
         return -1, os.getuid()
-    pid, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, _ = _CREDENTIALS.unpack(
+        peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return pid, uid

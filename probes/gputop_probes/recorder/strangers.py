@@ -1,4 +1,6 @@
-"""Processes of the run that seem to train and never said hello: names them and the likely reason."""
+"""Processes of the run that seem to train and never said hello: names them and the likely
+reason.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from gputop_probes.samplers.tree import ProcessTree
 
 _FIRST_LOOK_S = 10.0
 _BUSY = (0.5, 30.0)
-"""Share of a core, and for how many seconds: what counts as training when nothing else speaks for it."""
+"""Share of a core, and for how many seconds: what counts as training when nothing else speaks for
+it.
+"""
 _BUSY_WITH_REASON = (0.2, 5.0)
 """The same where it is plain why the guest is not there."""
 _INJECT_DIR = str(Path(gputop_agent.__file__).parent / "inject")
@@ -28,7 +32,11 @@ class StrangerWatch:
     """Called every second or so, from the sampler's thread."""
 
     def __init__(
-        self, journal: Journal, tree: ProcessTree, known_pids: Callable[[], set[int]], emit: Callable[[str, dict], None]
+        self,
+        journal: Journal,
+        tree: ProcessTree,
+        known_pids: Callable[[], set[int]],
+        emit: Callable[[str, dict], None],
     ):
         self._host = journal.state["host"]
         self._tree = tree
@@ -42,21 +50,27 @@ class StrangerWatch:
 
     def check(self) -> None:
         """Look for busy Python processes with torch that are no rank and no child of one."""
-        now, known = time.monotonic(), self._known()
-        if not known:
+        now_s, run_pids = time.monotonic(), self._known()
+        if not run_pids:
             self._note_silent()
-        if now - self._started < _FIRST_LOOK_S:
+        if now_s - self._started < _FIRST_LOOK_S:
             return
-        for pid, found in list(self._tree.stats.items()):
-            if pid in known or pid in self._told or known.intersection(self._tree.ancestors(pid)):
+        for pid, stat in list(self._tree.stats.items()):
+            if (
+                pid in run_pids
+                or pid in self._told
+                or run_pids.intersection(self._tree.ancestors(pid))
+            ):
                 continue
-            share = self._cpu_share(pid, found.cpu_ticks, now)
-            certain = self._lasts(pid, share, now, *_BUSY)
-            if (self._lasts(pid, share, now, *_BUSY_WITH_REASON) or certain) and _runs_torch(pid):
+            share = self._cpu_share(pid, stat.cpu_ticks, now_s)
+            certain = self._lasts(pid, share, now_s, *_BUSY)
+            if (self._lasts(pid, share, now_s, *_BUSY_WITH_REASON) or certain) and _runs_torch(pid):
                 self._judge(pid, certain)
 
     def finish(self) -> None:
-        """The run is over: where no rank ever was, tell of the processes that could have been one, however short."""
+        """The run is over: where no rank ever was, tell of the processes that could have been one,
+        however short.
+        """
         if not self._known():
             for pid, reason in self._silent.items():
                 self._tell(pid, reason)
@@ -81,18 +95,20 @@ class StrangerWatch:
         if reason or certain:
             self._tell(pid, reason or "unknown")
 
-    def _cpu_share(self, pid: int, cpu_ticks: int, now: float) -> float:
+    def _cpu_share(self, pid: int, cpu_ticks: int, now_s: float) -> float:
         """Cores used since the last look."""
-        before_s, before_ticks = self._before.get(pid, (now, cpu_ticks))
-        self._before[pid] = (now, cpu_ticks)
-        return (cpu_ticks - before_ticks) / procfs.TICKS_PER_S / (now - before_s) if now > before_s else 0.0
+        before_s, before_ticks = self._before.get(pid, (now_s, cpu_ticks))
+        self._before[pid] = (now_s, cpu_ticks)
+        if now_s > before_s:
+            return (cpu_ticks - before_ticks) / procfs.TICKS_PER_S / (now_s - before_s)
+        return 0.0
 
-    def _lasts(self, pid: int, share: float, now: float, limit: float, seconds: float) -> bool:
+    def _lasts(self, pid: int, share: float, now_s: float, limit: float, seconds: float) -> bool:
         """Whether the share has been above a limit for so long without a break."""
-        since = self._busy_since.setdefault((pid, limit), now)
+        since = self._busy_since.setdefault((pid, limit), now_s)
         if share <= limit:
-            since = self._busy_since[pid, limit] = now
-        return now - since >= seconds
+            since = self._busy_since[pid, limit] = now_s
+        return now_s - since >= seconds
 
 
 def why_silent(command_line: list[str], environment: dict[str, str] | None) -> str:
@@ -106,11 +122,15 @@ def why_silent(command_line: list[str], environment: dict[str, str] | None) -> s
         return f"{wire.ENV_DISABLE}=1 is set"
     if _INJECT_DIR not in environment.get("PYTHONPATH", "").split(os.pathsep):
         return "PYTHONPATH was overwritten or the environment was cleared"
-    return "" if wire.ENV_SOCKET in environment else "the environment was cleared"
+    if wire.ENV_SOCKET in environment:
+        return ""
+    return "the environment was cleared"
 
 
 def _isolating_flag(command_line: list[str]) -> str:
-    """The first interpreter option among ``-E``, ``-I`` and ``-S``; options after the script are the script's."""
+    """The first interpreter option among ``-E``, ``-I`` and ``-S``; options after the script are
+    the script's.
+    """
     words = iter(command_line[1:])
     for word in words:
         if not word.startswith("-") or word in ("-", "-c", "-m"):

@@ -1,4 +1,6 @@
-"""Asks ranks for their flight recorders now and then, where nothing cheaper tells who waits for whom."""
+"""Asks ranks for their flight recorders now and then, where nothing cheaper tells who waits for
+whom.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,17 @@ from gputop_probes.recorder.ranks import RankTable
 
 _FIRST_S = 4.0
 _FIRST_ASKS = 4
-"""So many come in quick succession: one holds 200 collectives, a dozen steps of a sharded model, and a dozen steps in a
-row are too few to tell a slow rank from a slow moment."""
+"""Requests that come in quick succession: one holds 200 collectives, a dozen steps of a sharded
+model, and a dozen steps in a row are too few to tell a slow rank from a slow moment.
+"""
 _LATER_S = 60.0
 _STEPS_BEFORE_ASKING = 20
 
 
 class SkewWatch:
-    """DDP tells its waits by itself (COMM records). FSDP, DeepSpeed and bare collectives have to be asked."""
+    """DDP tells its waits by itself (COMM records). FSDP, DeepSpeed and bare collectives have to be
+    asked.
+    """
 
     def __init__(self, ranks: RankTable, send: Callable[[dict[str, Any]], int]):
         self._ranks = ranks
@@ -26,9 +31,11 @@ class SkewWatch:
         self._next = time.monotonic() + _FIRST_S
 
     def check(self) -> None:
-        """Send ``flight_recorder`` if it is due: four times in the first seconds of training, then once a minute."""
-        now = time.monotonic()
-        if now < self._next:
+        """Send ``flight_recorder`` if it is due: four times in the first seconds of training, then
+        once a minute.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next:
             return
         ranks = self._ranks.connected()
         if len(ranks) < 2 or any(rank.comm_records for rank in ranks):
@@ -37,4 +44,4 @@ class SkewWatch:
             return
         self._send({"cmd": "flight_recorder"})
         self._asked += 1
-        self._next = now + (_FIRST_S if self._asked < _FIRST_ASKS else _LATER_S)
+        self._next = now_s + (_FIRST_S if self._asked < _FIRST_ASKS else _LATER_S)

@@ -34,7 +34,10 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     state = ending.read_state(host_dir)
     pid, start_ticks = int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))
     if not procfs.alive(pid, start_ticks):
-        raise StartError(f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record")
+        raise StartError(
+            f"the command of {run_dir.name} has ended: "
+            f"`gputop open {run_dir.name}` shows its record"
+        )
     offset_ns = int(state.get("clock_offset_ns") or time.time_ns() - time.monotonic_ns())
     mend(run_dir, host_dir)
     fresh = first_state(host, str(state.get("run_id", "")), offset_ns)
@@ -45,7 +48,11 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     ranks = RankTable()
     restore_ranks(ranks, host_dir)
     recorder = Recorder(
-        journal, server, ranks, Command(pid, int(state["command_pgid"]), start_ticks, child=False), LeaveRequest()
+        journal,
+        server,
+        ranks=ranks,
+        command=Command(pid, int(state["command_pgid"]), start_ticks, child=False),
+        leave_request=LeaveRequest(),
     )
     output = retaken.find_output(host_dir, state, pid)
     if output is not None:
@@ -55,8 +62,12 @@ def take_over(run_dir: Path, host: str) -> Recorder:
 
 
 def mend(run_dir: Path, host_dir: Path) -> None:
-    """Cut torn last records and lines, so that what is appended next lies where readers expect it."""
-    sizes = {name: sum(_WIDTH[code] for _, code in fields) for name, fields in layout.TABLES.items()}
+    """Cut torn last records and lines, so that what is appended next lies where readers
+    expect it.
+    """
+    sizes = {}
+    for name, fields in layout.TABLES.items():
+        sizes[name] = sum(_WIDTH[code] for _, code in fields)
     for table in ("gpu", "host", "process"):
         _cut(host_dir / f"{table}.bin", sizes[table])
     for table in ("steps", "device", "comm"):
@@ -66,7 +77,7 @@ def mend(run_dir: Path, host_dir: Path) -> None:
 
 
 def restore_ranks(ranks: RankTable, host_dir: Path) -> None:
-    """Which process was which rank, from the events written so far."""
+    """Process of each rank, from the events written so far."""
     for event in _events(host_dir / "events.jsonl"):
         if event.get("type") == "rank_start":
             ranks.restore(event["rank"], event.get("pid", -1), event.get("attempt", 0))
@@ -87,22 +98,26 @@ def _cut(path: Path, record_bytes: int) -> None:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    found = []
+    events = []
     try:
         with os.fdopen(files.open_regular(path), "rb") as file:
             for line in iter(lambda: file.readline(_LINE_BYTES), b""):
                 if b'"rank_start"' in line:
-                    found += _event(line)
+                    events += _event(line)
     except OSError:
         pass
-    return found
+    return events
 
 
 def _event(line: bytes) -> list[dict[str, Any]]:
     """The event of a line, where it is a sound one."""
     try:
-        found = files.parse_json(line)
+        fields = files.parse_json(line)
     except ValueError:
         return []
-    event = schema.event(found, Tally()) if isinstance(found, dict) else None
-    return [event] if event else []
+    event = None
+    if isinstance(fields, dict):
+        event = schema.event(fields, Tally())
+    if event:
+        return [event]
+    return []

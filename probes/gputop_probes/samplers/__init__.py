@@ -1,1 +1,3 @@
-"""What is sampled beside the steps: processes, host, GPUs. Each sampler packs records; only the recorder writes."""
+"""Samplers of what runs beside the steps: processes, host, GPUs. Each packs records; only the
+recorder writes.
+"""

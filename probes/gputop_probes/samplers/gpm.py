@@ -1,4 +1,6 @@
-"""GPM: activity of the SMs, tensor cores, memory and links between two samples. Hopper and later."""
+"""GPM: activity of the SMs, tensor cores, memory and links between two samples. Hopper and
+later.
+"""
 
 from __future__ import annotations
 
@@ -70,18 +72,23 @@ class Gpm:
         self._taken += 1
         if self._taken < 2:
             return Activity()
-        wanted = [number for name in _METRICS if (number := getattr(nvml, name, None)) is not None]
+        wanted = []
+        for name in _METRICS:
+            if (number := getattr(nvml, name, None)) is not None:
+                wanted.append(number)
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(wanted)
         request.sample1 = self._samples[self._taken % 2]
         request.sample2 = newest
-        for place, number in enumerate(wanted):
-            request.metrics[place].metricId = number
+        for index, number in enumerate(wanted):
+            request.metrics[index].metricId = number
         nvml.nvmlGpmMetricsGet(request)
-        values = [_value(request.metrics[place]) for place in range(len(wanted))]
+        values = [_value(request.metrics[index]) for index in range(len(wanted))]
         return Activity(*values[:4], *(value * _MB_PER_MIB for value in values[4:]))
 
 
 def _value(metric: Any) -> float:
-    return float(metric.value) if metric.nvmlReturn == 0 else math.nan
+    if metric.nvmlReturn == 0:
+        return float(metric.value)
+    return math.nan

@@ -14,13 +14,15 @@ from gputop_probes.samplers.inbox import Inbox
 from gputop_probes.samplers.nvml import Nvml, NvmlMissing
 
 _PCIE_EVERY_TICKS = 4
-"""Without GPM each PCIe counter blocks the driver call for 20 ms."""
+"""PCIe counters are read through GPM only: without it each one blocks the driver call for 20 ms."""
 _MB_PER_KB = 1e-3
 _XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class GpuSampler:
-    """All devices of this machine that the run may use; narrowed to those that it does use once that is known."""
+    """All devices of this machine that the run may use; narrowed to those that it does use once
+    that is known.
+    """
 
     def __init__(self, inbox: Inbox, run_pids: Callable[[], list[int]], now_ns: Callable[[], int]):
         self.give_up: Callable[[], None] = lambda: None
@@ -40,11 +42,17 @@ class GpuSampler:
             self.give_up()
             return
         pids = set(self._run_pids())
-        used = {device.index for device in self._devices if device.note_processes(pids)}
+        used = set()
+        for device in self._devices:
+            if device.note_processes(pids):
+                used.add(device.index)
         if used - self._ours:
             self._ours |= used
             self._tell_devices()
-        shown = [device for device in self._devices if not self._ours or device.index in self._ours]
+        shown = []
+        for device in self._devices:
+            if not self._ours or device.index in self._ours:
+                shown.append(device)
         now_ns = self._now_ns()
         full = self._tick % _PCIE_EVERY_TICKS == 0
         self._inbox.records.append(("gpu", b"".join(device.pack(now_ns, full) for device in shown)))
@@ -58,8 +66,13 @@ class GpuSampler:
             self._inbox.state.append({"gpu_note": str(error)})
             return False
         count = _call(self._nvml.module, "nvmlDeviceGetCount", default=0)
-        handles = [_call(self._nvml.module, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
-        devices = [_Device(self._nvml, index, handle) for index, handle in enumerate(handles) if handle is not None]
+        handles = []
+        for index in range(count):
+            handles.append(_call(self._nvml.module, "nvmlDeviceGetHandleByIndex", index))
+        devices = []
+        for index, handle in enumerate(handles):
+            if handle is not None:
+                devices.append(_Device(self._nvml, index, handle))
         self._devices = visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if not self._devices:
             self._inbox.state.append({"gpu_note": "the driver shows no GPU to this run"})
@@ -69,7 +82,9 @@ class GpuSampler:
         return True
 
     def _tell_devices(self) -> None:
-        self._inbox.state.append({"gpus": [device.describe(self._ours) for device in self._devices]})
+        self._inbox.state.append(
+            {"gpus": [device.describe(self._ours) for device in self._devices]}
+        )
 
     def _watch_xids(self) -> None:
         assert self._nvml is not None
@@ -89,7 +104,9 @@ class GpuSampler:
                 return
             if int(data.eventType) & _XID:
                 uuid = _call(self._nvml.module, "nvmlDeviceGetUUID", data.device, default="")
-                index = next((device.index for device in self._devices if device.uuid == _text(uuid)), -1)
+                index = next(
+                    (device.index for device in self._devices if device.uuid == _text(uuid)), -1
+                )
                 self._inbox.events.append(("xid", {"gpu": index, "code": int(data.eventData)}))
 
 
@@ -102,7 +119,9 @@ class _Device:
         self.name = _text(nvml.ask("nvmlDeviceGetName", handle, default=""))
         self.uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle, default=""))
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, default=None)
-        self.memory_total_bytes = int(memory.total) if memory else -1
+        self.memory_total_bytes = -1
+        if memory:
+            self.memory_total_bytes = int(memory.total)
         self._nvml = nvml
         self._gpm = Gpm(nvml, handle)
         self._ours_bytes = self._foreign_bytes = -1
@@ -112,7 +131,9 @@ class _Device:
         self._sm_clock_max_mhz = float(nvml.ask("nvmlDeviceGetMaxClockInfo", handle, 1))
 
     def describe(self, ours: set[int]) -> dict[str, Any]:
-        """As ``manifest.GpuInfo``. Before any process was seen on a device, all count as ours."""
+        """Description as ``manifest.GpuInfo``. Before any process was seen on a device, all devices
+        count as the run's.
+        """
         return {
             "index": self.index,
             "name": self.name,
@@ -120,20 +141,35 @@ class _Device:
             "memory_total_bytes": self.memory_total_bytes,
             "ours": not ours or self.index in ours,
             "gpm": self._gpm.supported,
-            "power_limit_default_w": None if math.isnan(self._power_default_w) else self._power_default_w,
+            "power_limit_default_w": None
+            if math.isnan(self._power_default_w)
+            else self._power_default_w,
         }
 
     def note_processes(self, run_pids: set[int]) -> bool:
         """Split the memory by whose processes hold it. Returns whether the run uses this device."""
-        found = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self.handle, default=None)
-        if found is None:
+        processes = self._nvml.ask(
+            "nvmlDeviceGetComputeRunningProcesses", self.handle, default=None
+        )
+        if processes is None:
             self._ours_bytes = self._foreign_bytes = -1
             return False
-        ours = [process for process in found if process.pid in run_pids]
-        others = [process for process in found if process.pid not in run_pids]
+        ours = []
+        for process in processes:
+            if process.pid in run_pids:
+                ours.append(process)
+        foreign = []
+        for process in processes:
+            if process.pid not in run_pids:
+                foreign.append(process)
         self._ours_bytes = _sum_memory(ours)
-        hidden = any(procfs.stat(process.pid) is None for process in others)  # another pid namespace, as in a container
-        self._foreign_bytes = -1 if hidden else _sum_memory(others)
+        hidden = any(
+            procfs.stat(process.pid) is None for process in foreign
+        )  # another pid namespace, as in a container
+        if hidden:
+            self._foreign_bytes = -1
+        else:
+            self._foreign_bytes = _sum_memory(foreign)
         return bool(ours)
 
     def pack(self, now_ns: int, full: bool) -> bytes:
@@ -143,8 +179,12 @@ class _Device:
         utilisation = ask("nvmlDeviceGetUtilizationRates", handle, default=None)
         activity = self._gpm.read()
         if not self._gpm.supported and full:
-            self._pcie = tuple(ask("nvmlDeviceGetPcieThroughput", handle, way) * _MB_PER_KB for way in (0, 1))
-        tx, rx = (activity.pcie_tx_mb_s, activity.pcie_rx_mb_s) if self._gpm.supported else self._pcie
+            self._pcie = tuple(
+                ask("nvmlDeviceGetPcieThroughput", handle, way) * _MB_PER_KB for way in (0, 1)
+            )
+        tx, rx = (
+            (activity.pcie_tx_mb_s, activity.pcie_rx_mb_s) if self._gpm.supported else self._pcie
+        )
         return layout.GPU.pack(
             now_ns,
             int(memory.used) if memory else -1,
@@ -185,45 +225,66 @@ class _Device:
         """Why the clocks are where they are; older drivers know the call by its old name."""
         reasons = self._nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", self.handle, default=-1)
         if reasons == -1:
-            reasons = self._nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle, default=-1)
+            reasons = self._nvml.ask(
+                "nvmlDeviceGetCurrentClocksThrottleReasons", self.handle, default=-1
+            )
         return int(reasons)
 
     def _memory_temperature(self) -> float:
         celsius = self._nvml.field(self.handle, "NVML_FI_DEV_MEMORY_TEMP")
-        return float(celsius) if celsius > 0 else math.nan
+        if celsius > 0:
+            return float(celsius)
+        return math.nan
 
     def _nvlink_errors(self) -> int:
         """Replays, recoveries and CRC errors of all links since the driver was loaded."""
-        names = ("CRC_FLIT_ERROR_COUNT_TOTAL", "REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
-        counts = [self._nvml.field(self.handle, f"NVML_FI_DEV_NVLINK_{name}") for name in names]
-        known = [count for count in counts if count >= 0]
-        return sum(known) if known else -1
+        names = (
+            "CRC_FLIT_ERROR_COUNT_TOTAL",
+            "REPLAY_ERROR_COUNT_TOTAL",
+            "RECOVERY_ERROR_COUNT_TOTAL",
+        )
+        counts = []
+        for name in names:
+            counts.append(self._nvml.field(self.handle, f"NVML_FI_DEV_NVLINK_{name}"))
+        supported = [count for count in counts if count >= 0]
+        if supported:
+            return sum(supported)
+        return -1
 
 
 def visible(devices: list[_Device], variable: str | None) -> list[_Device]:
-    """The devices that ``CUDA_VISIBLE_DEVICES`` lets the run see (indices or beginnings of UUIDs; None: all).
+    """The devices that ``CUDA_VISIBLE_DEVICES`` lets the run see (indices or beginnings of UUIDs;
+    None: all).
 
-    Indices follow PCI order only under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; until processes are seen this is a guess.
+    Indices follow PCI order only under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; until processes are seen
+    this is a guess.
     """
     if variable is None:
         return devices
     chosen = []
     for word in (part.strip() for part in variable.split(",")):
-        found = [device for device in devices if _is_named(device, word)]
-        if not found:  # CUDA stops at the first entry that names no device
+        matches = []
+        for device in devices:
+            if _is_named(device, word):
+                matches.append(device)
+        if not matches:  # CUDA stops at the first entry that names no device
             break
-        chosen += found
+        chosen += matches
     return chosen
 
 
 def _is_named(device: _Device, word: str) -> bool:
-    return device.index == int(word) if word.isdigit() else bool(word) and device.uuid.startswith(word)
+    if word.isdigit():
+        return device.index == int(word)
+    return bool(word) and device.uuid.startswith(word)
 
 
 def _sum_memory(processes: list[Any]) -> int:
     """Their memory in bytes; -1 when the driver hides the size of one."""
     sizes = [process.usedGpuMemory for process in processes]
-    return -1 if any(size is None for size in sizes) else sum(int(size) for size in sizes)
+    if any(size is None for size in sizes):
+        return -1
+    return sum(int(size) for size in sizes)
 
 
 def _call(module: Any, function: str, *arguments: Any, default: Any = None) -> Any:
@@ -234,4 +295,6 @@ def _call(module: Any, function: str, *arguments: Any, default: Any = None) -> A
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)

@@ -66,37 +66,48 @@ class HostSampler:
     def _cpu_pct(self) -> float:
         before, self._cpu_before = self._cpu_before, _cpu_times()
         total = self._cpu_before[1] - before[1]
-        return 100.0 * (self._cpu_before[0] - before[0]) / total if total > 0 else float("nan")
+        if total > 0:
+            return 100.0 * (self._cpu_before[0] - before[0]) / total
+        return float("nan")
 
 
 def _cpu_times() -> tuple[int, int]:
     """Busy and all ticks of the machine since it booted."""
     line = (procfs.read_bytes("/proc/stat") or b"").partition(b"\n")[0].split()[1:9]
     ticks = [int(part) for part in line]
-    return (sum(ticks) - sum(ticks[3:5]), sum(ticks)) if len(ticks) >= 5 else (0, 0)
+    if len(ticks) >= 5:
+        return (sum(ticks) - sum(ticks[3:5]), sum(ticks))
+    return (0, 0)
 
 
 def _memory() -> tuple[int, int, int]:
     """Total, available and swapped-out bytes."""
     sizes = {}
     for line in (procfs.read_bytes("/proc/meminfo") or b"").splitlines():
-        name, _, rest = line.partition(b":")
-        sizes[name] = int(rest.split()[0]) * 1024 if rest.split() else 0
+        name, _, value = line.partition(b":")
+        sizes[name] = int(value.split()[0]) * 1024 if value.split() else 0
     swap = sizes.get(b"SwapTotal", 0) - sizes.get(b"SwapFree", 0)
     return sizes.get(b"MemTotal", -1), sizes.get(b"MemAvailable", -1), swap
 
 
 def _pressure(resource: str) -> float:
-    """Share of time in which some task waited for the resource, over 10 s; NaN without pressure information."""
+    """Share of time in which some task waited for the resource, over 10 s; NaN without pressure
+    information.
+    """
     raw = procfs.read_bytes(f"/proc/pressure/{resource}") or b""
     start = raw.find(b"some avg10=")
-    return float(raw[start + 11 :].split(None, 1)[0]) if start >= 0 else float("nan")
+    if start >= 0:
+        return float(raw[start + 11 :].split(None, 1)[0])
+    return float("nan")
 
 
 def _disks() -> tuple[int, int]:
     """Bytes read from and written to all disks since the machine booted."""
     try:
-        names = {name.encode() for name in os.listdir("/sys/block") if not name.startswith(_NOT_DISKS)}
+        names = set()
+        for name in os.listdir("/sys/block"):
+            if not name.startswith(_NOT_DISKS):
+                names.add(name.encode())
     except OSError:
         return -1, -1
     read = written = 0
@@ -112,8 +123,8 @@ def _network() -> tuple[int, int]:
     """Bytes received and sent on all interfaces but the loopback."""
     received = sent = 0
     for line in (procfs.read_bytes("/proc/net/dev") or b"").splitlines()[2:]:
-        name, _, rest = line.partition(b":")
-        parts = rest.split()
+        name, _, counters = line.partition(b":")
+        parts = counters.split()
         if name.strip() != b"lo" and len(parts) > 8:
             received += int(parts[0])
             sent += int(parts[8])
@@ -122,7 +133,7 @@ def _network() -> tuple[int, int]:
 
 def _shared_memory() -> tuple[int, int]:
     try:
-        found = os.statvfs("/dev/shm")
+        space = os.statvfs("/dev/shm")
     except OSError:
         return -1, -1
-    return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+    return (space.f_blocks - space.f_bfree) * space.f_frsize, space.f_blocks * space.f_frsize

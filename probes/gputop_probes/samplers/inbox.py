@@ -1,4 +1,4 @@
-"""How samplers' results reach the recorder's thread, the only one that writes."""
+"""Inbox from the samplers' threads to the recorder's, the only one that writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ class Inbox:
 
 
 class SamplerThread:
-    """Calls ``sample`` once a period until told to stop; an exception is reported and the next tick tries again.
+    """Calls ``sample`` once a period until told to stop; an exception is reported and the next tick
+    tries again.
 
-    No ``threading.Thread``: its ``start`` waits for a thread that, short of memory, may have died before it began.
+    No ``threading.Thread``: its ``start`` waits for a thread that, short of memory, may have died
+    before it began.
     """
 
-    def __init__(self, name: str, period_s: float, sample: Callable[[], None], on_error: Callable[[str], None]):
+    def __init__(
+        self,
+        name: str,
+        period_s: float,
+        sample: Callable[[], None],
+        on_error: Callable[[str], None],
+    ):
         self.name = name
         self._period_s = period_s
         self._sample = sample

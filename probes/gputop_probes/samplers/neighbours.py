@@ -1,4 +1,6 @@
-"""Programs outside the run that use the cores: named now and then, so that advice can say whom to look at."""
+"""Programs outside the run that use the cores: named now and then, so that advice can say whom to
+look at.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,18 @@ class NeighbourWatch:
         self._ticks: dict[tuple[int, int], int] = {}
 
     def check(self) -> None:
-        """Send a ``neighbours`` event if programs outside the run used a core noticeably since the last look."""
-        now = time.monotonic()
-        if now < self._due_s:
+        """Send a ``neighbours`` event if programs outside the run used a core noticeably since the
+        last look.
+        """
+        now_s = time.monotonic()
+        if now_s < self._due_s:
             return
-        before, since, first = self._ticks, now - self._looked_s, not self._ticks
+        before, since, first = self._ticks, now_s - self._looked_s, not self._ticks
         began = time.thread_time()
         names = self._look()
-        self._looked_s = now
+        self._looked_s = now_s
         took = time.thread_time() - began
-        self._due_s = now + (_FIRST_S if first else max(_PERIOD_S, took / _COST_SHARE))
+        self._due_s = now_s + (_FIRST_S if first else max(_PERIOD_S, took / _COST_SHARE))
         if first:
             return
         used = {
@@ -46,18 +50,25 @@ class NeighbourWatch:
             for key, ticks in self._ticks.items()
             if key in before
         }
-        busy = sorted((key for key in used if used[key] >= _LEAST_CORES), key=lambda key: -used[key])[:_TOP]
+        busy = sorted(
+            (key for key in used if used[key] >= _LEAST_CORES), key=lambda key: -used[key]
+        )[:_TOP]
         if busy:
-            told = [{"pid": key[0], "name": names[key], "cores": round(used[key], 2)} for key in busy]
-            self._emit("neighbours", {"host": self._host, "processes": told})
+            neighbours = [
+                {"pid": key[0], "name": names[key], "cores": round(used[key], 2)} for key in busy
+            ]
+            self._emit("neighbours", {"host": self._host, "processes": neighbours})
 
     def _look(self) -> dict[tuple[int, int], str]:
         """Note the CPU time of all processes that are not the run's; returns their names."""
         names, self._ticks = {}, {}
         for pid in procfs.pids():
-            found = None if pid in self._tree.members else procfs.stat(pid)
-            if found is not None and found.cpu_ticks:
-                key = pid, found.start_ticks
-                self._ticks[key] = found.cpu_ticks
-                names[key] = "".join(c if c.isprintable() else "?" for c in found.name)
+            if pid in self._tree.members:
+                stat = None
+            else:
+                stat = procfs.stat(pid)
+            if stat is not None and stat.cpu_ticks:
+                key = pid, stat.start_ticks
+                self._ticks[key] = stat.cpu_ticks
+                names[key] = "".join(c if c.isprintable() else "?" for c in stat.name)
         return names

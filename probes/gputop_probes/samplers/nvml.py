@@ -6,7 +6,12 @@ import ctypes
 import math
 from typing import Any
 
-_NEVER_AGAIN = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission", "AttributeError")
+_NEVER_AGAIN = (
+    "NVMLError_NotSupported",
+    "NVMLError_FunctionNotFound",
+    "NVMLError_NoPermission",
+    "AttributeError",
+)
 
 
 class NvmlMissing(Exception):
@@ -48,9 +53,17 @@ class Nvml:
         values = self.ask("nvmlDeviceGetFieldValues", device, (number,), default=None)
         if not values or values[0].nvmlReturn != 0:
             return -1
-        value, kind = values[0].value, values[0].valueType
-        names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-        return int(getattr(value, names.get(kind, "ullVal")))
+        value, value_type = values[0].value, values[0].valueType
+        names = {
+            0: "dVal",
+            1: "uiVal",
+            2: "ulVal",
+            3: "ullVal",
+            4: "sllVal",
+            5: "siVal",
+            6: "usVal",
+        }
+        return int(getattr(value, names.get(value_type, "ullVal")))
 
     def close(self) -> None:
         """Let the library go."""
@@ -62,7 +75,9 @@ class Nvml:
 
 def _load() -> Any:
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")  # 0.1 ms; importing pynvml for nothing would cost 25 ms and some MB
+        ctypes.CDLL(
+            "libnvidia-ml.so.1"
+        )  # 0.1 ms; importing pynvml for nothing would cost 25 ms and some MB
     except OSError:
         raise NvmlMissing("no NVIDIA driver here") from None
     try:

@@ -1,4 +1,6 @@
-"""One PROCESS record a process of the run and tick: CPU, waiting for a core, memory, faults, I/O."""
+"""One PROCESS record a process of the run and tick: CPU, waiting for a core, memory,
+faults, I/O.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from gputop_probes.samplers.tree import ProcessTree
 _PSS_PERIOD_S = 10.0
 _PSS_PERIOD_MAX_S = 120.0
 _PSS_COST_SHARE = 0.001
-"""``smaps_rollup`` holds the process's memory map locked while it is read: at most this share of the time."""
+"""``smaps_rollup`` holds the process's memory map locked while it is read: at most this share of
+the time.
+"""
 _HELPERS = ("resource_tracker", "compile_worker", "torch._inductor", "semaphore_tracker")
 
 RankPids = dict[int, tuple[int, int]]
@@ -37,24 +41,33 @@ class ProcessSampler:
         ranks = self._ranks()
         if ranks_only:
             pids = [pid for pid in ranks if pid in self.tree.members]
-            fresh = {pid: found for pid in pids if (found := procfs.stat(pid)) is not None}
+            fresh = {}
+            for pid in pids:
+                if (stat := procfs.stat(pid)) is not None:
+                    fresh[pid] = stat
         else:
             self.tree.refresh()
             fresh = self.tree.stats
         kinds = {pid: self._kind(pid, ranks) for pid in fresh}
-        pss = {} if ranks_only else self._read_pss(kinds)
+        if ranks_only:
+            pss = {}
+        else:
+            pss = self._read_pss(kinds)
         if not ranks_only:
-            self.tree_rss_bytes = sum(found.rss_bytes for found in fresh.values())
+            self.tree_rss_bytes = sum(stat.rss_bytes for stat in fresh.values())
         now_ns = self._now_ns()
         return b"".join(
-            self._pack(now_ns, pid, found, *kinds[pid], ranks, pss.get(pid, -1)) for pid, found in fresh.items()
+            self._pack(now_ns, pid, stat, *kinds[pid], ranks, pss.get(pid, -1))
+            for pid, stat in fresh.items()
         )
 
     def _kind(self, pid: int, ranks: RankPids) -> tuple[int, int]:
-        """What a process is, and the rank it is or works for (-1: none)."""
+        """Kind of a process, and the rank that it is or works for (-1: none)."""
         if pid in ranks:
             return layout.PROCESS_RANK, ranks[pid][0]
-        above = next((ranks[parent][0] for parent in self.tree.ancestors(pid) if parent in ranks), None)
+        above = next(
+            (ranks[parent][0] for parent in self.tree.ancestors(pid) if parent in ranks), None
+        )
         if above is not None:
             words = " ".join(self.tree.members[pid].command_line)
             helper = any(name in words for name in _HELPERS)
@@ -64,59 +77,84 @@ class ProcessSampler:
         return layout.PROCESS_OTHER, -1
 
     def _read_pss(self, kinds: dict[int, tuple[int, int]]) -> dict[int, int]:
-        """Proportional set sizes of ranks and workers, at times; seldom where reading them takes long."""
+        """Proportional set sizes of ranks and workers, at times; seldom where reading them takes
+        long.
+        """
         started = time.monotonic()
         if started < self._pss_due:
             return {}
         wanted = (layout.PROCESS_RANK, layout.PROCESS_WORKER)
-        found = {pid: _pss_bytes(pid) for pid, (kind, _) in kinds.items() if kind in wanted}
+        by_pid = {}
+        for pid, (role, _) in kinds.items():
+            if role in wanted:
+                by_pid[pid] = _pss_bytes(pid)
         took = time.monotonic() - started
         self._pss_due = started + min(_PSS_PERIOD_MAX_S, max(_PSS_PERIOD_S, took / _PSS_COST_SHARE))
-        self._pss = found
-        rest = sum(stat.rss_bytes for pid, stat in self.tree.stats.items() if pid not in found)
-        self.tree_pss_bytes = rest + sum(max(0, size) for size in found.values()) if found else -1
-        return found
+        self._pss = by_pid
+        unread_bytes = sum(
+            stat.rss_bytes for pid, stat in self.tree.stats.items() if pid not in by_pid
+        )
+        self.tree_pss_bytes = -1
+        if by_pid:
+            self.tree_pss_bytes = unread_bytes + sum(max(0, size) for size in by_pid.values())
+        return by_pid
 
     def _pack(
-        self, now_ns: int, pid: int, found: procfs.Stat, kind: int, rank: int, ranks: RankPids, pss: int
+        self,
+        now_ns: int,
+        pid: int,
+        stat: procfs.Stat,
+        role: int,
+        rank: int,
+        ranks: RankPids,
+        pss: int,
     ) -> bytes:
-        tid = ranks[pid][1] if pid in ranks else pid
+        if pid in ranks:
+            tid = ranks[pid][1]
+        else:
+            tid = pid
         on_cpu, waited = _schedstat(pid, tid)
         voluntary, involuntary = _switches(pid, tid)
         read, written = _io(pid)
         return layout.PROCESS.pack(
             now_ns,
-            found.cpu_ticks * procfs.NS_PER_TICK,
-            on_cpu if kind == layout.PROCESS_RANK else -1,
+            stat.cpu_ticks * procfs.NS_PER_TICK,
+            on_cpu if role == layout.PROCESS_RANK else -1,
             waited,
             voluntary,
             involuntary,
-            found.minor_faults,
-            found.major_faults,
-            found.rss_bytes,
+            stat.minor_faults,
+            stat.major_faults,
+            stat.rss_bytes,
             pss,
             read,
             written,
             pid,
-            found.ppid,
+            stat.ppid,
             rank,
-            kind,
-            found.threads,
-            ord(found.state),
+            role,
+            stat.threads,
+            ord(stat.state),
             _open_files(pid),
             0,
         )
 
 
 def _schedstat(pid: int, tid: int) -> tuple[int, int]:
-    """Nanoseconds that a thread ran and that it waited for a core; -1 where the kernel does not tell."""
+    """Nanoseconds that a thread ran and that it waited for a core; -1 where the kernel does not
+    tell.
+    """
     parts = (procfs.read_bytes(f"/proc/{pid}/task/{tid}/schedstat") or b"").split()
-    return (int(parts[0]), int(parts[1])) if len(parts) >= 2 else (-1, -1)
+    if len(parts) >= 2:
+        return (int(parts[0]), int(parts[1]))
+    return (-1, -1)
 
 
 def _switches(pid: int, tid: int) -> tuple[int, int]:
     raw = procfs.read_bytes(f"/proc/{pid}/task/{tid}/status") or b""
-    return _number_after(raw, b"\nvoluntary_ctxt_switches:"), _number_after(raw, b"nonvoluntary_ctxt_switches:")
+    return _number_after(raw, b"\nvoluntary_ctxt_switches:"), _number_after(
+        raw, b"nonvoluntary_ctxt_switches:"
+    )
 
 
 def _io(pid: int) -> tuple[int, int]:
@@ -127,7 +165,9 @@ def _io(pid: int) -> tuple[int, int]:
 
 def _pss_bytes(pid: int) -> int:
     kib = _number_after(procfs.read_bytes(f"/proc/{pid}/smaps_rollup") or b"", b"\nPss:")
-    return kib * 1024 if kib >= 0 else -1
+    if kib >= 0:
+        return kib * 1024
+    return -1
 
 
 def _open_files(pid: int) -> int:

@@ -1,4 +1,6 @@
-"""The thread that samples processes twice a second (ranks) and once a second (all), and the host once a second."""
+"""The thread that samples processes twice a second (ranks) and once a second (all), and the host
+once a second.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ class SystemSampler:
         self,
         inbox: Inbox,
         root_pid: int,
+        *,
         run_id: str,
         ranks: Callable[[], RankPids],
         now_ns: Callable[[], int],
@@ -37,17 +40,22 @@ class SystemSampler:
 
     def sample(self) -> bool:
         """One tick. Returns whether it was a full one, at which the tree was looked at anew."""
-        now = time.monotonic()
-        full = now >= self._next_full
+        now_s = time.monotonic()
+        full = now_s >= self._next_full
         if full:
-            self._next_full = now + 2 * PERIOD_S - PERIOD_S / 2
+            self._next_full = now_s + 2 * PERIOD_S - PERIOD_S / 2
         records = self._processes.sample(ranks_only=not full)
         if records:
             self._inbox.records.append(("process", records))
         if full:
             tree = self._processes
             self._inbox.records.append(
-                ("host", self._host.sample(tree.tree_rss_bytes, tree.tree_pss_bytes, len(self.tree.members)))
+                (
+                    "host",
+                    self._host.sample(
+                        tree.tree_rss_bytes, tree.tree_pss_bytes, len(self.tree.members)
+                    ),
+                )
             )
             self._reap_adopted()
         return full
@@ -57,11 +65,18 @@ class SystemSampler:
         return list(self.tree.members)
 
     def _reap_adopted(self) -> None:
-        """Processes of the run whose parent died became our children: take their exit status, or they stay zombies."""
+        """Processes of the run whose parent died became our children: take their exit status, or
+        they stay zombies.
+        """
         self._seen |= self.tree.members.keys()
         for pid in list(self._seen - self.tree.members.keys()):
-            found = procfs.stat(pid)
-            if found is not None and found.state == "Z" and found.ppid == os.getpid() and pid != self.tree.root:
+            stat = procfs.stat(pid)
+            if (
+                stat is not None
+                and stat.state == "Z"
+                and stat.ppid == os.getpid()
+                and pid != self.tree.root
+            ):
                 try:
                     os.waitpid(pid, os.WNOHANG)
                 except ChildProcessError:

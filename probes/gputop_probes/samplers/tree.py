@@ -1,4 +1,5 @@
-"""The processes of a run, found without psutil: by parent, and by the mark that the launcher left in the environment.
+"""The processes of a run, found without psutil: by parent, and by the mark that the launcher left
+in the environment.
 
 Only new process ids are looked at, so a tick costs little on a machine with thousands of processes.
 """
@@ -29,7 +30,7 @@ class ProcessTree:
     def __init__(self, root: int, run_id: str):
         self.members: dict[int, Member] = {}
         self.stats: dict[int, procfs.Stat] = {}
-        """Of living members, as of the last refresh."""
+        """Statistics of living members by process id, as of the last refresh."""
         self._mark = f"{wire.ENV_RUN_ID}={run_id}\0".encode()
         self.root = root
         self._strangers: set[int] = set()
@@ -37,10 +38,10 @@ class ProcessTree:
 
     def refresh(self) -> None:
         """Look for processes that came and went."""
-        now = time.monotonic()
-        if now >= self._forget_at:
+        now_s = time.monotonic()
+        if now_s >= self._forget_at:
             self._strangers.clear()
-            self._forget_at = now + _FORGET_STRANGERS_S
+            self._forget_at = now_s + _FORGET_STRANGERS_S
         present = set(procfs.pids())
         self._strangers &= present
         self.stats = self._restat(present)
@@ -50,28 +51,34 @@ class ProcessTree:
 
     def ancestors(self, pid: int) -> list[int]:
         """Members above a member, nearest first."""
-        found: list[int] = []
-        while pid in self.stats and len(found) <= len(self.stats):
+        pids: list[int] = []
+        while pid in self.stats and len(pids) <= len(self.stats):
             pid = self.stats[pid].ppid
             if pid in self.stats:
-                found.append(pid)
-        return found
+                pids.append(pid)
+        return pids
 
     def _restat(self, present: set[int]) -> dict[int, procfs.Stat]:
         living = {}
         for pid, member in self.members.items():
-            found = procfs.stat(pid) if pid in present else None
-            if found is not None and found.start_ticks == member.start_ticks and found.state not in "ZX":
-                living[pid] = found
+            stat = None
+            if pid in present:
+                stat = procfs.stat(pid)
+            if (
+                stat is not None
+                and stat.start_ticks == member.start_ticks
+                and stat.state not in "ZX"
+            ):
+                living[pid] = stat
         return living
 
     def _consider(self, pid: int) -> None:
-        found = procfs.stat(pid)
-        if found is None or found.state in "ZX":
+        stat = procfs.stat(pid)
+        if stat is None or stat.state in "ZX":
             return
-        if pid == self.root or found.ppid in self.members or self._is_marked(pid):
-            self.members[pid] = Member(pid, found.start_ticks, procfs.command_line(pid))
-            self.stats[pid] = found
+        if pid == self.root or stat.ppid in self.members or self._is_marked(pid):
+            self.members[pid] = Member(pid, stat.start_ticks, procfs.command_line(pid))
+            self.stats[pid] = stat
         else:
             self._strangers.add(pid)
 

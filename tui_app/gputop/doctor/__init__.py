@@ -1,11 +1,19 @@
-"""The checks behind ``gputop doctor``. Each is one function that returns one ``Check`` and never raises."""
+"""The checks behind ``gputop doctor``. Each is one function that returns one ``Check`` and never
+raises.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from gputop.doctor.check import Check
-from gputop.doctor.environment import check_gpus, check_host, check_install, check_records, check_terminal
+from gputop.doctor.environment import (
+    check_gpus,
+    check_host,
+    check_install,
+    check_records,
+    check_terminal,
+)
 from gputop.doctor.injection import check_injection, check_torch, find_python
 
 __all__ = ["Check", "run_checks"]
@@ -22,7 +30,9 @@ def run_checks(python: str | None = None) -> Iterator[Check]:
     interpreter = find_python(python)
     torch = _guarded("torch", lambda: check_torch(interpreter))
     yield torch
-    yield _guarded("injection", lambda: check_injection(interpreter, has_torch=torch.status == "ok"))
+    yield _guarded(
+        "injection", lambda: check_injection(interpreter, has_torch=torch.status == "ok")
+    )
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, how it stands, and what to do about it."""
+    """Result of one check: its subject, how it stands, and what to do about it."""
 
     name: str
     status: Literal["ok", "note", "warn", "fail"]
@@ -16,5 +16,5 @@ class Check:
     fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """For ``--json``."""
+        """Build the object for ``--json``."""
         return asdict(self)

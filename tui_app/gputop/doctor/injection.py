@@ -15,7 +15,8 @@ import json, sys
 facts = {"python": sys.version.split()[0]}
 try:
     import torch
-    facts.update(torch=torch.__version__, cuda=torch.version.cuda, devices=torch.cuda.device_count())
+    devices = torch.cuda.device_count()
+    facts.update(torch=torch.__version__, cuda=torch.version.cuda, devices=devices)
 except Exception as error:
     facts["error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(facts))
@@ -42,18 +43,28 @@ def check_torch(python: str | None) -> Check:
     """Import torch in the user's interpreter."""
     if python is None:
         return Check(
-            "torch", "fail", "no such Python interpreter", "name the one that trains: gputop doctor --python PATH"
+            "torch",
+            "fail",
+            "no such Python interpreter",
+            "name the one that trains: gputop doctor --python PATH",
         )
-    done = subprocess.run([python, "-c", _TORCH_FACTS], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [python, "-c", _TORCH_FACTS], capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Check("torch", "fail", f"{python} does not run: {last}", "gputop doctor --python PATH")
+        return Check(
+            "torch", "fail", f"{python} does not run: {last}", "gputop doctor --python PATH"
+        )
     facts = json.loads(done.stdout.splitlines()[-1])
     where = f"{python} (Python {facts['python']})"
     if "error" in facts:
         fix = "activate the environment that trains, or name its interpreter with --python"
         return Check("torch", "warn", f"{where} cannot import torch: {facts['error']}", fix)
-    cuda = f"CUDA {facts['cuda']}, {facts['devices']} device(s)" if facts["cuda"] else "CPU build"
+    if facts["cuda"]:
+        cuda = f"CUDA {facts['cuda']}, {facts['devices']} device(s)"
+    else:
+        cuda = "CPU build"
     return Check("torch", "ok", f"torch {facts['torch']}, {cuda}, in {where}")
 
 
@@ -65,14 +76,29 @@ def check_injection(python: str | None, has_torch: bool) -> Check:
     from gputop_probes.record.reader import RunRecord
 
     with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
-        handle = start(RunSpec([python, "-c", _TRAINING], Path(folder) / "run", headless=True, quiet=True))
+        handle = start(
+            RunSpec([python, "-c", _TRAINING], Path(folder) / "run", headless=True, quiet=True)
+        )
         exit_code = handle.wait(120)
         handle.release_signals()
         record = RunRecord.open(handle.run_dir)
-        seen = int(record.steps(0)["n_steps"].sum()) if record.ranks() else 0
+        recorded_steps = 0
+        if record.ranks():
+            recorded_steps = int(record.steps(0)["n_steps"].sum())
     if exit_code != 0:
-        return Check("injection", "fail", f"a training of {_STEPS} steps ended with exit code {exit_code} under gputop")
-    if seen != _STEPS:
+        return Check(
+            "injection",
+            "fail",
+            f"a training of {_STEPS} steps ended with exit code {exit_code} under gputop",
+        )
+    if recorded_steps != _STEPS:
         fix = "is PYTHONPATH overwritten, or python called with -E, -I or -S, by a wrapper?"
-        return Check("injection", "fail", f"{seen} of {_STEPS} steps of a test training were seen", fix)
-    return Check("injection", "ok", f"all {_STEPS} steps of a test training were seen, without a code change")
+        return Check(
+            "injection",
+            "fail",
+            f"{recorded_steps} of {_STEPS} steps of a test training were seen",
+            fix,
+        )
+    return Check(
+        "injection", "ok", f"all {_STEPS} steps of a test training were seen, without a code change"
+    )

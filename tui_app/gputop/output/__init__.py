@@ -1,1 +1,3 @@
-"""The command's output as a terminal would show it: bars move, colours stay, and only what is drawn is parsed."""
+"""The command's output as a terminal would show it: bars move, colours stay, and only what is drawn
+is parsed.
+"""

@@ -1,22 +1,39 @@
-"""One raw line to the cells that a terminal would show: ``\\r``, ``\\b``, tabs, erasing, columns and colours (SGR)."""
+"""One raw line to the cells that a terminal would show: ``\\r``, ``\\b``, tabs, erasing, columns
+and colours (SGR).
+"""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-_TOKEN = re.compile(r"\x1b\[([0-9;:?]*)([@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?|[\r\b\t]|[^\x1b\r\b\t]+")
+_TOKEN = re.compile(
+    r"\x1b\[([0-9;:?]*)([@-~])"
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[@-_]?|[\r\b\t]|[^\x1b\r\b\t]+"
+)
 _CONTROL = dict.fromkeys(
-    (*range(32), *range(127, 160), 0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070))
+    (
+        *range(32),
+        *range(127, 160),
+        0x061C,
+        *range(0x200B, 0x2010),
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+    )
     + (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xE000), *range(0xE0000, 0xE0080))
 )
-"""Characters that a terminal would obey, or that would hide or turn round others; joiners of emoji among them."""
+"""Characters that a terminal would obey, or that would hide or turn round others; joiners of emoji
+among them.
+"""
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 MAX_COLUMNS = 4_000
 
 
 class Look(NamedTuple):
-    """Colour and weight of a run of cells; colours are names that Rich understands, None for the default."""
+    """Colour and weight of a run of cells; colours are names that Rich understands, None for the
+    default.
+    """
 
     front: str | None = None
     back: str | None = None
@@ -33,7 +50,9 @@ PLAIN = Look()
 def resolve(raw: str) -> list[tuple[str, Look]]:
     """Runs of text and look."""
     if "\x1b" not in raw and "\r" not in raw and "\b" not in raw and "\t" not in raw:
-        return [(raw.translate(_CONTROL), PLAIN)] if raw else []
+        if raw:
+            return [(raw.translate(_CONTROL), PLAIN)]
+        return []
     runs: list[tuple[str, Look]] = []
     for char, look in _cells(raw)[0]:
         if runs and runs[-1][1] == look:
@@ -49,7 +68,7 @@ def resolve_text(raw: str) -> str:
 
 
 def column_of(raw: str) -> int:
-    """Where the cursor stands after the line was written."""
+    """Column of the cursor after the line was written."""
     return _cells(raw)[1]
 
 
@@ -81,27 +100,31 @@ def _put(cells: list[tuple[str, Look]], column: int, text: str, look: Look) -> i
     return column + len(text)
 
 
-def _move(cells: list[tuple[str, Look]], column: int, numbers: str, kind: str) -> int:
+def _move(cells: list[tuple[str, Look]], column: int, numbers: str, command: str) -> int:
     """Cursor movement within the line and erasing; anything else has no effect on one line."""
-    n = int(numbers) if numbers.isdigit() else 0
-    if kind == "K":
+    n = 0
+    if numbers.isdigit():
+        n = int(numbers)
+    if command == "K":
         if n == 0:
             del cells[column:]
         elif n == 1:
             cells[:column] = [(" ", PLAIN)] * min(column, len(cells))
         else:
             cells.clear()
-    elif kind == "G":
+    elif command == "G":
         return min(max(n, 1) - 1, MAX_COLUMNS)
-    elif kind == "C":
+    elif command == "C":
         return min(column + max(n, 1), MAX_COLUMNS)
-    elif kind == "D":
+    elif command == "D":
         return max(0, column - max(n, 1))
     return column
 
 
 def _sgr(numbers: str, look: Look) -> Look:
-    codes = [int(c) if c.isdigit() else 0 for c in numbers.replace(":", ";").split(";")]
+    codes = []
+    for c in numbers.replace(":", ";").split(";"):
+        codes.append(int(c) if c.isdigit() else 0)
     while codes:
         code = codes.pop(0)
         if code == 0:
@@ -110,7 +133,10 @@ def _sgr(numbers: str, look: Look) -> Look:
             look = look._replace(**_FLAGS[code])
         elif code in (38, 48):
             colour = _extended(codes)
-            look = look._replace(front=colour) if code == 38 else look._replace(back=colour)
+            if code == 38:
+                look = look._replace(front=colour)
+            else:
+                look = look._replace(back=colour)
         elif 30 <= code <= 37 or 90 <= code <= 97:
             look = look._replace(front=_named(code))
         elif 40 <= code <= 47 or 100 <= code <= 107:
@@ -136,14 +162,18 @@ _FLAGS: dict[int, dict[str, bool]] = {
 
 
 def _named(code: int) -> str:
-    return _NAMES[code - 30] if code < 90 else "bright_" + _NAMES[code - 90]
+    if code < 90:
+        return _NAMES[code - 30]
+    return "bright_" + _NAMES[code - 90]
 
 
 def _extended(codes: list[int]) -> str | None:
-    kind = codes.pop(0) if codes else 0
-    if kind == 5 and codes:
+    mode = 0
+    if codes:
+        mode = codes.pop(0)
+    if mode == 5 and codes:
         return f"color({min(codes.pop(0), 255)})"
-    if kind == 2 and len(codes) >= 3:
+    if mode == 2 and len(codes) >= 3:
         red, green, blue = (min(codes.pop(0), 255) for _ in range(3))
         return f"#{red:02x}{green:02x}{blue:02x}"
     codes.clear()

@@ -1,4 +1,4 @@
-"""What a command that failed said last: its traceback, or the end of its output."""
+"""Last words of a command that failed: its traceback, or the end of its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _FILES = ("stderr.log", "output.log")
 
 
 def last_words(host_dir: Path) -> list[str]:
-    """The last lines of what a host's command wrote, without control characters; empty where nothing is to be read."""
+    """The last lines of what a host's command wrote, without control characters; empty where
+    nothing is to be read.
+    """
     for name in _FILES:
         lines = _tail(host_dir / name)
         if lines:
@@ -30,7 +32,10 @@ def _tail(path: Path) -> list[str]:
         return []
     lines = [resolve_text(line).rstrip() for line in text.split("\n")]
     near = max(0, len(lines) - TRACEBACK_LINES)
-    begins = [place for place, line in enumerate(lines) if place >= near and _BEGINS in line]
+    begins = []
+    for index, line in enumerate(lines):
+        if index >= near and _BEGINS in line:
+            begins.append(index)
     if begins:
         return lines[begins[0] :]
     return [line for line in lines[-LINES:] if line]

@@ -1,7 +1,8 @@
 """Lines of output out of a byte stream, cheap at thousands of lines a second.
 
-A line is kept as the raw text that was written to it, control characters included; ``ansi.resolve`` turns it into cells
-when it is drawn. Only movements between lines (newline, cursor up and down) are interpreted on arrival.
+A line is kept as the raw text that was written to it, control characters included; ``ansi.resolve``
+turns it into cells when it is drawn. Only movements between lines (newline, cursor up and down) are
+interpreted on arrival.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAX_LINES = 20_000
 MAX_RAW = 8_192
 """A line that was rewritten for longer than this is replaced by what it shows."""
 _REACH = 200
-"""How far up a progress display may reach."""
+"""Lines up that a progress display may reach."""
 _VERTICAL = re.compile(r"\x1b\[(\d*)([ABEF])|\n")
 _INCOMPLETE = re.compile(r"\x1b(\[[0-9;?]*)?$")
 
@@ -81,13 +82,13 @@ class Stream:
             self._feed_plain(text)
 
     def _feed_plain(self, text: str) -> None:
-        first, *rest = text.split("\n")
+        first, *further = text.split("\n")
         if first:
             self._write(first)
-        if rest:
+        if further:
             if not self._own:
                 self._open()
-            self._remember(self.buffer.extend([self.tint + line for line in rest]), len(rest))
+            self._remember(self.buffer.extend([self.tint + line for line in further]), len(further))
 
     def _remember(self, last: int, lines: int) -> None:
         self._own += range(max(last - lines + 1, last - _REACH), last + 1)
@@ -107,9 +108,12 @@ class Stream:
         self._write(text[start:])
 
     def _move(self, match: re.Match[str]) -> None:
-        lines, kind = int(match.group(1) or 1), match.group(2)
-        column = 0 if kind in "EF" else self._column()
-        if kind in "AF":
+        lines, command = int(match.group(1) or 1), match.group(2)
+        if command in "EF":
+            column = 0
+        else:
+            column = self._column()
+        if command in "AF":
             self._row = max(0, self._row - lines)
         else:
             self._down(min(lines, _REACH))
@@ -126,7 +130,9 @@ class Stream:
         if self._row < 0:
             return 0
         index = self._own[self._row] - self.buffer.dropped
-        return column_of(self.buffer.lines[index]) if 0 <= index < len(self.buffer.lines) else 0
+        if 0 <= index < len(self.buffer.lines):
+            return column_of(self.buffer.lines[index])
+        return 0
 
     def _open(self) -> None:
         self._remember(self.buffer.append(self.tint), 1)
@@ -140,4 +146,6 @@ class Stream:
 
 
 def _moves_up(text: str) -> bool:
-    return any(match.group() != "\n" for match in _VERTICAL.finditer(text)) if "\x1b[" in text else False
+    if "\x1b[" in text:
+        return any(match.group() != "\n" for match in _VERTICAL.finditer(text))
+    return False

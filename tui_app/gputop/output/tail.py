@@ -10,7 +10,7 @@ from gputop.output.lines import LineBuffer, Stream
 from gputop_probes.record.files import open_regular
 
 FIRST_READ = 1 << 20
-"""On opening, at most this much of the end of a file is read."""
+"""Bytes of the end of a file that are read at most when it is opened."""
 MAX_READ = 4 << 20
 """More than this since the last call: the middle is skipped, and a line says so."""
 
@@ -69,7 +69,10 @@ def _read(file: _File) -> bytes:
             if size < file.offset:  # its newest part was moved to its beginning, for want of room
                 file.offset = -1
             before = max(file.offset, 0)
-            limit = FIRST_READ if file.offset < 0 else MAX_READ
+            if file.offset < 0:
+                limit = FIRST_READ
+            else:
+                limit = MAX_READ
             start = max(before, size - limit, _first_data(handle))
             handle.seek(start)
             if start > before:
@@ -78,12 +81,14 @@ def _read(file: _File) -> bytes:
     except OSError:
         return b""
     file.offset = start + len(data)
-    skipped = f"[{start - before:,} bytes of earlier output left out here]\n" if start > before else ""
+    skipped = ""
+    if start > before:
+        skipped = f"[{start - before:,} bytes of earlier output left out here]\n"
     return skipped.encode() + data
 
 
 def _first_data(handle: BinaryIO) -> int:
-    """Where a log begins whose oldest part was given up."""
+    """Offset of the beginning of a log whose oldest part was given up."""
     try:
         return os.lseek(handle.fileno(), 0, os.SEEK_DATA)
     except (OSError, AttributeError):

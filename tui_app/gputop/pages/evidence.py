@@ -1,4 +1,6 @@
-"""Behind one finding: the picture that shows it, the statistic against its threshold, the inputs, the fix."""
+"""Behind one finding: the picture that shows it, the statistic against its threshold, the inputs,
+the fix.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from gputop.feed.evidence import Evidence, EvidenceLoader
 from gputop.feed.plots import Plot
 from gputop.pages.page import Page
 from gputop.render import numbers
-from gputop.render.rows import Row, beside, left, right, row_width, shorten, spread, text_width, wrap
+from gputop.render.rows import (
+    Row,
+    beside,
+    left,
+    right,
+    row_width,
+    shorten,
+    spread,
+    text_width,
+    wrap,
+)
 from gputop.widgets import plots
 from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
@@ -17,48 +29,77 @@ from gputop_analysis.report.words import covered
 
 WIDE = 150
 CRASH = "HC"
-"""Of what ended a run, the words say more than a picture of the time before: they come first."""
+"""Findings on what ended a run: here words say more than a picture of the time before, and come
+first.
+"""
 PLOT_LEAST, PLOT_MOST = 7, 18
 
 
 def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> list[Row]:
-    """All rows of the page: below each other, or the pictures beside the words where there is room."""
+    """All rows of the page: below each other, or the pictures beside the words where there
+    is room.
+    """
     finding = evidence.finding
     head = heading(finding, width)
     if width >= WIDE and evidence.plots:
         side = width * 56 // 100
         pictures = _pictures(evidence.plots, side, height - len(head) - 1, mono)
         room = width - side - 3
-        words = [*fix(finding, room, evidence.in_source), [], *statistic(finding, room), [], *inputs(finding, room)]
+        words = [
+            *fix(finding, room, evidence.in_source),
+            [],
+            *statistic(finding, room),
+            [],
+            *inputs(finding, room),
+        ]
         return [*head, [], *beside(pictures, side, words, 3)]
-    gap: list[Row] = [[]] if height > 24 else []
+    gap: list[Row] = []
+    if height > 24:
+        gap = [[]]
     if finding.id.startswith(CRASH):
-        said = [*statistic(finding, width), *gap, *fix(finding, width, evidence.in_source)]
+        text_rows = [*statistic(finding, width), *gap, *fix(finding, width, evidence.in_source)]
         pictures = _pictures(evidence.plots[:1], width, PLOT_LEAST + 1, mono)
-        return [*head, *gap, *said, *gap, *pictures, *gap, *inputs(finding, width)]
-    words = [*fix(finding, width, evidence.in_source), *gap, *statistic(finding, width), *gap, *inputs(finding, width)]
+        return [*head, *gap, *text_rows, *gap, *pictures, *gap, *inputs(finding, width)]
+    words = [
+        *fix(finding, width, evidence.in_source),
+        *gap,
+        *statistic(finding, width),
+        *gap,
+        *inputs(finding, width),
+    ]
     room = height - len(head) - len(words) - 2 * len(gap)
-    pictures = _pictures(evidence.plots[: 1 if room < 24 else 2], width, max(room, PLOT_LEAST + 1), mono)
-    return [*head, *gap, *pictures, *(gap if pictures else []), *words]
+    plots_shown = evidence.plots[:2]
+    if room < 24:
+        plots_shown = evidence.plots[:1]
+    pictures = _pictures(plots_shown, width, max(room, PLOT_LEAST + 1), mono)
+    if pictures:
+        pictures += gap
+    return [*head, *gap, *pictures, *words]
 
 
-def _pictures(found: tuple[Plot, ...], width: int, height: int, mono: bool) -> list[Row]:
+def _pictures(drawings: tuple[Plot, ...], width: int, height: int, mono: bool) -> list[Row]:
     rows: list[Row] = []
-    for index, plot in enumerate(found):
-        share = (height - len(rows)) // (len(found) - index)
+    for index, plot in enumerate(drawings):
+        share = (height - len(rows)) // (len(drawings) - index)
         rows += plots.draw(plot, width, max(PLOT_LEAST, min(share - 1, PLOT_MOST)), mono)
-        rows += [[]] if index < len(found) - 1 else []
+        if index < len(drawings) - 1:
+            rows += [[]]
     return rows
 
 
 def heading(finding: Finding, width: int) -> list[Row]:
     """Severity and name, the title, and what is to be won."""
     mark = palette.SEVERITY[finding.severity]
-    start: Row = [(f"{mark.glyph} {mark.word}", f"bold {mark.style}"), (f"  {finding.id} {finding.name}", "muted")]
+    start: Row = [
+        (f"{mark.glyph} {mark.word}", f"bold {mark.style}"),
+        (f"  {finding.id} {finding.name}", "muted"),
+    ]
     rows = [spread(start, [(_sure(finding), "muted")], width)]
     rows += [[(line, "bold text")] for line in wrap(finding.title, width)]
     worth_row = worth(finding, width)
-    return [*rows, worth_row] if worth_row else rows
+    if worth_row:
+        return [*rows, worth_row]
+    return rows
 
 
 def _sure(finding: Finding) -> str:
@@ -66,21 +107,34 @@ def _sure(finding: Finding) -> str:
 
 
 def worth(finding: Finding, width: int) -> Row:
-    """What the fix would win back: a step, over the rest of the run, in money; its interval where there is room."""
+    """Gain of the fix: a step, over the rest of the run, in money; its interval where there is
+    room.
+    """
     if finding.recoverable_ms_per_step is None:
         return []
-    row: Row = [("wins back ", "muted"), (numbers.duration_ms(finding.recoverable_ms_per_step), "bold good")]
+    row: Row = [
+        ("wins back ", "muted"),
+        (numbers.duration_ms(finding.recoverable_ms_per_step), "bold good"),
+    ]
     row += [(" a step", "text")]
     parts: list[tuple[str, str]] = []
     if finding.recoverable_hours is not None:
-        parts.append((f" · {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run", "text"))
+        parts.append(
+            (
+                f" · {numbers.span(finding.recoverable_hours * 3600)} over the rest of the run",
+                "text",
+            )
+        )
     if (dollars := getattr(finding, "recoverable_usd", None)) is not None:
         parts.append((f" · ${dollars:,.2f}", "text"))
     if finding.interval_ms_per_step is not None:
         low, high = finding.interval_ms_per_step
-        parts.append((f"  (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})", "muted"))
+        parts.append(
+            (f"  (95 %: {numbers.duration_ms(low)} to {numbers.duration_ms(high)})", "muted")
+        )
     for part in parts:
-        row += [part] if row_width([*row, part]) <= width else []
+        if row_width([*row, part]) <= width:
+            row += [part]
     return row
 
 
@@ -102,25 +156,35 @@ def gauge(proof: Proof, severity: str, width: int) -> list[Row]:
     if not (math.isfinite(proof.value) and math.isfinite(proof.threshold)) or cells < 12:
         return [*rows, end[1:]]
     top = max(abs(proof.value), abs(proof.threshold)) * 1.1 or 1.0
-    at, level = (min(cells - 1, max(0, int(abs(v) / top * cells))) for v in (proof.value, proof.threshold))
+    at, level = (
+        min(cells - 1, max(0, int(abs(v) / top * cells))) for v in (proof.value, proof.threshold)
+    )
     low, high = sorted((at, level))
-    line = [("─", "track")] * low + [("━", severity)] * (high - low) + [("─", "track")] * (cells - high)
+    line = (
+        [("─", "track")] * low
+        + [("━", severity)] * (high - low)
+        + [("─", "track")] * (cells - high)
+    )
     line[level], line[at] = ("┃", "text"), ("●", f"bold {severity}")
     return [*rows, [*line, *end]]
 
 
 def _amount(value: float, unit: str) -> str:
-    said = numbers.ms(value) if unit.startswith("ms") else numbers.scalar(value)
-    return f"{said} {unit}".rstrip()
+    if unit.startswith("ms"):
+        digits = numbers.ms(value)
+    else:
+        digits = numbers.scalar(value)
+    return f"{digits} {unit}".rstrip()
 
 
 def fix(finding: Finding, width: int, in_source: str = "") -> list[Row]:
     """The fix as it is typed, where, and what the source says there."""
     rows: list[Row] = [plots.ruled("fix", [("y copies it", "muted")], width)]
     rows += [[(line, "bold good")] for line in wrap(finding.fix, width)]
-    if place := where(finding):
-        rows += [[("at ", "muted"), (place, "accent")]]
-    rows += [[(line, "text")] for line in wrap(f"lint: {in_source}", width)] if in_source else []
+    if location := where(finding):
+        rows += [[("at ", "muted"), (location, "accent")]]
+    if in_source:
+        rows += [[(line, "text")] for line in wrap(f"lint: {in_source}", width)]
     if finding.absorbed:
         rows += [[("covers ", "muted"), (covered(finding), "text")]]
     return rows
@@ -128,19 +192,25 @@ def fix(finding: Finding, width: int, in_source: str = "") -> list[Row]:
 
 def where(finding: Finding) -> str:
     """Site, rank, GPU and host, as far as they are known."""
-    rank = f"rank {finding.rank}" if finding.rank is not None else ""
-    gpu = f"GPU {finding.gpu}" if finding.gpu is not None else ""
+    rank = ""
+    if finding.rank is not None:
+        rank = f"rank {finding.rank}"
+    gpu = ""
+    if finding.gpu is not None:
+        gpu = f"GPU {finding.gpu}"
     return ", ".join(part for part in (finding.site or "", rank, gpu, finding.host or "") if part)
 
 
 def inputs(finding: Finding, width: int) -> list[Row]:
-    """What the statistic was computed from, each with where it lies in the record, and the formula."""
+    """Inputs of the statistic, each with where it lies in the record, and the formula."""
     proof = finding.proof
     if proof is None or not (proof.inputs or proof.formula):
         return []
     rows: list[Row] = [plots.ruled("computed from", [], width)]
     names = min(max((len(item.name) for item in proof.inputs), default=0) + 2, max(width // 3, 12))
-    values = min(max((text_width(_value(item)) for item in proof.inputs), default=0), max(width // 3, 12))
+    values = min(
+        max((text_width(_value(item)) for item in proof.inputs), default=0), max(width // 3, 12)
+    )
     for item in proof.inputs:
         rows += _input(item, names, values, width)
     if proof.formula:
@@ -149,7 +219,10 @@ def inputs(finding: Finding, width: int) -> list[Row]:
 
 
 def _value(item: Input) -> str:
-    value = item.value if isinstance(item.value, str) else numbers.scalar(item.value)
+    if isinstance(item.value, str):
+        value = item.value
+    else:
+        value = numbers.scalar(item.value)
     return f"{value} {item.unit}".rstrip()
 
 
@@ -160,7 +233,10 @@ def _input(item: Input, names: int, values: int, width: int) -> list[Row]:
     if room < 24:
         return [start, *([("  " + line, "muted")] for line in wrap(item.source, width - 2))]
     first, *more = wrap(item.source, room)
-    return [[*start, (first, "muted")], *([(" " * row_width(start) + line, "muted")] for line in more)]
+    return [
+        [*start, (first, "muted")],
+        *([(" " * row_width(start) + line, "muted")] for line in more),
+    ]
 
 
 class EvidencePage(Page):
@@ -181,15 +257,17 @@ class EvidencePage(Page):
     def page(self) -> object | None:
         """The words need no reading: they are there at once, the pictures follow."""
         page = super().page
-        if isinstance(page, Evidence) and (page.finding.id, page.finding.rank) != (self.finding.id, self.finding.rank):
-            page = None  # read for the finding before
-        if isinstance(page, Evidence):
+        shown = (self.finding.id, self.finding.rank)
+        if isinstance(page, Evidence) and (page.finding.id, page.finding.rank) == shown:
             self.finding = page.finding
-        return page if isinstance(page, Evidence) else Evidence(self.finding)
+            return page
+        return Evidence(self.finding)  # nothing read yet, or for the finding before
 
     def note(self) -> Row:
-        found = self.snapshot.findings if self.snapshot else ()
-        keys = [(f.id, f.rank) for f in found]
+        findings = ()
+        if self.snapshot:
+            findings = self.snapshot.findings
+        keys = [(f.id, f.rank) for f in findings]
         here = (self.finding.id, self.finding.rank)
         if here not in keys:
             return [("no longer seen", "high")]
@@ -201,12 +279,17 @@ class EvidencePage(Page):
 
     def step(self, by: int) -> None:
         """Go to the next finding of the list."""
-        found = self.snapshot.findings if self.snapshot else ()
-        if not found:
+        findings = ()
+        if self.snapshot:
+            findings = self.snapshot.findings
+        if not findings:
             return
-        keys = [(f.id, f.rank) for f in found]
+        keys = [(f.id, f.rank) for f in findings]
         here = (self.finding.id, self.finding.rank)
-        self.finding = found[(keys.index(here) + by) % len(found) if here in keys else 0]
+        position = 0
+        if here in keys:
+            position = (keys.index(here) + by) % len(findings)
+        self.finding = findings[position]
         self.first = 0
         self.redraw()
 

@@ -1,4 +1,6 @@
-"""What fills a screen above the main one: rows made for the width, scrolled where they are more than fit."""
+"""Page, the content of a screen above the main one: rows made for the width, scrolled where they
+are more than fit.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from gputop.widgets.panel import title_row
 
 
 class Page(Canvas, can_focus=True, drawn=("snapshot",)):
-    """A title line and a content. Subclasses say what they read (``loader``) and draw it (``content``)."""
+    """A title line and a content. Subclasses say what they read (``loader``) and draw it
+    (``content``).
+    """
 
     key = ""
     title = ""
@@ -28,7 +32,7 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
         self._count = 0
 
     def loader(self) -> Loader:
-        """What is to be read from the record while this is on the screen."""
+        """Request for what is to be read from the record while this is on the screen."""
         raise AssertionError(f"{type(self).__name__} reads nothing")
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
@@ -36,19 +40,23 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
         raise AssertionError(f"{type(self).__name__} has no content")
 
     def note(self) -> Row:
-        """What stands at the right end of the title line."""
+        """Note at the right end of the title line."""
         return []
 
     def copy_text(self) -> str:
-        """What ``y`` copies."""
+        """Text that ``y`` copies."""
         width, height = self.size
         return "\n".join(row_text(row).rstrip() for row in self._below_title(width, height - 1))
 
     @property
     def page(self) -> object | None:
-        """What was read for this screen; None while it is not there."""
-        page = self.snapshot.page if self.snapshot else None
-        return page if isinstance(page, (self.reads, Trouble)) else None
+        """Data that was read for this screen; None while it is not there."""
+        page = None
+        if self.snapshot:
+            page = self.snapshot.page
+        if isinstance(page, (self.reads, Trouble)):
+            return page
+        return None
 
     def rows(self, width: int, height: int) -> list[Row]:
         inner = width - 2
@@ -58,8 +66,17 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
         shown = below[self.first : self.first + height - 1]
         note = self.note()
         if len(shown) < len(below):
-            note = [*note, (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(below)}", "muted")]
-        return [[(" ", ""), *row] for row in (title_row(self.key, self.title, note, inner, True), *shown)]
+            note = [
+                *note,
+                (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(below)}", "muted"),
+            ]
+        padded = []
+        for row in (
+            title_row(self.key, self.title, note=note, width=inner, focused=True),
+            *shown,
+        ):
+            padded.append([(" ", ""), *row])
+        return padded
 
     def _below_title(self, width: int, height: int) -> list[Row]:
         page = self.page

@@ -1,4 +1,6 @@
-"""All ranks of a run, up to thousands: one line each, sorted by what one likes, the chosen one in detail."""
+"""All ranks of a run, up to thousands: one line each, sorted by what one likes, the chosen one in
+detail.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +32,39 @@ def order(page: RanksPageData, sort: str, reverse: bool) -> list[int]:
     if sort == "rank":
         return sorted(range(len(page)), key=lambda i: page.ranks[i], reverse=reverse)
     values = page.columns[sort]
-    sign = -1.0 if (sort in ASCENDING) == reverse else 1.0
+    sign = 1.0
+    if (sort in ASCENDING) == reverse:
+        sign = -1.0
     return sorted(range(len(page)), key=lambda i: (math.isnan(values[i]), sign * values[i]))
 
 
 def headline(page: RanksPageData, width: int) -> list[Row]:
-    """Who holds up whom, and what the waiting comes to."""
-    told = {
+    """Sentence on who holds up whom, and what the waiting comes to."""
+    words = {
         "persistent": ("▲ ", "high", f"rank {page.culprit} holds up the others"),
-        "rotating": ("◆ ", "medium", "the ranks take turns at being slow: the work is uneven, or they share cores"),
+        "rotating": (
+            "◆ ",
+            "medium",
+            "the ranks take turns at being slow: the work is uneven, or they share cores",
+        ),
         "balanced": ("● ", "good", "no rank holds up the others more than chance would"),
         "unknown": ("○ ", "info", _not_told(page)),
     }
-    mark, style, text = told[page.pattern]
-    text += f": it is slow in {page.cause}" if page.pattern == "persistent" and page.cause else ""
+    mark, style, text = words[page.pattern]
+    if page.pattern == "persistent" and page.cause:
+        text += f": it is slow in {page.cause}"
     rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
     figures: Row = []
     if page.exposed_comm_ms == page.exposed_comm_ms:
-        figures += [("communication exposed ", "muted"), (numbers.duration_ms(page.exposed_comm_ms), "text")]
+        figures += [
+            ("communication exposed ", "muted"),
+            (numbers.duration_ms(page.exposed_comm_ms), "text"),
+        ]
     if page.load_imbalance == page.load_imbalance:
-        figures += [("   load imbalance ", "muted"), (numbers.percent(page.load_imbalance, 1), "text")]
+        figures += [
+            ("   load imbalance ", "muted"),
+            (numbers.percent(page.load_imbalance, 1), "text"),
+        ]
     if page.source:
         figures += [("   by ", "muted"), (page.source, "muted")]
     return [*rows, clip(figures, width)]
@@ -67,17 +82,31 @@ def table(
     rows_shown: list[int],
     width: int,
     sort: str,
+    *,
     cursor: int | None = None,
     mono: bool = False,
     arrow: str = "▴",
 ) -> list[Row]:
-    """A heading, then the given rows; only these are ever drawn. ``arrow`` marks the column sorted by."""
+    """A heading, then the given rows; only these are ever drawn. ``arrow`` marks the column sorted
+    by.
+    """
     with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
     slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
     digits = numbers.digits_for(slowest)
     rows: list[Row] = [_heading(sort, arrow, with_host, width)]
     for index in rows_shown:
-        rows.append(_line(page, recent, index, width, digits, with_host, index == cursor, mono))
+        rows.append(
+            _line(
+                page,
+                recent,
+                index=index,
+                width=width,
+                digits=digits,
+                with_host=with_host,
+                chosen=index == cursor,
+                mono=mono,
+            )
+        )
     return rows
 
 
@@ -85,17 +114,23 @@ def _heading(sort: str, arrow: str, with_host: bool, width: int) -> Row:
     names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("comm", 7), ("slowest", 9)]
     row: Row = []
     for name, cells in names:
-        text = (arrow if name == sort else "") + name
-        row.append((right(text, cells), "accent" if name == sort else "muted"))
-    slow_in = f"  {arrow}slow in" if sort == "excess" else "  slow in"
-    row.append((left(slow_in, EXCESS), "accent" if sort == "excess" else "muted"))
-    row += [(left("host", 14), "muted")] if with_host else []
+        if name == sort:
+            row.append((right(arrow + name, cells), "accent"))
+        else:
+            row.append((right(name, cells), "muted"))
+    if sort == "excess":
+        row.append((left(f"  {arrow}slow in", EXCESS), "accent"))
+    else:
+        row.append((left("  slow in", EXCESS), "muted"))
+    if with_host:
+        row += [(left("host", 14), "muted")]
     return clip([*row, (shorten("recent steps", max(width - row_width(row), 0)), "muted")], width)
 
 
 def _line(
     page: RanksPageData,
     recent: RecentSteps,
+    *,
     index: int,
     width: int,
     digits: int,
@@ -103,57 +138,86 @@ def _line(
     chosen: bool,
     mono: bool,
 ) -> Row:
-    rank, ground = page.ranks[index], "/cursor" if chosen else ""
-    slow = rank == page.culprit
+    rank = page.ranks[index]
+    ground = ""
+    if chosen:
+        ground = "/cursor"
+    mark, share_style = " ", "text"
+    if rank == page.culprit:
+        mark, share_style = "▲", "high"
     values = {name: column[index] for name, column in page.columns.items()}
-    row: Row = [("▲" if slow else " ", "high" + ground), (right(str(rank), 5), "text" + ground)]
-    for name in ("step", "own", "wait"):
-        row.append(
-            (right(numbers.ms_column(values[name], digits), 9), ("text" if name != "wait" else "muted") + ground)
-        )
+    row: Row = [(mark, "high" + ground), (right(str(rank), 5), "text" + ground)]
+    for name, style in (("step", "text"), ("own", "text"), ("wait", "muted")):
+        row.append((right(numbers.ms_column(values[name], digits), 9), style + ground))
     row.append((right(numbers.percent(values["comm"]), 7), "muted" + ground))
-    row.append((right(numbers.percent(values["slowest"]), 9), ("high" if slow else "text") + ground))
+    row.append((right(numbers.percent(values["slowest"]), 9), share_style + ground))
     phase = page.excess_phase[index]
-    excess = f"{phase} +{numbers.ms_column(values['excess'], digits)}" if phase else ""
-    row.append((left("  " + excess, EXCESS), ("high" if slow else "text") + ground))
-    row += [(left(page.hosts[index], 14), "muted" + ground)] if with_host else []
+    excess = ""
+    if phase:
+        excess = f"{phase} +{numbers.ms_column(values['excess'], digits)}"
+    row.append((left("  " + excess, EXCESS), share_style + ground))
+    if with_host:
+        row += [(left(page.hosts[index], 14), "muted" + ground)]
     row += grid_row(recent, rank, width - row_width(row) - 1, mono)
     return clip(row, width)
 
 
 def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row]:
     """The phases of one rank beside the median rank's."""
-    rows: list[Row] = [plots.ruled(f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width)]
-    known = {name: [v for v in values if v == v] for name, values in page.phases_ms.items()}
-    names = [p.name for p in palette.PHASES if known.get(p.name) and max(known[p.name]) > 0]
-    typical = {name: median(known[name]) for name in names}
-    own = {name: page.phases_ms[name][index] for name in names}
-    top = max([*typical.values(), *(v for v in own.values() if v == v)], default=1.0) or 1.0
-    digits, cells = numbers.digits_for(top), width - 12 - 32
-    for name in sorted(names, key=lambda n: -own[n] if own[n] == own[n] else 0.0)[: height - 1]:
-        over = own[name] > 1.2 * typical[name]
-        figures = (
-            right(numbers.ms_column(own[name], digits), 9)
-            + "  median "
-            + right(numbers.ms_column(typical[name], digits), 9)
+    rows: list[Row] = [
+        plots.ruled(
+            f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width
         )
-        full = apportion([own[name], max(top - own[name], 0.0)], cells)[0] if own[name] == own[name] else 0
+    ]
+    finite = {name: [v for v in values if v == v] for name, values in page.phases_ms.items()}
+    names = []
+    for p in palette.PHASES:
+        if finite.get(p.name) and max(finite[p.name]) > 0:
+            names.append(p.name)
+    typical = {name: median(finite[name]) for name in names}
+    own_ms = {name: page.phases_ms[name][index] for name in names}
+    top = max([*typical.values(), *(v for v in own_ms.values() if v == v)], default=1.0) or 1.0
+    digits, cells = numbers.digits_for(top), width - 12 - 32
+    longest_first = sorted(names, key=lambda name: -_known_ms(own_ms[name]))
+    for name in longest_first[: height - 1]:
+        mark, figures_style = "  ", "text"
+        if own_ms[name] > 1.2 * typical[name]:
+            mark, figures_style = "▲ ", "high"
+        own_text = right(numbers.ms_column(own_ms[name], digits), 9)
+        typical_text = right(numbers.ms_column(typical[name], digits), 9)
+        full = 0
+        if own_ms[name] == own_ms[name]:
+            full = apportion([own_ms[name], max(top - own_ms[name], 0.0)], cells)[0]
         bar = [("━", name)] * full + [("─", "track")] * (cells - full)
         if cells > 0:
             bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
-        mark: Row = [("▲ " if over else "  ", "high"), (left(name, 10), "text")]
-        rows.append([*mark, *merged(bar), (figures, "high" if over else "text")])
+        start: Row = [(mark, "high"), (left(name, 10), "text")]
+        figures = f"{own_text}  median {typical_text}"
+        rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
 
 
+def _known_ms(value: float) -> float:
+    """The value; 0 where it was not measured (NaN)."""
+    if math.isnan(value):
+        return 0.0
+    return value
+
+
 def path_row(page: RanksPageData, width: int) -> Row:
-    """The rank that set each of the newest steps; of more than ten ranks only whether it was the slow one."""
+    """The rank that set each of the newest steps; of more than ten ranks only whether it was the
+    slow one.
+    """
     shown = page.path[-max(width - 23, 1) :]
     few = len(page) <= 10
     cells: Row = []
     for rank in shown:
-        slow = rank == page.culprit
-        cells.append((str(rank) if few else "▲" if slow else "·", "high" if slow else "muted"))
+        mark, style = "·", "muted"
+        if rank == page.culprit:
+            mark, style = "▲", "high"
+        if few:
+            mark = str(rank)
+        cells.append((mark, style))
     return [("set the step, newest → ", "muted"), *merged(cells)]
 
 
@@ -181,38 +245,72 @@ class RanksPage(Page):
         if not self._order:
             return []
         last = min(self._top + self._room, len(self._order))
-        text = f"mean ms a step, {of}   " if (of := self._of()) else ""
+        text = ""
+        if of := self._of():
+            text = f"mean ms a step, {of}   "
         text += f"{self._top + 1}–{last} of {len(self._order):,} by {self.sort}, "
         return [(text, "muted"), ("s", "accent"), (" sorts", "muted")]
 
     def _of(self) -> str:
-        return self.page.of if isinstance(self.page, RanksPageData) and self.size.width >= 100 else ""
+        if isinstance(self.page, RanksPageData) and self.size.width >= 100:
+            return self.page.of
+        return ""
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, RanksPageData)
-        recent = self.snapshot.recent if self.snapshot else RecentSteps()
+        if self.snapshot:
+            recent = self.snapshot.recent
+        else:
+            recent = RecentSteps()
         self._order = order(page, self.sort, self.reverse)
         head = headline(page, width)
-        path = [path_row(page, width)] if page.path and len(page) > 1 and height >= 16 else []
-        chosen = self.chosen if self.chosen is not None and self.chosen < len(page) else self._order[0]
-        below = detail(page, chosen, width, min(10, height // 3)) if height >= DETAIL_FROM else []
-        gap: list[Row] = [[]] if height >= 22 else []
-        self._room = max(1, height - len(head) - len(path) - len(below) - 1 - len(gap) * (1 + bool(below)))
+        path = []
+        if page.path and len(page) > 1 and height >= 16:
+            path = [path_row(page, width)]
+        if self.chosen is not None and self.chosen < len(page):
+            chosen = self.chosen
+        else:
+            chosen = self._order[0]
+        below = []
+        if height >= DETAIL_FROM:
+            below = detail(page, chosen, width, min(10, height // 3))
+        gap: list[Row] = []
+        if height >= 22:
+            gap = [[]]
+        self._room = max(
+            1, height - len(head) - len(path) - len(below) - 1 - len(gap) * (1 + bool(below))
+        )
         self._keep_in_view(self._order.index(chosen))
         shown = self._order[self._top : self._top + self._room]
-        arrow = "▴" if (self.sort in ASCENDING) != self.reverse else "▾"
-        rows = table(page, recent, shown, width, self.sort, chosen, self.mono, arrow)
-        return [*head, *path, *gap, *rows, *(gap if below else []), *below]
+        if (self.sort in ASCENDING) != self.reverse:
+            arrow = "▴"
+        else:
+            arrow = "▾"
+        rows = table(
+            page,
+            recent,
+            rows_shown=shown,
+            width=width,
+            sort=self.sort,
+            cursor=chosen,
+            mono=self.mono,
+            arrow=arrow,
+        )
+        if below:
+            below = [*gap, *below]
+        return [*head, *path, *gap, *rows, *below]
 
-    def _keep_in_view(self, place: int) -> None:
+    def _keep_in_view(self, position: int) -> None:
         top = min(self._top, max(len(self._order) - self._room, 0))
-        self._top = min(max(top, place - self._room + 1), place)
+        self._top = min(max(top, position - self._room + 1), position)
 
     def move(self, step: int) -> None:
         if not self._order:
             return
-        place = self._order.index(self.chosen) if self.chosen in self._order else 0
-        self.chosen = self._order[min(max(place + step, 0), len(self._order) - 1)]
+        position = 0
+        if self.chosen in self._order:
+            position = self._order.index(self.chosen)
+        self.chosen = self._order[min(max(position + step, 0), len(self._order) - 1)]
         self.redraw()
 
     def turn(self, direction: int) -> None:

@@ -12,17 +12,28 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int, style: str) -> Row:
-    """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one: readable without colour."""
-    share = min(max(share, 0.0), 1.0) if share == share else 0.0
+    """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one: readable
+    without colour.
+    """
+    if share == share:
+        share = min(max(share, 0.0), 1.0)
+    else:
+        share = 0.0
     halves = max(round(share * width * 2), 1 if share > 0 else 0)
     full, half = divmod(halves, 2)
     row: Row = [("━" * full + "╸" * half, style)] if halves else []
-    rest = width - full - half
-    return [*row, ("─" * rest, "track")] if rest > 0 else row
+    blank = width - full - half
+    if blank > 0:
+        return [*row, ("─" * blank, "track")]
+    return row
 
 
-def layered_bar(parts: Sequence[tuple[float, str, str]], mark: float, total: float, width: int) -> Row:
-    """``(value, style, glyph)`` parts in a row on a light line of ``total``, an upright mark at ``mark``."""
+def layered_bar(
+    parts: Sequence[tuple[float, str, str]], mark: float, total: float, width: int
+) -> Row:
+    """``(value, style, glyph)`` parts in a row on a light line of ``total``, an upright mark at
+    ``mark``.
+    """
     if width < 3 or not total > 0:
         return [(" " * max(width, 0), "")]
     cells = [("─", "track")] * width
@@ -62,19 +73,27 @@ def apportion(values: Sequence[float], cells: int) -> list[int]:
     return result
 
 
-def stacked_bar(values: Sequence[float], styles: Sequence[str], letters: Sequence[str], width: int, mono: bool) -> Row:
+def stacked_bar(
+    values: Sequence[float], styles: Sequence[str], letters: Sequence[str], width: int, mono: bool
+) -> Row:
     """One bar split among ``values``; letters stand for the parts where there is no colour."""
     cells = apportion(values, width)
-    return [
-        ((letter if mono else "█") * n, style) for n, style, letter in zip(cells, styles, letters, strict=True) if n
-    ]
+    pieces = []
+    for n, style, letter in zip(cells, styles, letters, strict=True):
+        if n:
+            pieces.append(((letter if mono else "█") * n, style))
+    return pieces
 
 
 def spark(values: Sequence[float], width: int, top: float, style: str) -> Row:
-    """The last ``width`` values as one row of block characters, scaled to 0..``top``; a gap where not measured."""
+    """The last ``width`` values as one row of block characters, scaled to 0..``top``; a gap where
+    not measured.
+    """
     shown = list(values[-width:])
     text = "".join(_spark_char(v, top) for v in shown)
-    return [(" " * (width - len(shown)), ""), (text, style)] if len(shown) < width else [(text, style)]
+    if len(shown) < width:
+        return [(" " * (width - len(shown)), ""), (text, style)]
+    return [(text, style)]
 
 
 def _spark_char(value: float, top: float) -> str:
@@ -89,33 +108,49 @@ def stacked_columns(
     letters: Sequence[str],
     height: int,
     top: float,
+    *,
     mono: bool,
 ) -> list[Row]:
-    """Stacked columns, one cell wide each, ``height`` rows high, 0 at the bottom and ``top`` at the upper edge.
+    """Stacked columns, one cell wide each, ``height`` rows high, 0 at the bottom and ``top`` at the
+    upper edge.
 
-    A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower block.
+    A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower
+    block.
     """
     looks = tuple(styles), tuple(letters)
     grid = [_column(tuple(column), *looks, height, top, mono) for column in columns]
-    return [merged(row) for row in zip(*grid, strict=True)] if grid else [[] for _ in range(height)]
+    if grid:
+        return [merged(row) for row in zip(*grid, strict=True)]
+    return [[] for _ in range(height)]
 
 
 @lru_cache(maxsize=4096)
 def _column(
-    values: tuple[float, ...], styles: tuple[str, ...], letters: tuple[str, ...], height: int, top: float, mono: bool
+    values: tuple[float, ...],
+    styles: tuple[str, ...],
+    letters: tuple[str, ...],
+    height: int,
+    top: float,
+    mono: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """Cells of one column, top row first. Remembered: from one picture to the next most columns stay."""
+    """Cells of one column, top row first. Remembered: from one picture to the next most columns
+    stay.
+    """
     units = [0.0]
     for value in values:
         units.append(units[-1] + max(value, 0.0) / top * height)
     clipped = units[-1] > height + 0.5
-    cells = [_cell(units, styles, letters, y, mono) for y in range(height - 1, -1, -1)]
+    cells = []
+    for y in range(height - 1, -1, -1):
+        cells.append(_cell(units, styles, letters=letters, y=y, mono=mono))
     if clipped and cells:
         cells[0] = ("▲", cells[0][1].split("/")[0])
     return tuple(cells)
 
 
-def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str], y: int, mono: bool) -> tuple[str, str]:
+def _cell(
+    edges: Sequence[float], styles: Sequence[str], letters: Sequence[str], y: int, mono: bool
+) -> tuple[str, str]:
     inside: list[tuple[float, int]] = []
     for index in range(len(styles)):
         low, high = max(edges[index], y), min(edges[index + 1], y + 1)
@@ -132,7 +167,9 @@ def _cell(edges: Sequence[float], styles: Sequence[str], letters: Sequence[str],
     if len(largest) == 1:
         eighths = max(1, round(covered * 8))
         return LOWER[eighths], styles[largest[0][1]]
-    if covered < 0.94:  # the top of the column: background must stay, so only the larger part is shown
+    if (
+        covered < 0.94
+    ):  # the top of the column: background must stay, so only the larger part is shown
         return LOWER[max(1, round(covered * 8))], styles[max(inside)[1]]
     (below, low_index), (above, high_index) = largest
     eighths = min(7, max(1, round(below / (below + above) * 8)))

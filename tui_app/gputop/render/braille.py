@@ -8,7 +8,9 @@ _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def line(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
-    """``values`` spread over ``width`` x ``height`` cells, ``high`` at the upper edge, ``low`` at the lower."""
+    """``values`` spread over ``width`` x ``height`` cells, ``high`` at the upper edge, ``low`` at
+    the lower.
+    """
     cells = [[0] * width for _ in range(height)]
     span = (high - low) or 1.0
     lowest_dot, columns = 4 * height - 1, 2 * width
@@ -25,7 +27,9 @@ def line(values: Sequence[float], width: int, height: int, low: float, high: flo
 
 
 def _sample(values: Sequence[float], x: int, columns: int) -> float:
-    """Mean of the values in dot column ``x``, or the nearest one where there are fewer values than columns."""
+    """Mean of the values in dot column ``x``, or the nearest one where there are fewer values than
+    columns.
+    """
     first = x * len(values) // columns
     last = max((x + 1) * len(values) // columns, first + 1)
     part = values[first:last]

@@ -31,17 +31,22 @@ LABEL = 14
 
 def columns(width: int) -> list[str]:
     """The columns that there is room for beside a name."""
-    kept = list(WIDTHS)
+    shown = list(WIDTHS)
     for name in _FIRST_TO_GO:
-        if width - sum(WIDTHS[one] for one in kept) < NAME:
-            kept.remove(name)
-    return kept
+        if width - sum(WIDTHS[column] for column in shown) < NAME:
+            shown.remove(name)
+    return shown
 
 
 def heading(width: int, shown: Sequence[str], sort: str) -> Row:
-    """Of the columns; the one that is sorted by stands out."""
+    """Head of the columns; the one that is sorted by stands out."""
     by = SORTED_BY.get(sort, "")
-    cells: Row = [(right(name, WIDTHS[name]), "bold accent" if name == by else "muted") for name in shown]
+    cells: Row = []
+    for name in shown:
+        style = "muted"
+        if name == by:
+            style = "bold accent"
+        cells.append((right(name, WIDTHS[name]), style))
     return [(left("  GPU", max(width - row_width(cells), 4)), "muted"), *cells]
 
 
@@ -51,6 +56,7 @@ def table(
     height: int,
     first: int,
     cursor: int | None,
+    *,
     marked: Sequence[str] = (),
     sort: str = "",
 ) -> list[Row]:
@@ -60,50 +66,75 @@ def table(
     drawn = [heading(width, shown, sort)]
     for index, row in list(enumerate(rows))[first : first + height - 1]:
         name = row.spec.name
-        mark = MARKS[marked.index(name)] if name in marked else " "
-        drawn.append(line(row, width, index == cursor, mark, shown))
+        if name in marked:
+            mark = MARKS[marked.index(name)]
+        else:
+            mark = " "
+        drawn.append(line(row, width, here=index == cursor, mark=mark, shown=shown))
     return drawn
 
 
 def line(row: Listed, width: int, here: bool, mark: str, shown: Sequence[str]) -> Row:
     """One GPU; a question mark behind its name says that a figure of it could not be confirmed."""
-    ground = "/cursor" if here else ""
-    one = row.spec
+    ground = ""
+    if here:
+        ground = "/cursor"
+    spec = row.spec
     texts = {
-        "GiB": f"{one.usable_gib:.1f}",
-        "GB/s": f"{one.bandwidth_gb_s:.0f}",
+        "GiB": f"{spec.usable_gib:.1f}",
+        "GB/s": f"{spec.bandwidth_gb_s:.0f}",
         "TFLOPS": f"{row.tflops:.0f}",
-        "fp8": f"{one.dense_flops['fp8'] / TERA:.0f}" if one.dense_flops.get("fp8") else MISSING,
-        "W": f"{one.power_w:.0f}" if one.power_w else MISSING,
+        "fp8": _whole(spec.dense_flops.get("fp8", 0.0) / TERA),
+        "W": _whole(spec.power_w),
         "$/h": dollars(row.usd_per_hour),
-        "TF/$": f"{row.tflops_per_usd:.0f}" if row.tflops_per_usd else MISSING,
-        "year": str(one.release_year or MISSING),
+        "TF/$": _whole(row.tflops_per_usd),
+        "year": str(spec.release_year or MISSING),
     }
-    cells: Row = [
-        (right(texts[name], WIDTHS[name]), ("muted" if texts[name] == MISSING else "text") + ground) for name in shown
-    ]
+    cells: Row = []
+    for name in shown:
+        style = "text"
+        if texts[name] == MISSING:
+            style = "muted"
+        cells.append((right(texts[name], WIDTHS[name]), style + ground))
     room = max(width - row_width(cells) - 2, 2)
-    name = shorten(one.name, room - 1) + "?" if one.doubtful else one.name
+    if spec.doubtful:
+        name = shorten(spec.name, room - 1) + "?"
+    else:
+        name = spec.name
     return [(mark + " ", "bold accent" + ground), (left(name, room), "bold text" + ground), *cells]
+
+
+def _whole(value: float | None) -> str:
+    """The value without decimals; a dash for None and 0: not known."""
+    if not value:
+        return MISSING
+    return f"{value:.0f}"
 
 
 def names(rows: Sequence[Listed], width: int) -> Row:
     """The marks and names above the columns of ``compared``."""
     room = (width - LABEL) // len(rows)
-    cells: Row = [(left(f"{MARKS[i]} {row.spec.name}", room), "bold accent") for i, row in enumerate(rows)]
+    cells: Row = [
+        (left(f"{MARKS[i]} {row.spec.name}", room), "bold accent") for i, row in enumerate(rows)
+    ]
     return clip([(" " * LABEL, ""), *cells], width)
 
 
 def compared(rows: Sequence[Listed], width: int) -> list[Row]:
-    """The facts, one column a GPU, what is long in several lines; what all have in common is muted."""
-    told = [facts(row) for row in rows]
+    """The facts, one column a GPU, what is long in several lines; what all have in common
+    is muted.
+    """
+    texts = [facts(row) for row in rows]
     room = (width - LABEL) // len(rows)
     drawn: list[Row] = []
-    for key in [key for key in told[0] if key]:
-        differ = len(rows) == 1 or len({one[key] for one in told}) > 1
-        cells = [wrap(one[key], room - 2) for one in told]
+    for key in [key for key in texts[0] if key]:
+        differ = len(rows) == 1 or len({text[key] for text in texts}) > 1
+        cells = [wrap(text[key], room - 2) for text in texts]
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
-            label = "" if number else key
+            if number:
+                label = ""
+            else:
+                label = key
             values: Row = [(left(part, room), "text" if differ else "muted") for part in parts]
             drawn.append(clip([(left(label, LABEL), "muted"), *values], width))
     return drawn

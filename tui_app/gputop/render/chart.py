@@ -1,4 +1,6 @@
-"""Curves over steps in braille dots, with the range at the left, the steps below, a limit and marks."""
+"""Curves over steps in braille dots, with the range at the left, the steps below, a limit and
+marks.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Scale:
         self.low, self.high, self.log = low, high, log
 
     def share(self, value: float) -> float:
-        """Where ``value`` lies, 0..1."""
+        """Position of ``value`` between the ends of the axis, 0..1."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, self.low))
@@ -45,7 +47,9 @@ def finite(values: Sequence[float]) -> list[float]:
 
 
 def scale_of(chart: Chart) -> Scale | None:
-    """From the smallest to the largest value, the limit included where it is near; None without any value."""
+    """Range from the smallest to the largest value, the limit included where it is near; None
+    without any value.
+    """
     values = sorted(v for line in chart.lines for v in finite(line.values))
     if not values:
         return None
@@ -55,16 +59,24 @@ def scale_of(chart: Chart) -> Scale | None:
     if low > 0 and high / low > _LOG_FROM and not chart.from_zero:
         return Scale(low, high, log=True)
     if chart.from_zero:
-        return Scale(min(low, 0.0), numbers.nice_ceiling(high) if high > 0 else 1.0)
+        top = 1.0
+        if high > 0:
+            top = numbers.nice_ceiling(high)
+        return Scale(min(low, 0.0), top)
     room = 0.04 * (high - low) or abs(high) * 0.05 or 1.0
-    return Scale(low - room if low < 0 or low - room >= 0 else 0.0, high + room)
+    bottom = low - room
+    if low >= 0 and bottom < 0:
+        bottom = 0.0
+    return Scale(bottom, high + room)
 
 
 def step_range(chart: Chart) -> tuple[float, float]:
     """First and last step of all curves."""
     firsts = [line.steps[0] for line in chart.lines if line.steps]
     lasts = [line.steps[-1] for line in chart.lines if line.steps]
-    return (min(firsts), max(lasts)) if firsts else (0.0, 1.0)
+    if firsts:
+        return (min(firsts), max(lasts))
+    return (0.0, 1.0)
 
 
 def draw(
@@ -73,6 +85,7 @@ def draw(
     height: int,
     steps: tuple[float, float] | None = None,
     axis: bool = True,
+    *,
     name: str = "",
 ) -> list[Row]:
     """The chart in ``width`` x ``height`` cells.
@@ -92,21 +105,28 @@ def draw(
         return [_in_words(chart, width)][:height]
     steps = steps or step_range(chart)
     cells, rows = width - AXIS, height - int(axis)
-    grid = _plot(chart, cells, rows, scale, steps)
+    grid = _plot(chart, cells, rows=rows, scale=scale, steps=steps)
     result: list[Row] = []
     for y, line in enumerate(grid):
         if name and y == rows // 2:
             result.append([(right(name, AXIS - 1) + " ", "text"), *merged(line)])
             continue
         result.append([(right(_label(scale, y, rows), AXIS - 1) + " ", "muted"), *merged(line)])
-    return [*result, axis_row(steps, width, chart.axis)] if axis else result
+    if axis:
+        return [*result, axis_row(steps, width, chart.axis)]
+    return result
 
 
 def _in_words(chart: Chart, width: int) -> Row:
     row: Row = [(chart.title + " ", "muted")]
     for line in chart.lines:
         if values := finite(line.values):
-            row.append((f"{numbers.scalar(values[0])} → {numbers.scalar(values[-1])} {chart.unit} ", "text"))
+            row.append(
+                (
+                    f"{numbers.scalar(values[0])} → {numbers.scalar(values[-1])} {chart.unit} ",
+                    "text",
+                )
+            )
     return clip(row, width)
 
 
@@ -144,7 +164,7 @@ def _plot(chart: Chart, cells: int, rows: int, scale: Scale, steps: tuple[float,
             for y in range(rows):
                 grid[y][x] = ("┊", mark.style)
     for line in chart.lines:
-        _draw_line(grid, line, cells, rows, scale, steps)
+        _draw_line(grid, line, cells=cells, rows=rows, scale=scale, steps=steps)
     for mark in chart.marks:
         if mark.label is not None and steps[0] <= mark.step <= steps[1]:
             _write_mark(grid, mark.label, mark.style, column_of(mark.step, steps, cells))
@@ -155,13 +175,18 @@ def _write_mark(grid: Cells, label: str, style: str, x: int) -> None:
     """``▼ label`` at the top of a mark; the label only where it does not cover another one."""
     cells = len(grid[0])
     grid[0][x] = ("▼", style)
-    start = x + 2 if x + 2 + len(label) <= cells else x - 1 - len(label)
-    place = grid[0][max(start, 0) : start + len(label)]
-    if label and start >= 0 and all(text == " " or text == "╌" for text, _ in place):
+    if x + 2 + len(label) <= cells:
+        start = x + 2
+    else:
+        start = x - 1 - len(label)
+    covered = grid[0][max(start, 0) : start + len(label)]
+    if label and start >= 0 and all(text == " " or text == "╌" for text, _ in covered):
         grid[0][start : start + len(label)] = [(char, style) for char in label]
 
 
-def _draw_line(grid: Cells, line: Line, cells: int, rows: int, scale: Scale, steps: tuple[float, float]) -> None:
+def _draw_line(
+    grid: Cells, line: Line, *, cells: int, rows: int, scale: Scale, steps: tuple[float, float]
+) -> None:
     """Connect the points; a gap where a value is not a number."""
     bits: dict[tuple[int, int], int] = {}
     columns, lowest = 2 * cells, 4 * rows - 1
@@ -187,7 +212,10 @@ def _between(before: tuple[int, int] | None, here: tuple[int, int]) -> list[tupl
         return [here]
     (x0, y0), (x1, y1) = before, here
     count = max(abs(x1 - x0), abs(y1 - y0), 1)
-    return [(round(x0 + (x1 - x0) * i / count), round(y0 + (y1 - y0) * i / count)) for i in range(1, count + 1)]
+    between = []
+    for i in range(1, count + 1):
+        between.append((round(x0 + (x1 - x0) * i / count), round(y0 + (y1 - y0) * i / count)))
+    return between
 
 
 def legend(lines: Sequence[Line]) -> Row:

@@ -1,4 +1,6 @@
-"""Numbers as text. Widths are stable: a value that grows by a digit does not move what stands beside it."""
+"""Numbers as text. Widths are stable: a value that grows by a digit does not move what stands
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,37 @@ def known(value: float | None) -> bool:
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds with three or four significant digits and no unit: ``0.153``, ``12.41``, ``1,204``."""
+    """Milliseconds with three or four significant digits and no unit: ``0.153``, ``12.41``,
+    ``1,204``.
+    """
     if value is None or math.isnan(value):
         return NONE
     for limit, digits in ((1, 3), (100, 2), (1000, 1)):
         if abs(value) < limit:
             return f"{value:.{digits}f}"
-    return f"{value:,.0f}" if value < 1e6 else f"{value / 1000:,.0f}s"
+    if value < 1e6:
+        return f"{value:,.0f}"
+    return f"{value / 1000:,.0f}s"
 
 
 def digits_for(largest_ms: float) -> int:
-    """Decimals that suit a column whose largest value is ``largest_ms``, so that its points stand below each other."""
-    return 3 if largest_ms < 1 else 2 if largest_ms < 200 else 1 if largest_ms < 10_000 else 0
+    """Decimals that suit a column whose largest value is ``largest_ms``, so that its points stand
+    below each other.
+    """
+    if largest_ms < 1:
+        return 3
+    if largest_ms < 200:
+        return 2
+    if largest_ms < 10_000:
+        return 1
+    return 0
 
 
 def ms_column(value: float | None, digits: int) -> str:
     """Milliseconds with a given number of decimals."""
-    return NONE if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+    if value is None or math.isnan(value):
+        return NONE
+    return f"{value:,.{digits}f}"
 
 
 def duration_ms(value: float | None) -> str:
@@ -42,21 +58,27 @@ def duration_ms(value: float | None) -> str:
     if value < 1:
         return f"{value * 1000:.0f} µs"
     if value < 1000:
-        return f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
-    return f"{value / 1000:.2f} s" if value < 1e5 else clock(value / 1000)
+        if value < 100:
+            return f"{value:.1f} ms"
+        return f"{value:.0f} ms"
+    if value < 1e5:
+        return f"{value / 1000:.2f} s"
+    return clock(value / 1000)
 
 
 def clock(seconds: float | None) -> str:
     """``4:07``, ``1:04:07`` or ``3d 01:04``."""
     if seconds is None or math.isnan(seconds) or seconds < 0:
         return NONE
-    whole = int(seconds)
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, secs = divmod(rest, 60)
+    total = int(seconds)
+    days, remainder = divmod(total, 86400)
+    hours, remainder = divmod(remainder, 3600)
+    minutes, secs = divmod(remainder, 60)
     if days:
         return f"{days}d {hours:02d}:{minutes:02d}"
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{secs:02d}"
+    return f"{minutes}:{secs:02d}"
 
 
 def span(seconds: float) -> str:
@@ -64,7 +86,9 @@ def span(seconds: float) -> str:
     for limit, scale, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             value = seconds / scale
-            return f"{value:.0f} {unit}" if unit == "s" or value >= 9.95 else f"{value:.1f} {unit}"
+            if unit == "s" or value >= 9.95:
+                return f"{value:.0f} {unit}"
+            return f"{value:.1f} {unit}"
     return f"{seconds / 86400:.1f} d"
 
 
@@ -80,12 +104,18 @@ def rate(value: float | None) -> str:
 
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
-    return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"
+    if magnitude < 9.995:
+        return f"{value:.2f}"
+    if magnitude < 99.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}"
 
 
 def count(value: int | None) -> str:
     """An integer with thousands separators."""
-    return NONE if value is None else f"{value:,}"
+    if value is None:
+        return NONE
+    return f"{value:,}"
 
 
 def percent(share: float | None, digits: int = 0) -> str:
@@ -101,7 +131,9 @@ def gib(value: float | None) -> str:
     """GiB with one digit, two below ten."""
     if value is None or math.isnan(value):
         return NONE
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}"
+    if abs(value) < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}"
 
 
 def scalar_in(value: float, cells: int) -> str:
@@ -111,22 +143,33 @@ def scalar_in(value: float, cells: int) -> str:
 
 
 def scalar(value: float | None, digits: int = 4) -> str:
-    """A loss, a norm or a learning rate: four significant digits, exponent where it is small or large."""
+    """A loss, a norm or a learning rate: four significant digits, exponent where it is small or
+    large.
+    """
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        if value > 0:
+            return "inf"
+        return "-inf"
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
-        return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:.0f}"
+        if abs(value) < 10**digits - 0.5:
+            return f"{value:.{digits}g}"
+        return f"{value:.0f}"
     mantissa, exponent = f"{value:.{min(1, digits - 1)}e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that stay put."""
+    """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that
+    stay put.
+    """
     if not value > 0 or math.isinf(value):
         return 1.0
     base = 10.0 ** math.floor(math.log10(value))
-    return next((m * base for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if m * base >= value * 0.9999), 10 * base)
+    return next(
+        (m * base for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if m * base >= value * 0.9999),
+        10 * base,
+    )

@@ -1,7 +1,8 @@
 """Rows of styled text, before any widget or terminal.
 
-A row is a list of ``(text, style)`` pairs. ``style`` names a colour role; ``"front/ground"`` means the first as
-foreground upon the second as background; ``"bold name"`` adds weight; ``""`` is the default.
+A row is a list of ``(text, style)`` pairs. ``style`` names a colour role; ``"front/ground"`` means
+the first as foreground upon the second as background; ``"bold name"`` adds weight; ``""`` is the
+default.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ def char_width(char: str) -> int:
         return 1
     if unicodedata.combining(char):
         return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    if unicodedata.east_asian_width(char) in "WF":
+        return 2
+    return 1
 
 
 def text_width(text: str) -> int:
     """Terminal cells of a text."""
-    return len(text) if text.isascii() else sum(map(char_width, text))
+    if text.isascii():
+        return len(text)
+    return sum(map(char_width, text))
 
 
 def row_width(row: Row) -> int:
@@ -78,9 +83,13 @@ def left(text: str, width: int) -> str:
 
 
 def right(text: str, width: int) -> str:
-    """Right-aligned in exactly ``width`` cells; a number that does not fit shows as ``#``, never as a wrong number."""
+    """Right-aligned in exactly ``width`` cells; a number that does not fit shows as ``#``, never as
+    a wrong number.
+    """
     cells = text_width(text)
-    return "#" * width if cells > width else " " * (width - cells) + text
+    if cells > width:
+        return "#" * width
+    return " " * (width - cells) + text
 
 
 def clip(row: Row, width: int) -> Row:
@@ -99,11 +108,15 @@ def fill(row: Row, width: int) -> Row:
     """The row in exactly ``width`` cells."""
     row = clip(row, width)
     missing = width - row_width(row)
-    return row + [(" " * missing, "")] if missing else row
+    if missing:
+        return row + [(" " * missing, "")]
+    return row
 
 
 def spread(start: Row, end: Row, width: int) -> Row:
-    """``start`` at the left edge and ``end`` at the right one; ``end`` gives way where both do not fit."""
+    """``start`` at the left edge and ``end`` at the right one; ``end`` gives way where both do not
+    fit.
+    """
     gap = width - row_width(start) - row_width(end)
     if gap < 1:
         return fill(start, width)
@@ -116,7 +129,10 @@ def wrap(text: str, width: int) -> list[str]:
     for paragraph in text.splitlines() or [""]:
         line = ""
         for word in paragraph.split(" "):
-            trial = f"{line} {word}" if line else word
+            if line:
+                trial = f"{line} {word}"
+            else:
+                trial = word
             if text_width(trial) <= width:
                 line = trial
                 continue
@@ -132,7 +148,9 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def say(text: str, width: int) -> list[Row]:
-    """A sentence in muted colour, wrapped at words: what a panel says when it has nothing to draw."""
+    """A sentence in muted colour, wrapped at words: what a panel says when it has nothing
+    to draw.
+    """
     return [[(line, "muted")] for line in wrap(text, width)]
 
 
@@ -141,4 +159,7 @@ def beside(first: list[Row], first_width: int, second: list[Row], gap: int = 2) 
     height = max(len(first), len(second))
     lefts = first + [[] for _ in range(height - len(first))]
     rights = second + [[] for _ in range(height - len(second))]
-    return [[*fill(a, first_width), (" " * gap, ""), *b] for a, b in zip(lefts, rights, strict=True)]
+    joined = []
+    for a, b in zip(lefts, rights, strict=True):
+        joined.append([*fill(a, first_width), (" " * gap, ""), *b])
+    return joined

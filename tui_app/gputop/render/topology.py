@@ -10,39 +10,56 @@ from gputop_analysis.topology.model import CODES, Topology
 from gputop_analysis.topology.text import as_text
 
 STYLES = {"PIX": "text", "PXB": "text", "PHB": "medium", "NODE": "medium", "SYS": "high"}
-"""NVLink is good; what crosses the CPU or the link between CPUs is not. The codes say it too, without colour."""
+"""NVLink is good; what crosses the CPU or the link between CPUs is not. The codes say it too,
+without colour.
+"""
 _CODE = re.compile(rf"(\bNV(?:\d+|#)|\b(?:{'|'.join(code for code in CODES if code != 'X')})\b)")
 
 
-def line(one: Server, width: int, here: bool) -> Row:
+def line(server: Server, width: int, here: bool) -> Row:
     """One server of the list: its name, its GPUs and its network."""
-    ground = "/cursor" if here else ""
-    gpus = f"{len(one.topology.gpus)} x {one.gpu or 'any GPU'}"
-    net = f"{one.topology.nic_gbit:g} Gbit/s" if one.topology.nic_gbit else ""
+    ground = ""
+    if here:
+        ground = "/cursor"
+    gpus = f"{len(server.topology.gpus)} x {server.gpu or 'any GPU'}"
+    net = ""
+    if server.topology.nic_gbit:
+        net = f"{server.topology.nic_gbit:g} Gbit/s"
     room = width - 2
     name = min(room, 24)
     cells: Row = [
         ("▸ " if here else "  ", "accent" + ground),
-        (left(shorten(one.name, name), name), "bold text" + ground),
+        (left(shorten(server.name, name), name), "bold text" + ground),
     ]
     room -= name
     for text, wanted in ((" " + gpus, 20), (net, 13)):
         if room >= wanted:
-            cells.append((left(text, wanted) if text.startswith(" ") else right(text, wanted), "muted" + ground))
+            cells.append(
+                (
+                    left(text, wanted) if text.startswith(" ") else right(text, wanted),
+                    "muted" + ground,
+                )
+            )
             room -= wanted
     return [*cells, (" " * room, ground)]
 
 
-def matrix(one: Topology, width: int) -> list[Row]:
+def matrix(topology: Topology, width: int) -> list[Row]:
     """The links, what the codes mean, and what follows for a training."""
-    return [coloured(text) for text in as_text(one, width).splitlines()]
+    return [coloured(text) for text in as_text(topology, width).splitlines()]
 
 
 def coloured(text: str) -> Row:
     """A line of text with each code of a link in the colour of its speed."""
     pieces = _CODE.split(text)
-    return [(piece, _style(piece) if place % 2 else "text") for place, piece in enumerate(pieces) if piece]
+    cells = []
+    for index, piece in enumerate(pieces):
+        if piece:
+            cells.append((piece, _style(piece) if index % 2 else "text"))
+    return cells
 
 
 def _style(code: str) -> str:
-    return "good" if code.startswith("NV") else STYLES[code]
+    if code.startswith("NV"):
+        return "good"
+    return STYLES[code]

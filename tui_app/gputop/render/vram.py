@@ -24,49 +24,69 @@ def gib(size: float) -> str:
 
 
 def parts(estimate: Estimate) -> dict[str, int]:
-    """Bytes of the device total by ``palette.MEMORY``: the breakdown at the peak, what is cached, the context."""
-    found = {name: size for name, size in estimate.peak.breakdown.items() if size}
-    found["cached"] = max(estimate.peak.reserved - estimate.peak.allocated, 0)
-    found["context"] = estimate.context + estimate.nccl
-    return {name: found[name] for name in palette.MEMORY if found.get(name)}
+    """Bytes of the device total by ``palette.MEMORY``: the breakdown at the peak, what is cached,
+    the context.
+    """
+    sizes = {}
+    for name, size in estimate.peak.breakdown.items():
+        if size:
+            sizes[name] = size
+    sizes["cached"] = max(estimate.peak.reserved - estimate.peak.allocated, 0)
+    sizes["context"] = estimate.context + estimate.nccl
+    return {name: sizes[name] for name in palette.MEMORY if sizes.get(name)}
 
 
 def manner(estimate: Estimate) -> str:
-    """How it is trained; what of that is guessed comes first."""
+    """Rows on how it is trained; guesses come first."""
     if not estimate.guessed:
         return words(estimate.setup)
-    known = f"; {words(estimate.setup)}" if estimate.setup.model.hidden else ""
-    return "guessed: " + "; ".join(estimate.guessed) + known
+    recipe = ""
+    if estimate.setup.model.hidden:
+        recipe = f"; {words(estimate.setup)}"
+    return "guessed: " + "; ".join(estimate.guessed) + recipe
 
 
 def words(setup: Setup) -> str:
-    """How it is trained, in a line: ``bf16, seq 4096, micro-batch 2, adamw, full checkpointing``."""
+    """Recipe of the training in a line: ``bf16, seq 4096, micro-batch 2, adamw, full
+    checkpointing``.
+    """
     if not setup.model.hidden:
         return "as the script trains it"
-    said = [setup.dtype if not setup.weights else f"{setup.dtype} on {setup.weights} weights"]
+    pieces = [setup.dtype]
+    if setup.weights:
+        pieces = [f"{setup.dtype} on {setup.weights} weights"]
     if setup.lora is not None:
-        said.append(f"{f'QLoRA {setup.quantized}' if setup.quantized else 'LoRA'} r{setup.lora.rank}")
-    said += [f"seq {setup.seq}", f"micro-batch {setup.micro_batch}", setup.optimizer]
+        adapter = "LoRA"
+        if setup.quantized:
+            adapter = f"QLoRA {setup.quantized}"
+        pieces.append(f"{adapter} r{setup.lora.rank}")
+    pieces += [f"seq {setup.seq}", f"micro-batch {setup.micro_batch}", setup.optimizer]
     if setup.images:
-        said.append(f"{setup.images} x {setup.image_size} px")
+        pieces.append(f"{setup.images} x {setup.image_size} px")
     if setup.checkpointing != "none":
-        said.append(f"{setup.checkpointing} checkpointing")
+        pieces.append(f"{setup.checkpointing} checkpointing")
     if setup.loss != "plain":
-        said.append(f"{setup.loss} loss")
+        pieces.append(f"{setup.loss} loss")
     if setup.attention != "sdpa":
-        said.append(f"{setup.attention} attention")
-    return ", ".join([*said, *_parallel_words(setup)])
+        pieces.append(f"{setup.attention} attention")
+    return ", ".join([*pieces, *_parallel_words(setup)])
 
 
 def _parallel_words(setup: Setup) -> list[str]:
     parallel = setup.parallel
-    said = [f"{name} {size}" for name in ("tp", "pp", "cp", "ep") if (size := getattr(parallel, name)) > 1]
+    pieces = []
+    for name in ("tp", "pp", "cp", "ep"):
+        if (size := getattr(parallel, name)) > 1:
+            pieces.append(f"{name} {size}")
     if parallel.dp > 1:
-        kind = parallel.sharding if parallel.sharding != "none" else "dp"
-        said.append(f"{kind} x{parallel.dp}")
+        if parallel.sharding != "none":
+            sharding = parallel.sharding
+        else:
+            sharding = "dp"
+        pieces.append(f"{sharding} x{parallel.dp}")
     if parallel.offload != "none":
-        said.append(f"{parallel.offload} on the host")
-    return said
+        pieces.append(f"{parallel.offload} on the host")
+    return pieces
 
 
 def bounds(estimate: Estimate) -> tuple[int, int]:
@@ -91,73 +111,111 @@ def figures(estimate: Estimate, width: int = 80) -> Row:
     """Allocated, reserved and what is not PyTorch's."""
     peak = estimate.peak
     row: Row = [("allocated ", "muted"), (gib(peak.allocated), "text"), ("  reserved ", "muted")]
-    context = "  CUDA context " if width >= 64 else "  CUDA "
+    if width >= 64:
+        context = "  CUDA context "
+    else:
+        context = "  CUDA "
     row += [(gib(peak.reserved), "text"), (context, "muted"), (gib(estimate.context), "text")]
-    return [*row, ("  NCCL ", "muted"), (gib(estimate.nccl), "text")] if estimate.nccl else row
+    if estimate.nccl:
+        return [*row, ("  NCCL ", "muted"), (gib(estimate.nccl), "text")]
+    return row
 
 
-def total_bar(estimate: Estimate, width: int, mono: bool = False, most: int = 0) -> Row:
-    """The device total as one bar; on a scale of ``most`` bytes where that is more."""
-    found = parts(estimate)
-    scale = max(most, estimate.device_total)
+def total_bar(estimate: Estimate, width: int, mono: bool = False, scale_bytes: int = 0) -> Row:
+    """The device total as one bar; on a scale of ``scale_bytes`` where that is more."""
+    sizes = parts(estimate)
+    scale = max(scale_bytes, estimate.device_total)
     cells = max(1, min(width, round(width * estimate.device_total / scale)))
-    looks = [palette.MEMORY[name] for name in found]
-    row = stacked_bar(list(found.values()), [o.style for o in looks], [o.letter for o in looks], cells, mono)
-    return [*row, ("░" * (width - cells), "track")] if cells < width else row
+    looks = [palette.MEMORY[name] for name in sizes]
+    row = stacked_bar(
+        list(sizes.values()),
+        [o.style for o in looks],
+        letters=[o.letter for o in looks],
+        width=cells,
+        mono=mono,
+    )
+    if cells < width:
+        return [*row, ("░" * (width - cells), "track")]
+    return row
 
 
-def table(estimate: Estimate, width: int, mono: bool = False, against: Mapping[str, int] | None = None) -> list[Row]:
-    """One line a category: GiB, share of the device total and a bar; the difference to ``against`` where given."""
-    found = parts(estimate)
-    names = [name for name in palette.MEMORY if name in found or (against and against.get(name))]
+def table(
+    estimate: Estimate, width: int, mono: bool = False, against: Mapping[str, int] | None = None
+) -> list[Row]:
+    """One line a category: GiB, share of the device total and a bar; the difference to ``against``
+    where given.
+    """
+    sizes = parts(estimate)
+    names = [name for name in palette.MEMORY if name in sizes or (against and against.get(name))]
     total = max(estimate.device_total, 1)
     rows: list[Row] = []
     for name in names:
-        look, size = palette.MEMORY[name], found.get(name, 0)
-        row: Row = [((look.letter if mono else "■") + " ", look.style), (left(title(name), NAME - 2), "text")]
-        row.append((right(_size(size), FIGURES), "text"))
+        look, size = palette.MEMORY[name], sizes.get(name, 0)
+        key = "■"
+        if mono:
+            key = look.letter
+        row: Row = [
+            (key + " ", look.style),
+            (left(title(name), NAME - 2), "text"),
+            (right(_size(size), FIGURES), "text"),
+        ]
         if against is not None:
             row.append(difference(size - against.get(name, 0)))
         else:
             row.append((right(numbers.percent(size / total), 7), "muted"))
         cells = width - row_width(row) - 2
-        rows.append([*row, ("  ", ""), *bar(size / total, cells, look.style)] if cells >= 6 else row)
+        if cells >= 6:
+            row += [("  ", ""), *bar(size / total, cells, look.style)]
+        rows.append(row)
     return rows
 
 
 def _size(size: int) -> str:
-    """In GiB; what would round to nothing in MiB, with its unit."""
-    return gib(size) if size >= GIB // 20 else f"{size / 2**20:.1f} M"
+    """Size in GiB, with its unit; in MiB where GiB would round to nothing."""
+    if size >= GIB // 20:
+        return gib(size)
+    return f"{size / 2**20:.1f} M"
 
 
 def difference(size: int) -> tuple[str, str]:
     """A change of so many bytes in nine cells: less is good."""
     if abs(size) < GIB // 200:
         return right("·", 9), "muted"
-    text = f"{'+' if size > 0 else '-'}{gib(abs(size))}"
-    return right(text, 9), "high" if size > 0 else "good"
+    sign, style = "-", "good"
+    if size > 0:
+        sign, style = "+", "high"
+    return right(sign + gib(abs(size)), 9), style
 
 
 def title(category: str) -> str:
     """A category as people read it."""
-    special = {"logits_loss": "logits and loss", "cached": "cached, idle", "context": "CUDA and NCCL"}
+    special = {
+        "logits_loss": "logits and loss",
+        "cached": "cached, idle",
+        "context": "CUDA and NCCL",
+    }
     return special.get(category, category.replace("_", " "))
 
 
 def peak_rows(estimate: Estimate, width: int, height: int = 1) -> list[Row]:
-    """Which operation is the peak, and the course of one step in ``height`` rows."""
+    """Operation at the peak, and the course of memory over one step in ``height`` rows."""
     peak = estimate.peak
     rows: list[Row] = [[("peak in ", "muted"), (shorten(peak.operation, width - 8), "text")]]
     if peak.oom:
-        rows.append([("✖ runs out of memory in ", "critical"), (shorten(peak.oom, width - 24), "text")])
+        rows.append(
+            [("✖ runs out of memory in ", "critical"), (shorten(peak.oom, width - 24), "text")]
+        )
     elif peak.retries:
         rows.append([(f"≈ runs, after giving its cache back {peak.retries} times", "medium")])
     if peak.phases:
         row: Row = []
         for name, size in peak.phases.items():
             row += [(("  " if row else "") + name + " ", "muted"), (gib(size), "text")]
-        rows += [row] if row_width(row) <= width else []
-    return rows + (_timeline(peak.timeline, width, height) if peak.timeline else [])
+        if row_width(row) <= width:
+            rows += [row]
+    if peak.timeline:
+        rows += _timeline(peak.timeline, width, height)
+    return rows
 
 
 def _timeline(timeline: Sequence[tuple[float, int]], width: int, height: int) -> list[Row]:
@@ -165,26 +223,37 @@ def _timeline(timeline: Sequence[tuple[float, int]], width: int, height: int) ->
     values = resampled([size for _, size in timeline], width - 8)
     if height < 3:
         return [[("a step  ", "muted"), *spark(values, width - 8, max(values), "allocated")]]
-    drawn = stacked_columns([[value] for value in values], ["allocated"], ["a"], height, max(values), False)
+    drawn = stacked_columns(
+        [[value] for value in values],
+        ["allocated"],
+        letters=["a"],
+        height=height,
+        top=max(values),
+        mono=False,
+    )
     labels = [gib(max(values)), *[""] * (height - 2), "a step"]
     return [[(left(label, 8), "muted"), *row] for label, row in zip(labels, drawn, strict=True)]
 
 
 def resampled(values: list[int], count: int) -> list[float]:
     """``values`` in ``count`` columns, each the highest of its part."""
-    found = []
+    points = []
     for x in range(count):
         first = x * len(values) // count
-        found.append(float(max(values[first : max((x + 1) * len(values) // count, first + 1)])))
-    return found
+        points.append(float(max(values[first : max((x + 1) * len(values) // count, first + 1)])))
+    return points
 
 
 def lever_rows(estimate: Estimate, width: int, chosen: int | None = None) -> list[Row]:
     """One line a lever: what it saves, what it is, what is left and where that fits."""
     rows: list[Row] = []
     for index, lever in enumerate(estimate.levers):
-        ground = "/cursor" if index == chosen else ""
-        then = f"{gib(lever.reserved)} GiB" + (f", fits {short_gpu(lever.gpu)}" if lever.gpu else "")
+        ground = ""
+        if index == chosen:
+            ground = "/cursor"
+        then = f"{gib(lever.reserved)} GiB"
+        if lever.gpu:
+            then += f", fits {short_gpu(lever.gpu)}"
         room = width - 10 - len(then) - 2
         if room < 16:
             then, room = f"{gib(lever.reserved)}", width - 10 - 8
@@ -197,18 +266,17 @@ def lever_rows(estimate: Estimate, width: int, chosen: int | None = None) -> lis
 
 
 def short_gpu(name: str) -> str:
-    """Without the name of the family: ``RTX 5080``."""
+    """Name without that of the family: ``RTX 5080``."""
     return name.removeprefix("GeForce ")
 
 
 def notes(estimate: Estimate, width: int) -> list[Row]:
-    """What was assumed or left out, and where the numbers come from."""
+    """Assumptions and omissions, and where the numbers come from."""
     rows: list[Row] = []
     for note in (*estimate.peak.notes, *estimate.notes):
-        rows += [
-            [("· " if index == 0 else "  ", "muted"), (line, "text")]
-            for index, line in enumerate(wrap(note, width - 2))
-        ]
+        first, *further = wrap(note, width - 2)
+        rows.append([("· ", "muted"), (first, "text")])
+        rows += [[("  ", "muted"), (line, "text")] for line in further]
     for source in (*estimate.peak.sources, *estimate.sources):
         rows += [[("  ", ""), (line, "muted")] for line in wrap(source, width - 2)]
     return rows

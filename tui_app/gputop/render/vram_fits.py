@@ -1,4 +1,4 @@
-"""On which GPUs an estimate fits, one line for each size of memory."""
+"""GPUs on which an estimate fits, one line for each size of memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Size:
     tight: bool
     """Whether it fits by less than the estimate may be off, or misses by less."""
     headroom: int
-    """Of the GPU with the least."""
+    """Bytes left on the GPU that has the least room."""
     some: tuple[str, ...] = ()
     """Those that it fits, where it fits some and not all."""
 
@@ -55,60 +55,108 @@ def sizes(estimate: Estimate) -> list[Size]:
     groups: dict[int, list[tuple[str, int, bool, int]]] = {}
     for fit in estimate.fits:
         spec = catalog.gpu(fit.gpu)
-        name = spec.aliases[0] if spec.aliases else fit.gpu.removeprefix("GeForce ")
-        groups.setdefault(round(spec.memory_gb), []).append((name, fit.memory, fit.fits, fit.headroom))
+        if spec.aliases:
+            name = spec.aliases[0]
+        else:
+            name = fit.gpu.removeprefix("GeForce ")
+        groups.setdefault(round(spec.memory_gb), []).append(
+            (name, fit.memory, fit.fits, fit.headroom)
+        )
     low, high = bounds(estimate)
-    found = []
+    sizes_found = []
     for memory_gb, members in sorted(groups.items()):
         memory = min(size for _, size, _, _ in members)
         names = tuple(sorted((name for name, _, _, _ in members), key=_place))
         able = {name for name, _, fits, _ in members if fits}
-        fits, headroom = len(able) == len(members), min(one[3] for one in members)
-        tight = memory < high if fits else low < memory
-        some = () if fits else tuple(name for name in names if name in able)
-        found.append(Size(memory_gb, names, memory, fits, tight, headroom, some))
-    return found
+        fits, headroom = len(able) == len(members), min(member[3] for member in members)
+        if fits:
+            tight = memory < high
+        else:
+            tight = low < memory
+        if fits:
+            some = ()
+        else:
+            some = tuple(name for name in names if name in able)
+        sizes_found.append(
+            Size(
+                memory_gb,
+                names,
+                memory=memory,
+                fits=fits,
+                tight=tight,
+                headroom=headroom,
+                some=some,
+            )
+        )
+    return sizes_found
 
 
-def rows(found: list[Size], width: int, most: int = 99) -> list[Row]:
-    """Mark, size, names and headroom; where there are more than ``most``, those next to the border."""
-    shown = nearest(found, most)
+def rows(sizes_shown: list[Size], width: int, limit: int = 99) -> list[Row]:
+    """Mark, size, names and headroom; where there are more than ``limit``, those next to
+    the border.
+    """
+    shown = nearest(sizes_shown, limit)
     return [_row(size, width) for size in shown]
 
 
-def nearest(found: list[Size], most: int) -> list[Size]:
-    """The sizes around the smallest that fits: what is far too small or much too large says little."""
-    border = next((index for index, size in enumerate(found) if size.fits), len(found))
-    found = found[: border + max(most // 2 + 1, 3)]
-    if len(found) <= most:
-        return found
-    first = max(0, min(border - most // 2, len(found) - most))
-    return found[first : first + most]
+def nearest(candidates: list[Size], limit: int) -> list[Size]:
+    """The sizes around the smallest that fits: what is far too small or much too large says
+    little.
+    """
+    border = next((index for index, size in enumerate(candidates) if size.fits), len(candidates))
+    candidates = candidates[: border + max(limit // 2 + 1, 3)]
+    if len(candidates) <= limit:
+        return candidates
+    first = max(0, min(border - limit // 2, len(candidates) - limit))
+    return candidates[first : first + limit]
 
 
 def _row(size: Size, width: int) -> Row:
-    mark, style = ("✓", "good") if size.fits else ("✖", "critical")
-    word = f"{gib(size.headroom)} left" if size.headroom >= 0 else f"{gib(-size.headroom)} short"
+    mark, style = "✖", "critical"
+    if size.fits:
+        mark, style = "✓", "good"
+    if size.headroom >= 0:
+        word = f"{gib(size.headroom)} left"
+    else:
+        word = f"{gib(-size.headroom)} short"
     if size.fits and size.headroom < 0:
-        word = "only by giving its cache back" if width >= _WIDE else "just"
+        if width >= _WIDE:
+            word = "only by giving its cache back"
+        else:
+            word = "just"
     if size.some:
-        named = size.some[: 2 if width >= _WIDE else 1]
-        word = f"only {', '.join(named)}" + (" …" if len(size.some) > len(named) else "")
+        count = 1
+        if width >= _WIDE:
+            count = 2
+        word = "only " + _first_names(size.some, count)
     if size.tight or size.some:
         mark, style = "≈", "medium"
     if size.tight and width >= _WIDE:
         word += ", uncertain"
     start: Row = [(mark + " ", style), (right(f"{size.memory_gb} GB", 6) + "  ", "text")]
     room = width - row_width(start) - len(word) - 2
-    names = ", ".join(size.names[:NAMES_AT_MOST]) + (" …" if len(size.names) > NAMES_AT_MOST else "")
+    names = _first_names(size.names, NAMES_AT_MOST)
     return [*start, (left(shorten(names, room), room), "muted"), ("  " + word, style)]
+
+
+def _first_names(names: tuple[str, ...], count: int) -> str:
+    """The first ``count`` names; dots for the others."""
+    text = ", ".join(names[:count])
+    if len(names) > count:
+        text += " …"
+    return text
 
 
 def bar_of(estimate: Estimate, memory: int, width: int) -> Row:
     """The estimate on a line of the GPU's memory."""
     total = estimate.device_total
-    return layered_bar([(float(total), "allocated" if total <= memory else "critical", "━")], 0, float(memory), width)
+    style = "critical"
+    if total <= memory:
+        style = "allocated"
+    return layered_bar([(float(total), style, "━")], 0, float(memory), width)
 
 
 def _place(name: str) -> tuple[int, str]:
-    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
+    if name in _FIRST:
+        return _FIRST.index(name), name
+    return len(_FIRST), name

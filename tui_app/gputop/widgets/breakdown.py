@@ -63,7 +63,7 @@ def chart(recent: RecentSteps, width: int, height: int, mono: bool = False) -> l
     """Stacked columns of the recent steps with the scale at the left, the latest step at the right edge."""
     columns = recent.phases_ms[-(width - AXIS) :]
     top = numbers.nice_ceiling(_typical_high([sum(c) for c in columns]) * 1.08)
-    rows = stacked_columns(columns, STYLES, LETTERS, height, top, mono)
+    rows = stacked_columns(columns, STYLES, LETTERS, height, top, mono=mono)
     missing = width - AXIS - len(columns)
     result = []
     for y, row in enumerate(rows):

@@ -81,7 +81,9 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
         last = max(len(found) - room, 0)
         self.first = max(0, min(max(self.first, cursor - room + 1), cursor, last))
         here = cursor if self.has_focus else None
-        return catalog.table(found, width, height, self.first, here, self.view.marked, self.view.sort)
+        return catalog.table(
+            found, width, height=height, first=self.first, cursor=here, marked=self.view.marked, sort=self.view.sort
+        )
 
 
 class CatalogFacts(Canvas, can_focus=True, drawn=("first",)):

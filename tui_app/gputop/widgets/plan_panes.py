@@ -116,7 +116,9 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         self.first = min(max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0))
         here = cursor if self.has_focus else None
         base_s = self.base.step_s if self.base else 0.0
-        drawn = plan.table(planned, inner, height - 1, max(self.first, 0), here, self.marked, base_s)
+        drawn = plan.table(
+            planned, inner, height=height - 1, first=max(self.first, 0), cursor=here, marked=self.marked, base_s=base_s
+        )
         return [[(" ", ""), *row] for row in (head, *drawn)]
 
 

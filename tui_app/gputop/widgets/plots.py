@@ -64,7 +64,7 @@ def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
     totals = sorted(sum(part) for part in parts)
     top = numbers.nice_ceiling((totals[min(len(totals) - 1, int(0.97 * len(totals)))] if totals else 1.0) * 1.05)
     result: list[Row] = []
-    for y, row in enumerate(stacked_columns(parts, styles, letters, max(rows, 1), top, mono)):
+    for y, row in enumerate(stacked_columns(parts, styles, letters, max(rows, 1), top, mono=mono)):
         label = numbers.duration_ms(top) if y == 0 else "0" if y == rows - 1 and rows > 2 else ""
         result.append([(right(label, chart.AXIS - 1) + " ", "muted"), *row])
     return [*result, chart.axis_row((plot.first_step, plot.last_step), width)]
