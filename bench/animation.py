@@ -100,7 +100,9 @@ def _rows(app: GputopApp) -> list[Row]:
                 background = style.bgcolor.get_truecolor().hex if style.bgcolor else BACKGROUND
                 if style.reverse:
                     colour, background = background, colour
-            pieces.append(Piece(column, segment.text, colour, background, bool(style and style.bold)))
+            pieces.append(
+                Piece(column, segment.text, colour, background, bool(style and style.bold))
+            )
             column += segment.cell_length
         rows.append(tuple(_joined(pieces)))
     return rows
@@ -146,9 +148,13 @@ def _paths(boxes: list[Box]) -> list[str]:
     by_colour: dict[str, list[str]] = {}
     for box in boxes:
         width = box.width * CELL_WIDTH
-        outline = f"M{box.column * CELL_WIDTH:g} {box.top:.4g}h{width:g}v{box.height:.4g}h-{width:g}z"
+        outline = (
+            f"M{box.column * CELL_WIDTH:g} {box.top:.4g}h{width:g}v{box.height:.4g}h-{width:g}z"
+        )
         by_colour.setdefault(box.colour, []).append(outline)
-    return [f'<path fill="{colour}" d="{"".join(outlines)}"/>' for colour, outlines in by_colour.items()]
+    return [
+        f'<path fill="{colour}" d="{"".join(outlines)}"/>' for colour, outlines in by_colour.items()
+    ]
 
 
 def _blocks(piece: Piece, top: float) -> list[Box]:
@@ -161,17 +167,23 @@ def _blocks(piece: Piece, top: float) -> list[Box]:
         if character in BLOCKS:
             height = CELL_HEIGHT * (BLOCKS.index(character) + 1) / len(BLOCKS)
             begin = top + CELL_HEIGHT - height
-            boxes.append(Box(piece.column + start, end - start, begin, height + OVERLAP, piece.colour))
+            boxes.append(
+                Box(piece.column + start, end - start, begin, height + OVERLAP, piece.colour)
+            )
         elif character in LINES:
             begin = top + (CELL_HEIGHT - LINES[character]) / 2
-            boxes.append(Box(piece.column + start, end - start, begin, LINES[character], piece.colour))
+            boxes.append(
+                Box(piece.column + start, end - start, begin, LINES[character], piece.colour)
+            )
         start = end
     return boxes
 
 
 def _words(piece: Piece, top: float) -> list[str]:
     """The text in runs without long gaps; each says its width, so that columns stay columns in any font."""
-    text = "".join(" " if character in BLOCKS or character in LINES else character for character in piece.text)
+    text = "".join(
+        " " if character in BLOCKS or character in LINES else character for character in piece.text
+    )
     parts, start = [], 0
     for run in text.split("   "):
         words = run.strip()
@@ -200,7 +212,9 @@ def animated(frames: list[list[Row]]) -> str:
         if len(numbers) == len(frames):
             parts.append(picture)
             continue
-        values = ";".join("visible" if number in numbers else "hidden" for number in range(len(frames)))
+        values = ";".join(
+            "visible" if number in numbers else "hidden" for number in range(len(frames))
+        )
         parts.append(
             f'<g visibility="hidden">{picture}<animate attributeName="visibility" calcMode="discrete" '
             f'values="{values}" dur="{FRAME_S * len(frames):g}s" repeatCount="indefinite"/></g>'
@@ -226,8 +240,12 @@ def _page(body: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", nargs="?", type=Path, help="a record's folder (default: the bundled recording)")
-    parser.add_argument("--png", type=Path, metavar="FOLDER", help="also write the frames there as pictures")
+    parser.add_argument(
+        "run", nargs="?", type=Path, help="a record's folder (default: the bundled recording)"
+    )
+    parser.add_argument(
+        "--png", type=Path, metavar="FOLDER", help="also write the frames there as pictures"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = options.run

@@ -50,10 +50,24 @@ def outcome(name: str, source: str, launcher: list[str], scratch: Path) -> Outco
     folder.mkdir(parents=True)
     script = folder / "program.py"
     script.write_text(source)
-    words = [*launcher, sys.executable, str(script), *python.ARGUMENTS.get(name.rpartition("/")[2], [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GPUTOP_RUNS_DIR": str(scratch.parent / "runs")}
+    words = [
+        *launcher,
+        sys.executable,
+        str(script),
+        *python.ARGUMENTS.get(name.rpartition("/")[2], []),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GPUTOP_RUNS_DIR": str(scratch.parent / "runs"),
+    }
     done = subprocess.run(
-        words, cwd=folder, env=environment, input=python.STANDARD_INPUT, capture_output=True, timeout=_LIMIT_S
+        words,
+        cwd=folder,
+        env=environment,
+        input=python.STANDARD_INPUT,
+        capture_output=True,
+        timeout=_LIMIT_S,
     )
     files = {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -74,7 +88,11 @@ def differences(bare: Outcome, watched: Outcome) -> list[str]:
     if status(bare.status) != status(watched.status):
         found.append(f"exit status: {bare.status} and {watched.status}")
     if bare.files != watched.files:
-        names = {n for n in bare.files.keys() | watched.files.keys() if bare.files.get(n) != watched.files.get(n)}
+        names = {
+            n
+            for n in bare.files.keys() | watched.files.keys()
+            if bare.files.get(n) != watched.files.get(n)
+        }
         found.append(f"files: {sorted(names)}")
     return found
 
@@ -93,7 +111,10 @@ def without_own_words(stderr: bytes) -> bytes:
 
 
 def _first_difference(bare: bytes, watched: bytes) -> str:
-    at = next((i for i, (a, b) in enumerate(zip(bare, watched, strict=False)) if a != b), min(len(bare), len(watched)))
+    at = next(
+        (i for i, (a, b) in enumerate(zip(bare, watched, strict=False)) if a != b),
+        min(len(bare), len(watched)),
+    )
     start = max(at - 40, 0)
     return f"at byte {at} of {len(bare)} and {len(watched)}: {bare[start : at + 60]!r} and {watched[start : at + 60]!r}"
 
@@ -129,7 +150,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    chosen = {n: s for n, s in programs().items() if not options.names or any(w in n for w in options.names)}
+    chosen = {
+        n: s
+        for n, s in programs().items()
+        if not options.names or any(w in n for w in options.names)
+    }
     different = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         compared = {pool.submit(compare, name, source): name for name, source in chosen.items()}
@@ -138,7 +163,11 @@ def main() -> int:
             different += bool(lines)
             for line in lines:
                 print(f"{compared[future]}: {line}", flush=True)
-    print(json.dumps({"programs": len(chosen), "same": len(chosen) - different, "different": different}))
+    print(
+        json.dumps(
+            {"programs": len(chosen), "same": len(chosen) - different, "different": different}
+        )
+    )
     return int(different > 0)
 
 

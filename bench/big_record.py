@@ -30,7 +30,9 @@ def write(path: Path, steps: int, ranks: int, sampled_s: int = 60) -> RunRecord:
         t_ns = T0 + steps * STEP_NS - (sampled_s - tick) * 10**9
         rows = b"".join(_process(t_ns, (t_ns - T0) // 10**9, rank) for rank in range(ranks))
         builder.writer.append_host("process", rows)
-        builder.sample("host", t_ns=t_ns, cpu_pct=30.0, cpu_count=64, memory_total_bytes=2**38, load_1m=20.0)
+        builder.sample(
+            "host", t_ns=t_ns, cpu_pct=30.0, cpu_count=64, memory_total_bytes=2**38, load_1m=20.0
+        )
     return builder.open()
 
 
@@ -38,14 +40,19 @@ def extend(path: Path, first: int, count: int, ranks: int) -> int:
     """The same run ``count`` steps later: rows at the end of each rank's files. Returns the number of steps then."""
     random = np.random.default_rng(first)
     for rank in range(ranks):
-        for table, rows in (("steps", _steps(rank, first, count, random)), ("comm", _comm(rank, first, count, random))):
+        for table, rows in (
+            ("steps", _steps(rank, first, count, random)),
+            ("comm", _comm(rank, first, count, random)),
+        ):
             with (path / table / f"rank-{rank:05d}.bin").open("ab") as file:
                 file.write(rows.tobytes())
     sampled_s, until_ns = count * STEP_NS // 10**9, T0 + (first + count) * STEP_NS
     with (path / "hosts" / HOST / "process.bin").open("ab") as file:
         for tick in range(sampled_s):
             t_ns = until_ns - (sampled_s - 1 - tick) * 10**9
-            file.write(b"".join(_process(t_ns, (t_ns - T0) // 10**9, rank) for rank in range(ranks)))
+            file.write(
+                b"".join(_process(t_ns, (t_ns - T0) // 10**9, rank) for rank in range(ranks))
+            )
     return first + count
 
 
@@ -54,7 +61,12 @@ _HELLO = {
     "total_steps": 2_000_000,
     "model": {"class": "GPT", "parameters": 124_000_000, "trainable": 124_000_000},
     "optimizer": {"class": "AdamW", "fused": True, "lr": 3e-4},
-    "dataloader": {"num_workers": 4, "batch_size": 8, "pin_memory": True, "site": "train.py:41 main"},
+    "dataloader": {
+        "num_workers": 4,
+        "batch_size": 8,
+        "pin_memory": True,
+        "site": "train.py:41 main",
+    },
     "parallel": {"backend": "gloo", "ddp": {"bucket_cap_mb": 25}},
 }
 
@@ -68,7 +80,9 @@ def _write_rank(builder: Builder, rank: int, steps: int) -> None:
 
 
 def _empty(table: str, count: int) -> np.ndarray:
-    rows = np.zeros(count, numpy_dtype([(n, t) for n, t in layout.dtype_description(layout.TABLES[table])]))
+    rows = np.zeros(
+        count, numpy_dtype([(n, t) for n, t in layout.dtype_description(layout.TABLES[table])])
+    )
     for name, code in layout.TABLES[table]:
         if code in "fd":
             rows[name] = np.nan
@@ -88,11 +102,27 @@ def _steps(rank: int, first: int, count: int, random: np.random.Generator) -> np
     rows["step"] = np.arange(first, first + count)
     rows["t_end_ns"] = T0 + (rows["step"].astype(np.int64) + 1) * STEP_NS
     rows["loss"] = 2.0 + 3.0 / (1 + rows["step"] / 1e4) + 0.02 * random.standard_normal(count)
-    rows["loss_max"], rows["grad_norm"], rows["lr"] = rows["loss"], 1.0 + 0.1 * random.random(count), 3e-4
-    for name in ("cpu_ns", "compute_cpu_ns", "allocated_bytes", "reserved_bytes", "peak_allocated_bytes"):
+    rows["loss_max"], rows["grad_norm"], rows["lr"] = (
+        rows["loss"],
+        1.0 + 0.1 * random.random(count),
+        3e-4,
+    )
+    for name in (
+        "cpu_ns",
+        "compute_cpu_ns",
+        "allocated_bytes",
+        "reserved_bytes",
+        "peak_allocated_bytes",
+    ):
         rows[name] = -1
     rows["rss_bytes"] = 2 << 30
-    for name, value in (("n_steps", 1), ("samples", 8), ("tokens", 8192), ("micro_batches", 1), ("optimizer_steps", 1)):
+    for name, value in (
+        ("n_steps", 1),
+        ("samples", 8),
+        ("tokens", 8192),
+        ("micro_batches", 1),
+        ("optimizer_steps", 1),
+    ):
         rows[name] = value
     if first == 0:
         rows["flags"][0] = wire.F_FIRST

@@ -53,12 +53,21 @@ class Row:
     @property
     def right(self) -> bool:
         """Whether all came out as it should."""
-        return (self.detected or not self.id) and self.placed and not self.others and (self.error or 0.0) <= 0.2
+        return (
+            (self.detected or not self.id)
+            and self.placed
+            and not self.others
+            and (self.error or 0.0) <= 0.2
+        )
 
     @property
     def error(self) -> float | None:
         """Relative error of the recoverable time; None where the fault costs none or it was not told."""
-        return abs(self.found_ms - self.truth_ms) / self.truth_ms if self.truth_ms and self.found_ms else None
+        return (
+            abs(self.found_ms - self.truth_ms) / self.truth_ms
+            if self.truth_ms and self.found_ms
+            else None
+        )
 
 
 def main() -> None:
@@ -92,7 +101,10 @@ def inject(case: Case) -> Row:
     """Run one fault and compare."""
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_case(Path(folder), case)
-    found = next((one for one in outcome.findings if one.id == case.id and one.severity in case.severity), None)
+    found = next(
+        (one for one in outcome.findings if one.id == case.id and one.severity in case.severity),
+        None,
+    )
     placed = (
         found is not None
         and found.rank == case.rank
@@ -162,11 +174,19 @@ def page(rows: list[Row], clean: list[Row], skipped: list[Case], figures: dict[s
         "",
         "| clean run | ended well | other |",
         "|---|---|---|",
-        *(f"| {row.fault} | {_yes(row.placed)} | {', '.join(row.others) or 'none'} |" for row in clean),
+        *(
+            f"| {row.fault} | {_yes(row.placed)} | {', '.join(row.others) or 'none'} |"
+            for row in clean
+        ),
         "",
     ]
     if skipped:
-        lines += ["Not injected here:", "", *(f"- {one.id}, {one.name}: {missing(one)}" for one in skipped), ""]
+        lines += [
+            "Not injected here:",
+            "",
+            *(f"- {one.id}, {one.name}: {missing(one)}" for one in skipped),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -188,13 +208,21 @@ def _say(row: Row) -> Row:
     wrong = [] if row.detected or not row.id else ["not detected"]
     wrong += [] if row.placed else ["wrong place"]
     wrong += [f"also {id}" for id in row.others]
-    print(f"{row.id or 'clean':6} {row.fault}: {', '.join(wrong) or 'right'} {told}", file=sys.stderr, flush=True)
+    print(
+        f"{row.id or 'clean':6} {row.fault}: {', '.join(wrong) or 'right'} {told}",
+        file=sys.stderr,
+        flush=True,
+    )
     return row
 
 
 def _commit() -> str:
     done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip() or "unknown"
 

@@ -74,7 +74,9 @@ def main() -> None:
         rows: dict[str, list[float]] = {name: [] for name in names}
         for attempt in range(ROUNDS):
             rows["python"].append(_bare_python_s())
-            rows["label"].append(_first_frame_s([sys.executable, "-c", LABEL.format(text=MARKER.decode())]))
+            rows["label"].append(
+                _first_frame_s([sys.executable, "-c", LABEL.format(text=MARKER.decode())])
+            )
             rows["open"].append(_first_frame_s([*gputop, "open", str(record)]))
             target = str(Path(folder) / f"live{attempt}")
             rows["run"].append(_first_frame_s([*gputop, "run", "--run-dir", target, "sleep", "2"]))
@@ -82,10 +84,16 @@ def main() -> None:
                 continue  # importing torch twice takes 10 s and more
             training = [sys.executable, "-c", TRAINING.format(steps=400)]
             target = str(Path(folder) / f"training{attempt}")
-            rows["numbers"].append(_first_frame_s([*gputop, "run", "--run-dir", target, *training], NUMBERS))
+            rows["numbers"].append(
+                _first_frame_s([*gputop, "run", "--run-dir", target, *training], NUMBERS)
+            )
             rows["first_step"].append(_first_step_s())
-    medians = {f"{name}_ms": round(1000 * statistics.median(values)) for name, values in rows.items()}
-    print(json.dumps({"bench": "first_frame", "budget_ms": 400, "numbers_budget_ms": 3000, **medians}))
+    medians = {
+        f"{name}_ms": round(1000 * statistics.median(values)) for name, values in rows.items()
+    }
+    print(
+        json.dumps({"bench": "first_frame", "budget_ms": 400, "numbers_budget_ms": 3000, **medians})
+    )
 
 
 if __name__ == "__main__":

@@ -91,7 +91,11 @@ def main() -> None:
                 longest = max(longest, line["s"])
                 totals["failing"] += bool(line["found"])
                 for found in line["found"]:
-                    print(f"seed {line['seed']}: {line['done']}\n    {found}", file=sys.stderr, flush=True)
+                    print(
+                        f"seed {line['seed']}: {line['done']}\n    {found}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             print(json.dumps({"so_far": totals}), file=sys.stderr, flush=True)
     print(json.dumps({"bench": "fuzz_records", **totals, "slowest_record_s": longest}))
 

@@ -29,7 +29,11 @@ from gputop_probes.record import layout
 
 STEPS_PER_S = 1000
 BATCH_S = 0.05
-WAYS = {"folded": (50, BATCH_S), "unfolded": (STEPS_PER_S, BATCH_S), "single": (STEPS_PER_S, 1 / STEPS_PER_S)}
+WAYS = {
+    "folded": (50, BATCH_S),
+    "unfolded": (STEPS_PER_S, BATCH_S),
+    "single": (STEPS_PER_S, 1 / STEPS_PER_S),
+}
 """Way -> records a second, seconds between messages."""
 WARM_UP_S = 2.0
 
@@ -40,7 +44,13 @@ def send(rank: int, records_per_s: int, period_s: float, seconds: float) -> None
     link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     link.connect(os.environ[wire.ENV_SOCKET])
     link.setblocking(False)
-    hello = {"type": "hello", "t_ns": time.time_ns(), "rank": rank, "pid": os.getpid(), "tid": os.getpid()}
+    hello = {
+        "type": "hello",
+        "t_ns": time.time_ns(),
+        "rank": rank,
+        "pid": os.getpid(),
+        "tid": os.getpid(),
+    }
     link.send(wire.MSG_EVENT + json.dumps(hello).encode())
     per_message = max(1, round(records_per_s * period_s))
     steps_per_record = STEPS_PER_S // records_per_s
@@ -62,7 +72,9 @@ def pack_step(index: int, n_steps: int) -> bytes:
     """A STEP record of steps of 1 ms."""
     wall_ns = 1_000_000 * n_steps
     durations = [wall_ns, *[wall_ns // 10] * 10, wall_ns]
-    return wire.STEP.pack(time.time_ns(), *durations, *[0] * 8, 1.0, 1.0, 0.0, 0.0, 0.0, index, n_steps, *[0] * 7)
+    return wire.STEP.pack(
+        time.time_ns(), *durations, *[0] * 8, 1.0, 1.0, 0.0, 0.0, 0.0, index, n_steps, *[0] * 7
+    )
 
 
 def send_all(way: str, ranks: int, seconds: float) -> None:
@@ -85,7 +97,13 @@ def measure(way: str, ranks: int, seconds: float) -> dict[str, float]:
         command = [sys.executable, __file__, "--send", way, "--ranks", str(ranks)]
         command += ["--seconds", str(seconds + WARM_UP_S + 1)]
         handle = start(
-            RunSpec(command=command, run_dir=Path(folder) / "run", headless=True, quiet=True, separate_stderr=False)
+            RunSpec(
+                command=command,
+                run_dir=Path(folder) / "run",
+                headless=True,
+                quiet=True,
+                separate_stderr=False,
+            )
         )
         time.sleep(WARM_UP_S)
         before, began = cpu_ns(handle.recorder_pid), time.monotonic()
@@ -137,7 +155,11 @@ def main() -> None:
     if options.send:
         send_all(options.send, options.ranks, options.seconds)
         return
-    result: dict[str, object] = {"bench": "ingest", "ranks": options.ranks, "steps_per_s": STEPS_PER_S}
+    result: dict[str, object] = {
+        "bench": "ingest",
+        "ranks": options.ranks,
+        "steps_per_s": STEPS_PER_S,
+    }
     for way in WAYS:
         result.update(measure(way, options.ranks, options.seconds))
     print(json.dumps(result))

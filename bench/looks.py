@@ -77,7 +77,17 @@ def main() -> None:
             run_dir = Path(folder) / f"{python_ms}-{beside}"
             bare = _last_line(words)
             watched = _last_line(
-                [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(run_dir), "--", *words]
+                [
+                    sys.executable,
+                    "-m",
+                    "gputop",
+                    "run",
+                    "--headless",
+                    "--run-dir",
+                    str(run_dir),
+                    "--",
+                    *words,
+                ]
             )
             share, looks = _share_by_looks(RunRecord.open(run_dir))
             print(

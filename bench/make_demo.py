@@ -20,7 +20,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "tui_app" / "gputop" / "recordings" / "demo.zip"
-TRAINING = ["examples/tiny_gpt.py", "--steps", "1200", "--slow-data", "14", "--eval-every", "300", "--width", "96"]
+TRAINING = [
+    "examples/tiny_gpt.py",
+    "--steps",
+    "1200",
+    "--slow-data",
+    "14",
+    "--eval-every",
+    "300",
+    "--width",
+    "96",
+]
 TEXT = {".json", ".jsonl", ".log"}
 
 
@@ -40,7 +50,13 @@ def record(run_dir: Path) -> None:
         str(run_dir),
         *command,
     ]
-    subprocess.run(run, check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        run,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def shorten(run_dir: Path) -> None:

@@ -58,24 +58,39 @@ def main() -> int:
             target.write_text(json.dumps(profile(setups)))
             made += 1
         except Exception as error:
-            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+            failed[name] = (
+                f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+            )
             if arguments.verbose:
                 traceback.print_exc()
-        print(f"{name} {'failed: ' + failed[name] if name in failed else 'made'}", file=sys.stderr, flush=True)
-    documents = {path.stem.replace("__", "/"): json.loads(path.read_text()) for path in arguments.work.glob("*.json")}
+        print(
+            f"{name} {'failed: ' + failed[name] if name in failed else 'made'}",
+            file=sys.stderr,
+            flush=True,
+        )
+    documents = {
+        path.stem.replace("__", "/"): json.loads(path.read_text())
+        for path in arguments.work.glob("*.json")
+    }
     for name in [name for name, document in documents.items() if not repeatable(name, document)]:
         failed[name] = "its middle layers are unlike"
         del documents[name]
     arguments.out.write_bytes(pack(documents, versions()))
     size = arguments.out.stat().st_size
-    print(json.dumps({"made": made, "packed": len(documents), "failed": failed, "archive_bytes": size}))
+    print(
+        json.dumps(
+            {"made": made, "packed": len(documents), "failed": failed, "archive_bytes": size}
+        )
+    )
     return 0
 
 
 def unpack(work: Path) -> None:
     """Put what the packaged archive holds into ``work``, if it was made with the versions that are here."""
     if index()["versions"] != versions():
-        raise SystemExit(f"the archive was made with {index()['versions']}: make all profiles anew, without --add")
+        raise SystemExit(
+            f"the archive was made with {index()['versions']}: make all profiles anew, without --add"
+        )
     for name in index()["profiles"]:
         target = work / (name.replace("/", "__") + ".json")
         if not target.exists():
@@ -102,7 +117,9 @@ def wanted(families: list[str]) -> list[tuple[str, list[Any]]]:
                 name = variant(setups[0])
                 assert name is not None, (family, structure, way)
                 found.setdefault(name, (way.rank, setups))
-    return [(name, setups) for name, (_, setups) in sorted(found.items(), key=lambda item: item[1][0])]
+    return [
+        (name, setups) for name, (_, setups) in sorted(found.items(), key=lambda item: item[1][0])
+    ]
 
 
 def profile(setups: list[Any]) -> dict[str, Any]:
@@ -129,7 +146,10 @@ def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     if len({len(document["storages"]) for document in documents}) > 1:
         raise ValueError("the traces differ in how many storages they make")
-    largest = [max(row[0] for row in rows) for rows in zip(*(each["storages"] for each in documents), strict=True)]
+    largest = [
+        max(row[0] for row in rows)
+        for rows in zip(*(each["storages"] for each in documents), strict=True)
+    ]
     documents = [without(document, [size <= SCALAR for size in largest]) for document in documents]
     if any(document["events"] != documents[0]["events"] for document in documents):
         documents = [{**document, "events": in_order(document)} for document in documents]
@@ -149,7 +169,9 @@ def in_order(document: dict[str, Any]) -> list[int]:
     for (start, phase, _), end in zip(marks, ends, strict=True):
         if phase in ("forward", "loss", "backward"):
             runs = groupby(events[start:end], key=lambda event: event > 0)
-            events[start:end] = [event for allocates, run in runs for event in (run if allocates else sorted(run))]
+            events[start:end] = [
+                event for allocates, run in runs for event in (run if allocates else sorted(run))
+            ]
     return events
 
 
@@ -172,7 +194,11 @@ def without(document: dict[str, Any], dropped: list[bool]) -> dict[str, Any]:
     places = [0]
     for event in document["events"]:
         places.append(places[-1] + kept[abs(event) - 1])
-    events = [number[abs(event)] * (1 if event > 0 else -1) for event in document["events"] if kept[abs(event) - 1]]
+    events = [
+        number[abs(event)] * (1 if event > 0 else -1)
+        for event in document["events"]
+        if kept[abs(event) - 1]
+    ]
     storages = [list(row) for row, each in zip(document["storages"], kept, strict=True) if each]
     marks = [[places[at], phase, step] for at, phase, step in document["marks"]]
     return {**document, "storages": storages, "events": events, "marks": marks}
@@ -201,7 +227,9 @@ def traced(asked: Any) -> dict[str, Any]:
 
     tracker = model_trace.trace(asdict(asked), full=True, steps=1)
     found = tracker.log.document(tracker.meta)
-    if asked.model.family in STACKS:  # the larger of its stacks has the layers, which depends on the sizes
+    if (
+        asked.model.family in STACKS
+    ):  # the larger of its stacks has the layers, which depends on the sizes
         found["storages"] = [[*row[:-1], NO_LAYER] for row in found["storages"]]
     return found
 
@@ -212,17 +240,36 @@ def versions() -> dict[str, str]:
     import torch
     import transformers
 
-    found = {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__}
-    return {"python": platform.python_version(), **{name: str(version) for name, version in found.items()}}
+    found = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+    }
+    return {
+        "python": platform.python_version(),
+        **{name: str(version) for name, version in found.items()},
+    }
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(STRUCTURES)}; all by default")
-    result.add_argument("--work", type=Path, default=Path("profiles_work"), help="where what was made lies")
-    result.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further variant after so long")
-    result.add_argument("--out", type=Path, default=TARGET, help="the archive; the packaged one by default")
-    result.add_argument("--add", action="store_true", help="add to the packaged archive what it has not")
+    result = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    result.add_argument(
+        "families", nargs="*", metavar="FAMILY", help=f"of {', '.join(STRUCTURES)}; all by default"
+    )
+    result.add_argument(
+        "--work", type=Path, default=Path("profiles_work"), help="where what was made lies"
+    )
+    result.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="begin no further variant after so long"
+    )
+    result.add_argument(
+        "--out", type=Path, default=TARGET, help="the archive; the packaged one by default"
+    )
+    result.add_argument(
+        "--add", action="store_true", help="add to the packaged archive what it has not"
+    )
     result.add_argument("--verbose", action="store_true", help="tracebacks of what failed")
     return result
 

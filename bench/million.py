@@ -28,13 +28,24 @@ def main() -> None:
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     result = {"report_s": round(seconds[ROUNDS // 2], 2), "peak_rss_mb": round(peak_mb)}
     print(
-        json.dumps({"bench": "million", "steps": STEPS, "ranks": RANKS, **result, "budget_s": 5, "budget_rss_mb": 500})
+        json.dumps(
+            {
+                "bench": "million",
+                "steps": STEPS,
+                "ranks": RANKS,
+                **result,
+                "budget_s": 5,
+                "budget_rss_mb": 500,
+            }
+        )
     )
 
 
 def _report(run: Path) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "gputop", "report", str(run)], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "gputop", "report", str(run)], stdout=subprocess.DEVNULL, check=True
+    )
     return time.perf_counter() - began
 
 

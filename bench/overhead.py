@@ -42,7 +42,9 @@ STEP_MS = (0.1, 1.0, 20.0)
 LOW = 0.1  # quantile of step times that a busy machine does not reach
 BLOCK_MS = 120  # of steps of 1 ms it holds two windows
 MIN_BLOCK_STEPS = 2
-WARM_UP_STEPS = 1200  # the guest looks closely at gradients up to step 100, and measures each step until then
+WARM_UP_STEPS = (
+    1200  # the guest looks closely at gradients up to step 100, and measures each step until then
+)
 PRODUCTS_OF_WHOLE, STEPS_OF_WHOLE = 40, 4000  # the same work in every process, about 1 ms a step
 
 
@@ -105,8 +107,18 @@ def child(what: str, pairs: int, path: Path | None, lengths=STEP_MS) -> dict[str
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["OMP_NUM_THREADS"] = "1"
     if path is not None:
-        env |= {"PYTHONPATH": str(AGENT_DIR / "inject"), "GPUTOP_AGENT_DIR": str(AGENT_DIR), "GPUTOP_SOCKET": str(path)}
-    mine = ["--child", what, "--pairs", str(pairs), *(word for ms in lengths for word in ("--step-ms", str(ms)))]
+        env |= {
+            "PYTHONPATH": str(AGENT_DIR / "inject"),
+            "GPUTOP_AGENT_DIR": str(AGENT_DIR),
+            "GPUTOP_SOCKET": str(path),
+        }
+    mine = [
+        "--child",
+        what,
+        "--pairs",
+        str(pairs),
+        *(word for ms in lengths for word in ("--step-ms", str(ms))),
+    ]
     with tempfile.TemporaryDirectory() as logs:
         command = [*(_traceml(logs) if what == "traceml_ai" else [sys.executable, __file__]), *mine]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -119,7 +131,18 @@ def child(what: str, pairs: int, path: Path | None, lengths=STEP_MS) -> dict[str
 def _traceml(logs: str) -> list[str]:
     """Its launcher, without which it measures nothing."""
     start = "from traceml_ai.launcher.cli import main; main()"
-    return [sys.executable, "-c", start, "run", "--logs-dir", logs, "--run-name", "bench", __file__, "--args"]
+    return [
+        sys.executable,
+        "-c",
+        start,
+        "run",
+        "--logs-dir",
+        logs,
+        "--run-name",
+        "bench",
+        __file__,
+        "--args",
+    ]
 
 
 def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
@@ -132,7 +155,10 @@ def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
     rows = {}
     if what == "whole":
         steps = make_steps(torch)
-        return {"step_us": low([steps(1, PRODUCTS_OF_WHOLE)[0] for _ in range(pairs)][pairs // 4 :]) * 1e6}
+        return {
+            "step_us": low([steps(1, PRODUCTS_OF_WHOLE)[0] for _ in range(pairs)][pairs // 4 :])
+            * 1e6
+        }
     for step_ms in lengths:
         steps = make_steps(torch)
         loop = Loop(steps, step_ms)

@@ -45,7 +45,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = write_run(
-            Path(name) / "run", ranks=8, steps=400, state="running", start_ns=time.time_ns() - 12 * 10**9
+            Path(name) / "run",
+            ranks=8,
+            steps=400,
+            state="running",
+            start_ns=time.time_ns() - 12 * 10**9,
         )
         stop = threading.Event()
         writer = threading.Thread(target=_grow, args=(folder, stop, 8, 20))

@@ -33,7 +33,9 @@ BATCH, WIDTH = 64, 128
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--loop", action="append", choices=sorted(LOOPS), help="may be repeated; default: all")
+    parser.add_argument(
+        "--loop", action="append", choices=sorted(LOOPS), help="may be repeated; default: all"
+    )
     parser.add_argument("--child", nargs=2, metavar=("LOOP", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -93,7 +95,11 @@ def make_net(torch, outputs: int, inputs: int = WIDTH):
     """A small perceptron."""
     nn = torch.nn
     return nn.Sequential(
-        nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, outputs)
+        nn.Linear(inputs, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, outputs),
     )
 
 
@@ -111,7 +117,10 @@ def make_batches(torch):
 def plain(torch, clock: Clock, steps: int, micro_batches: int = 1) -> None:
     """A classifier; with several micro-batches gradients are accumulated and clipped."""
     net, batches = make_net(torch, 10), make_batches(torch)
-    optimizer, criterion = clock.optimizer(torch.optim.AdamW, net.parameters(), 1e-4), torch.nn.CrossEntropyLoss()
+    optimizer, criterion = (
+        clock.optimizer(torch.optim.AdamW, net.parameters(), 1e-4),
+        torch.nn.CrossEntropyLoss(),
+    )
     targets = torch.randint(0, 10, (BATCH,))
     for _ in range(steps):
         for _ in range(micro_batches):
@@ -135,7 +144,11 @@ def gan(torch, clock: Clock, steps: int) -> None:
     generator, critic, batches = make_net(torch, WIDTH), make_net(torch, 1), make_batches(torch)
     of_critic = clock.optimizer(torch.optim.Adam, critic.parameters(), 1e-4)
     of_generator = clock.optimizer(torch.optim.Adam, generator.parameters(), 1e-4)
-    criterion, ones, zeros = torch.nn.BCEWithLogitsLoss(), torch.ones(BATCH, 1), torch.zeros(BATCH, 1)
+    criterion, ones, zeros = (
+        torch.nn.BCEWithLogitsLoss(),
+        torch.ones(BATCH, 1),
+        torch.zeros(BATCH, 1),
+    )
 
     def judged(batch, wanted):
         return criterion(critic(batch), wanted)
@@ -181,7 +194,9 @@ def dqn(torch, clock: Clock, steps: int) -> None:
             play(clock.timed("forward", act, state))
         picked = memory[torch.randint(0, 2048, (BATCH,))]
         wanted = clock.timed("forward", bootstrap, picked)
-        loss = clock.timed("forward", lambda a, b: criterion(policy(a).max(1).values, b), picked, wanted)
+        loss = clock.timed(
+            "forward", lambda a, b: criterion(policy(a).max(1).values, b), picked, wanted
+        )
         optimizer.zero_grad()
         clock.timed("backward", loss.backward)
         optimizer.step()
@@ -190,7 +205,12 @@ def dqn(torch, clock: Clock, steps: int) -> None:
             target.load_state_dict(policy.state_dict())
 
 
-LOOPS: dict[str, Callable[..., None]] = {"plain": plain, "accumulation": accumulation, "gan": gan, "dqn": dqn}
+LOOPS: dict[str, Callable[..., None]] = {
+    "plain": plain,
+    "accumulation": accumulation,
+    "gan": gan,
+    "dqn": dqn,
+}
 
 
 def compare(loop: str, steps: int) -> dict[str, Any]:
@@ -198,7 +218,17 @@ def compare(loop: str, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         told, record = Path(folder) / "own.json", Path(folder) / "record"
         child = [sys.executable, __file__, "--steps", str(steps), "--child", loop, str(told)]
-        command = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(record), "--", *child]
+        command = [
+            sys.executable,
+            "-m",
+            "gputop",
+            "run",
+            "--headless",
+            "--run-dir",
+            str(record),
+            "--",
+            *child,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
@@ -219,7 +249,9 @@ def against(record: Path, own: list[dict[str, float]]) -> dict[str, Any]:
     began = int(rows["step"][0]) - int(rows["n_steps"][0]) + 1
     own = own[began : began + counted]
     booked = {name: float(rows[f"{name}_ns"].sum()) / 1e6 / counted for name in wire.PHASES}
-    booked = {"other": booked["other"] + booked["eval"]} | {name: booked[name] for name in NAMES[:4]}
+    booked = {"other": booked["other"] + booked["eval"]} | {
+        name: booked[name] for name in NAMES[:4]
+    }
     clocked = {name: 1e3 * sum(step[name] for step in own) / len(own) for name in NAMES}
     step_ms = sum(clocked.values())
     notable = [name for name in NAMES if clocked[name] > NOTABLE * step_ms]

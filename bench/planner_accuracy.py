@@ -40,13 +40,21 @@ CALIBRATION_ROWS = 5
 def main(argv: list[str] | None = None) -> int:
     """Prints a table, or JSON of one object a source."""
     options = _parser().parse_args(argv)
-    found = {path.stem: score(path, options.half) for path in sorted(Path(options.folder).rglob("*.csv"))}
+    found = {
+        path.stem: score(path, options.half) for path in sorted(Path(options.folder).rglob("*.csv"))
+    }
     found = {name: one for name, one in found.items() if one}
     for path in sorted(Path(options.folder).rglob("*.csv")):
         if path.stem not in found:
-            print(f"{path.name}: not scored, without rows or the columns seq, gpus and global_batch", file=sys.stderr)
+            print(
+                f"{path.name}: not scored, without rows or the columns seq, gpus and global_batch",
+                file=sys.stderr,
+            )
     if not found:
-        print(f"no CSV file in {options.folder} has the columns seq, gpus and global_batch", file=sys.stderr)
+        print(
+            f"no CSV file in {options.folder} has the columns seq, gpus and global_batch",
+            file=sys.stderr,
+        )
         return 2
     print(json.dumps(found, indent=2) if options.json else table(found))
     if options.write:
@@ -95,7 +103,11 @@ def _separator(file: IO[str]) -> str:
 
 def _plain(row: dict[str | None, Any]) -> dict[str, str]:
     """Names without blanks and capitals, values as text; what stands beyond the last column is left out."""
-    return {key.strip().lower(): value.strip() if isinstance(value, str) else "" for key, value in row.items() if key}
+    return {
+        key.strip().lower(): value.strip() if isinstance(value, str) else ""
+        for key, value in row.items()
+        if key
+    }
 
 
 def _one_by_one(cases: list[Case], skipped: Counter[str]) -> list[Answer]:
@@ -122,7 +134,11 @@ def _read(rows: list[dict[str, str]]) -> tuple[list[Case], Counter[str]]:
 
 def _speed(timed: list[Answer]) -> dict[str, Any]:
     predicted, measured = _arrays(timed)
-    within = [spearman(predicted[index], measured[index]) for index in _cells(timed).values() if len(index) > 4]
+    within = [
+        spearman(predicted[index], measured[index])
+        for index in _cells(timed).values()
+        if len(index) > 4
+    ]
     within = [one for one in within if one == one]
     return (
         errors(predicted, measured)
@@ -171,11 +187,14 @@ def _baselines(timed: list[Answer]) -> dict[str, Any]:
     """Two rules of thumb. The MFU of a GPU is the median over the very rows that are scored, which favours it."""
     _, measured = _arrays(timed)
     least = np.array(
-        [one.layout["tp"] * one.layout["pp"] * 1e6 - one.layout["micro_batch"] for one in timed], dtype=float
+        [one.layout["tp"] * one.layout["pp"] * 1e6 - one.layout["micro_batch"] for one in timed],
+        dtype=float,
     )
     ideal = np.array(
         [
-            model_flops(one.case.job) / one.case.cluster.gpus / one.case.cluster.device.flops(one.case.job.dtype)
+            model_flops(one.case.job)
+            / one.case.cluster.gpus
+            / one.case.cluster.device.flops(one.case.job.dtype)
             for one in timed
         ]
     )
@@ -199,7 +218,9 @@ def _calibrated(timed: list[Answer]) -> dict[str, Any]:
     for group in groups.values():
         if len(group) < CALIBRATION_ROWS + 2:
             continue
-        order = sorted(group, key=lambda one: zlib.crc32(repr(sorted(one.case.row.items())).encode()))
+        order = sorted(
+            group, key=lambda one: zlib.crc32(repr(sorted(one.case.row.items())).encode())
+        )
         known, rest = order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:]
         found = calibrate([one.parts for one in known], [one.case.step_s for one in known])
         left_out.append(found.leave_one_out)
@@ -334,7 +355,11 @@ def _baseline_table(found: dict[str, Any]) -> str:
         if not one.get("rows_timed"):
             continue
         rule, constant = one["baselines"].values()
-        figures = [one.get("regret_mean_pct"), rule.get("regret_mean_pct"), constant.get("regret_mean_pct")]
+        figures = [
+            one.get("regret_mean_pct"),
+            rule.get("regret_mean_pct"),
+            constant.get("regret_mean_pct"),
+        ]
         rest = (_figure(constant.get("mape_pct")), _figure(constant.get("spearman"), 2))
         lines.append(f"| {name} | " + " | ".join((*map(_figure, figures), *rest)) + " |")
     return "\n".join(lines)
@@ -343,7 +368,11 @@ def _baseline_table(found: dict[str, Any]) -> str:
 def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
     """The whole of docs/planner_accuracy.md."""
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     notes = (ROOT / "bench/planner_accuracy_notes.md").read_text("utf-8")
     parts = [
@@ -379,7 +408,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", metavar="DIR")
     parser.add_argument("--json", action="store_true", help="all figures")
-    parser.add_argument("--half", choices=("first", "second"), default="", help="only the cells of that half")
+    parser.add_argument(
+        "--half", choices=("first", "second"), default="", help="only the cells of that half"
+    )
     parser.add_argument("--write", action="store_true", help=f"make {DOCUMENT.relative_to(ROOT)}")
     return parser
 

@@ -26,7 +26,9 @@ def main() -> int:
     wide = Limits(cp=(1, 2, 4, 8, 16), zero=(0, 1, 2, 3), most_vpp=20)
     configurations, per_plan = _plan(large, 1024, wide)
     _, narrow_s = _plan(large, 1024, None)
-    _, one_s = _plan(large, 1024, Limits(tp=(8,), pp=(8,), vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(1,)))
+    _, one_s = _plan(
+        large, 1024, Limits(tp=(8,), pp=(8,), vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(1,))
+    )
     print(
         json.dumps(
             {

@@ -92,7 +92,20 @@ MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 ALL_LINEAR = ("all-linear",)
 ATTENTION = ("q_proj", "v_proj")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-FUSED = ("phi", "phi3", "gpt2", "gpt_neox", "opt", "glm4", "bert", "deepseek_v2", "deepseek_v3", "t5", "vit", "clip")
+FUSED = (
+    "phi",
+    "phi3",
+    "gpt2",
+    "gpt_neox",
+    "opt",
+    "glm4",
+    "bert",
+    "deepseek_v2",
+    "deepseek_v3",
+    "t5",
+    "vit",
+    "clip",
+)
 """Families whose projections have other names: adapters go on all linear layers."""
 
 
@@ -108,7 +121,10 @@ def shape(family: str, structure: dict[str, Any], at: int) -> ModelShape:
     if structure.get("token_types"):
         size["token_types"] = SIZES["token_types"][at]
     if structure.get("mla"):
-        size |= {name: SIZES[name][at] for name in ("mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")}
+        size |= {
+            name: SIZES[name][at]
+            for name in ("mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")
+        }
     if structure.get("q_rank"):
         size["mla_q_rank"] = SIZES["mla_q_rank"][at]
     if family == "vit":
@@ -152,12 +168,16 @@ def trainings(family: str, structure: dict[str, Any]) -> Iterator[Way]:
 def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
     """Precision, and full training, LoRA or QLoRA."""
     yield Way({}, 0)
-    if family not in MIXTURES:  # a grouped product of experts does not go through a trace with autocast
+    if (
+        family not in MIXTURES
+    ):  # a grouped product of experts does not go through a trace with autocast
         yield Way({"weights": "fp32"}, 1)
         yield Way({"dtype": "fp32"}, 3)
     if core:
         yield Way({"autocast": True}, 2)
-    for targets in (ALL_LINEAR, PROJECTIONS, ATTENTION) if wide and family not in FUSED else (ALL_LINEAR,):
+    for targets in (
+        (ALL_LINEAR, PROJECTIONS, ATTENTION) if wide and family not in FUSED else (ALL_LINEAR,)
+    ):
         plain, dropped = Lora(targets=targets), Lora(targets=targets, dropout=0.1)
         yield Way({"lora": plain}, 0)
         if wide:
@@ -172,7 +192,9 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
             yield Way({"lora": dropped, "quantized": "nf4", "autocast": True}, 2)
 
 
-def _details(family: str, core: bool, wide: bool, way: dict[str, Any], checkpointing: str) -> Iterator[Way]:
+def _details(
+    family: str, core: bool, wide: bool, way: dict[str, Any], checkpointing: str
+) -> Iterator[Way]:
     """Attention and loss."""
     yield Way({}, 0)
     special = "autocast" in way or ("dtype" in way and not core)
@@ -194,4 +216,6 @@ def setup(family: str, structure: dict[str, Any], training: dict[str, Any], at: 
         training["lora"] = Lora(SIZES["rank"][at], lora.targets, lora.dtype, lora.dropout)
     model = shape(family, structure, at)
     seq = (SHORT_SEQ if family in SHORT else SIZES["seq"])[at]
-    return Setup(model=model, seq=seq, micro_batch=SIZES["micro_batch"][at], optimizer="sgd", **training)
+    return Setup(
+        model=model, seq=seq, micro_batch=SIZES["micro_batch"][at], optimizer="sgd", **training
+    )

@@ -61,7 +61,11 @@ class Terms:
 def plausible(constant: Fraction) -> bool:
     """Whether it can be a width in bytes, a count of parts or a share that is a power of two."""
     below = constant.denominator
-    return below <= LARGEST_DENOMINATOR and below & (below - 1) == 0 and constant.numerator <= LARGEST_NUMERATOR
+    return (
+        below <= LARGEST_DENOMINATOR
+        and below & (below - 1) == 0
+        and constant.numerator <= LARGEST_NUMERATOR
+    )
 
 
 def growth(sizes: Sequence[int]) -> tuple[Fraction, ...]:

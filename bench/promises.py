@@ -46,9 +46,19 @@ PAIRS = (
     Pair("HO08", "one.py", {"FAULT": "eval"}),
     Pair("HO04", "one.py", {"FAULT": "gil", "STEPS": 300}),
     Pair("HO15", "host.py", {"FAULT": "periodic"}),
-    Pair("HO11", "host.py", {"FAULT": "foreach", "STEPS": 120}, {"FAULT": "clean_fused", "STEPS": 120}),
+    Pair(
+        "HO11",
+        "host.py",
+        {"FAULT": "foreach", "STEPS": 120},
+        {"FAULT": "clean_fused", "STEPS": 120},
+    ),
     Pair("CE07", "compute.py", {"FAULT": "double_backward"}),
-    Pair("HO12", "resources.py", {"FAULT": "page_faults", "STEPS": 100}, {"FAULT": "none", "STEPS": 100}),
+    Pair(
+        "HO12",
+        "resources.py",
+        {"FAULT": "page_faults", "STEPS": 100},
+        {"FAULT": "none", "STEPS": 100},
+    ),
     Pair("CR06", "ranks_comm.py", {"FAULT": "slow_link"}),
     Pair("CR01", "ranks.py", {"FAULT": "backward", "WORLD": 2}, {"WORLD": 2}),
     Pair("CR02", "ranks.py", {"FAULT": "forward", "WORLD": 2}, {"WORLD": 2}),
@@ -89,8 +99,14 @@ def compare(pair: Pair, times: int) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             outcome = run(Path(folder) / "faulty", pair.script, **pair.faulty)
             faulty.append(step_ms(outcome))
-            found = [one for one in outcome.findings if one.id == pair.id or pair.id in one.absorbed]
-            promised += [one.recoverable_ms_per_step for one in found if one.recoverable_ms_per_step is not None]
+            found = [
+                one for one in outcome.findings if one.id == pair.id or pair.id in one.absorbed
+            ]
+            promised += [
+                one.recoverable_ms_per_step
+                for one in found
+                if one.recoverable_ms_per_step is not None
+            ]
             mended.append(step_ms(run(Path(folder) / "mended", pair.script, **pair.mended)))
     won = statistics.mean(faulty) - statistics.mean(mended)
     promise = statistics.mean(promised) if promised else None

@@ -32,14 +32,26 @@ not learnt is null or missing; fields are only added. What has another type than
 
 def page() -> str:
     """The whole page."""
-    sections = [_HEAD, _section("Every event", "", recorder_events.EveryEvent), "## From the training process\n"]
-    sections += [_section(f"`{name}`", "#", contract) for name, contract in contracts.EVENTS.items()]
+    sections = [
+        _HEAD,
+        _section("Every event", "", recorder_events.EveryEvent),
+        "## From the training process\n",
+    ]
+    sections += [
+        _section(f"`{name}`", "#", contract) for name, contract in contracts.EVENTS.items()
+    ]
     sections.append("## From the recorder\n")
-    sections += [_section(f"`{name}`", "#", contract) for name, contract in recorder_events.EVENTS.items()]
+    sections += [
+        _section(f"`{name}`", "#", contract) for name, contract in recorder_events.EVENTS.items()
+    ]
     sections.append("## Objects inside events\n")
     sections += [_section(f"`{contract.__name__}`", "#", contract) for contract in _inner()]
-    sections.append("## Commands\n\nJSON in a `MSG_COMMAND` datagram, from the recorder to a training process.\n")
-    sections += [_section(f"`{name}`", "#", contract) for name, contract in contracts.COMMANDS.items()]
+    sections.append(
+        "## Commands\n\nJSON in a `MSG_COMMAND` datagram, from the recorder to a training process.\n"
+    )
+    sections += [
+        _section(f"`{name}`", "#", contract) for name, contract in contracts.COMMANDS.items()
+    ]
     return "\n".join(sections)
 
 
@@ -115,7 +127,11 @@ def _words_of(contract: Any) -> dict[str, str]:
             continue
         waiting += [base.id for base in node.bases if isinstance(base, ast.Name)]
         for field, below in zip(node.body, node.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(below, ast.Expr)
+            ):
                 words.setdefault(field.target.id, " ".join(ast.literal_eval(below.value).split()))
     return words
 

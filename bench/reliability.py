@@ -62,7 +62,10 @@ def signals(seed: int) -> Row:
         hangups += survived
         held += not wrong
         if wrong:
-            print(f"{kind.name} after {delay_s:.2f} s, {'live' if live else 'headless'}: {wrong}", file=sys.stderr)
+            print(
+                f"{kind.name} after {delay_s:.2f} s, {'live' if live else 'headless'}: {wrong}",
+                file=sys.stderr,
+            )
     note = f"60 s sleeper, 0 to {LATEST_S} s; after SIGHUP {hangups} commands ran on, as they must once started"
     return Row("signal to the front soon after the start", SIGNALS, held, note)
 
@@ -86,7 +89,9 @@ def _one_signal(kind: signal.Signals, live: bool, delay_s: float) -> tuple[str, 
                 os.close(terminal)
 
 
-def _signal_and_judge(front: int, terminal: int, kind: int, delay_s: float, token: str) -> tuple[str, bool]:
+def _signal_and_judge(
+    front: int, terminal: int, kind: int, delay_s: float, token: str
+) -> tuple[str, bool]:
     _read(terminal, delay_s)
     started = bool(_command(token))
     if terminal >= 0 and kind == signal.SIGINT:
@@ -122,7 +127,11 @@ def _start_headless(words: list[str], folder: str) -> int:
 def _command(token: str) -> list[int]:
     """The command's process, not gputop's own that bear its words too."""
     lines = {pid: procfs.command_line(pid) for pid in procfs.pids()}
-    return [pid for pid, words in lines.items() if token in words and "gputop" not in words and procfs.alive(pid)]
+    return [
+        pid
+        for pid, words in lines.items()
+        if token in words and "gputop" not in words and procfs.alive(pid)
+    ]
 
 
 def _read(terminal: int, seconds: float) -> bytes:
@@ -166,7 +175,9 @@ def odd_environments(_seed: int) -> Row:
             if wrong:
                 print(f"{case.name}: {wrong}", file=sys.stderr)
     skipped = len(environments.CASES) - tried
-    return Row("started in odd environments", tried, held, f"{skipped} skipped here" if skipped else "")
+    return Row(
+        "started in odd environments", tried, held, f"{skipped} skipped here" if skipped else ""
+    )
 
 
 def failing_calls(seed: int) -> Row:
@@ -182,7 +193,12 @@ def failing_calls(seed: int) -> Row:
             tried, held, hits = tried + 1, held + (not wrong), hits + hit
             if wrong:
                 print(f"{fault}: {wrong}", file=sys.stderr)
-    return Row("system calls of the recorder that fail", tried, held, f"{hits} came about; from call 0 and {later} on")
+    return Row(
+        "system calls of the recorder that fail",
+        tried,
+        held,
+        f"{hits} came about; from call 0 and {later} on",
+    )
 
 
 PARTS: dict[str, Callable[[int], Row]] = {
@@ -195,7 +211,9 @@ PARTS: dict[str, Callable[[int], Row]] = {
 def main() -> None:
     """Run the parts that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS)
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=13)
     options = parser.parse_args()

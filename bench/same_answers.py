@@ -84,7 +84,10 @@ JOBS = (
     "--model mistral-7b --gpu H100 --gpus 8 --optimizer adamw-8bit --tokens 1T",
 )
 LAUNCHED = (
-    *(f"--model llama-3-8b --gpu H100 --gpus 16 --for {name}" for name in ("torchrun", "accelerate", "torchtitan")),
+    *(
+        f"--model llama-3-8b --gpu H100 --gpus 16 --for {name}"
+        for name in ("torchrun", "accelerate", "torchtitan")
+    ),
     "--model llama-3-8b --gpu H100 --gpus 8 --for deepspeed --zero 3",
     "--model llama-3-70b --gpu H100 --gpus 64 --for megatron",
     "--model llama-3-70b --gpu H100 --gpus 64 --for megatron --slurm",
@@ -110,7 +113,10 @@ def questions() -> Iterator[tuple[str, str]]:
     for spec in gpus():
         yield "catalog", f"show {json.dumps(spec.name)}"
         if spec.runs_torch:
-            yield "plan", f"--model gpt2 --gpu {json.dumps(spec.name)} --gpus 8 --global-batch 64 --seq 1024 --top 1"
+            yield (
+                "plan",
+                f"--model gpt2 --gpu {json.dumps(spec.name)} --gpus 8 --global-batch 64 --seq 1024 --top 1",
+            )
 
 
 def answer(command: str, words: str) -> dict[str, Any]:
@@ -134,7 +140,9 @@ def store(folder: Path, part: int, parts: int) -> None:
     """Write one file for each question that is not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
-        os.environ |= dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
+        os.environ |= dict.fromkeys(
+            ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home
+        )
         os.environ["COLUMNS"] = "120"
         os.chdir(home)
         for number, (command, words) in enumerate(questions()):
@@ -142,7 +150,9 @@ def store(folder: Path, part: int, parts: int) -> None:
             file = folder / f"{name}.json"
             if number % parts != part - 1 or file.exists():
                 continue
-            file.write_text(json.dumps({"question": f"{command} {words}", **answer(command, words)}, indent=1))
+            file.write_text(
+                json.dumps({"question": f"{command} {words}", **answer(command, words)}, indent=1)
+            )
             print(file.name, flush=True)
 
 
@@ -187,7 +197,9 @@ def differing(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     storing = actions.add_parser("store")
     storing.add_argument("folder", type=Path)

@@ -31,9 +31,13 @@ def drifting(random: np.random.Generator, runs: int, steps: int, ranks: int, rho
     return noise
 
 
-def named(runs: int, steps: int, ranks: int, rho: float, noise: float = NOISE, slower: float = 0.0) -> float:
+def named(
+    runs: int, steps: int, ranks: int, rho: float, noise: float = NOISE, slower: float = 0.0
+) -> float:
     """Share of runs in which a rank is named; with ``slower``, in which the slow one is."""
-    random = np.random.default_rng([runs, steps, ranks, int(100 * rho), int(100 * noise), slower > 0])
+    random = np.random.default_rng(
+        [runs, steps, ranks, int(100 * rho), int(100 * noise), slower > 0]
+    )
     slow, hits = ranks // 2, 0
     for done in range(0, runs, CHUNK):
         own = STEP_MS * (1 + noise * drifting(random, min(CHUNK, runs - done), steps, ranks, rho))
@@ -48,8 +52,17 @@ def named(runs: int, steps: int, ranks: int, rho: float, noise: float = NOISE, s
 def main(runs: int) -> None:
     """Print the figures of ``runs`` runs each; the grid of few steps and ranks has a third of that."""
     started = time.monotonic()
-    grid = [(s, r, rho, n) for s in (30, 60, 200, 1000) for r in (2, 4, 8) for rho in AUTOCORRELATIONS for n in (3, 10)]
-    few = {f"{s}x{r}_rho{rho}_sd{n}%": round(named(runs // 3, s, r, rho, n / 100), 4) for s, r, rho, n in grid}
+    grid = [
+        (s, r, rho, n)
+        for s in (30, 60, 200, 1000)
+        for r in (2, 4, 8)
+        for rho in AUTOCORRELATIONS
+        for n in (3, 10)
+    ]
+    few = {
+        f"{s}x{r}_rho{rho}_sd{n}%": round(named(runs // 3, s, r, rho, n / 100), 4)
+        for s, r, rho, n in grid
+    }
     result = {
         "bench": "straggler",
         "runs": runs,
@@ -57,9 +70,15 @@ def main(runs: int) -> None:
         "ranks": 8,
         "noise": NOISE,
         "false_alarms": {rho: named(runs, 1000, 8, rho) for rho in AUTOCORRELATIONS},
-        "power_5_percent_slow": {rho: named(runs, 1000, 8, rho, slower=SLOWER) for rho in AUTOCORRELATIONS},
-        "power_by_ranks_rho_0.98": {r: named(runs // 3, 1000, r, 0.98, slower=SLOWER) for r in (2, 4)},
-        "power_by_ranks_rho_0.9": {r: named(runs // 3, 1000, r, 0.9, slower=SLOWER) for r in (2, 4)},
+        "power_5_percent_slow": {
+            rho: named(runs, 1000, 8, rho, slower=SLOWER) for rho in AUTOCORRELATIONS
+        },
+        "power_by_ranks_rho_0.98": {
+            r: named(runs // 3, 1000, r, 0.98, slower=SLOWER) for r in (2, 4)
+        },
+        "power_by_ranks_rho_0.9": {
+            r: named(runs // 3, 1000, r, 0.9, slower=SLOWER) for r in (2, 4)
+        },
         "few_steps_false_alarms_worst": dict(sorted(few.items(), key=lambda item: -item[1])[:6]),
         "few_steps_false_alarms_mean": round(float(np.mean(list(few.values()))), 4),
         "budget_false_alarms": 0.01,

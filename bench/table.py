@@ -24,9 +24,15 @@ BEGIN, END = "<!-- performance: made by bench/table.py -->", "<!-- /performance 
 def run(name: str, *words: str) -> dict[str, Any]:
     """One bench's JSON line."""
     print(f"{name} ...", file=sys.stderr)
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as most users'
+    kept = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }  # as most users'
     done = subprocess.run(
-        [sys.executable, str(BENCH / f"{name}.py"), *words], capture_output=True, text=True, check=True, env=kept
+        [sys.executable, str(BENCH / f"{name}.py"), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=kept,
     )
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -37,13 +43,29 @@ def rows() -> list[tuple[str, str, str]]:
     overhead = run("overhead")
     for step in ("0.1ms", "1ms", "20ms"):
         found = overhead[step]
-        measured = f"+{found['added_us']:.0f} us on {found['step_us']:.0f} us (x{found['ratio']:.3f})"
-        table.append((f"agent, added to a step of nominal {step[:-2]} ms", "<= 15 us; x1.015 at 1 ms", measured))
+        measured = (
+            f"+{found['added_us']:.0f} us on {found['step_us']:.0f} us (x{found['ratio']:.3f})"
+        )
+        table.append(
+            (
+                f"agent, added to a step of nominal {step[:-2]} ms",
+                "<= 15 us; x1.015 at 1 ms",
+                measured,
+            )
+        )
     ingest = run("ingest")
     for way in ("folded", "unfolded"):
-        cpu_pct, rss_mb, lost = (ingest[f"{way}_{what}"] for what in ("cpu_pct", "rss_mb", "records_lost"))
+        cpu_pct, rss_mb, lost = (
+            ingest[f"{way}_{what}"] for what in ("cpu_pct", "rss_mb", "records_lost")
+        )
         measured = f"{cpu_pct:.1f} % of a core, {rss_mb:.0f} MB, {lost} lost"
-        table.append((f"recorder, 8 ranks x 1000 steps/s, {way}", "<= 10 % of a core, <= 40 MB, none lost", measured))
+        table.append(
+            (
+                f"recorder, 8 ranks x 1000 steps/s, {way}",
+                "<= 10 % of a core, <= 40 MB, none lost",
+                measured,
+            )
+        )
     first = run("first_frame")
     beside = f"bare Python: {first['python_ms']} ms, a Textual application of one label: {first['label_ms']} ms"
     table.append(("first frame of `gputop run`", "<= 400 ms", f"{first['run_ms']} ms ({beside})"))
@@ -52,7 +74,9 @@ def rows() -> list[tuple[str, str, str]]:
     table.append(("first live numbers of a training", "<= 3 s", measured))
     paint = run("paint")
     measured = f"{paint['cpu_pct']:.1f} % of a core, {paint['kb_per_s']:.0f} kB/s, {paint['rss_mb']:.0f} MB"
-    table.append(("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured))
+    table.append(
+        ("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured)
+    )
     table.append(("the same, idle", "< 0.5 % of a core", f"{paint['idle_cpu_pct']:.2f} %"))
     large = run("open_large")
     measured = f"{large['first_frame_ms']} ms (its figures: {large['first_figures_ms']} ms)"
@@ -71,14 +95,20 @@ def analysis_rows() -> list[tuple[str, str, str]]:
             f"{live[f'worst_young_tick_ms_{ranks}_ranks']:.0f})"
         )
         budget = f"<= {live[f'budget_ms_{ranks}_ranks']} ms"
-        table.append((f"all {live['findings']} findings evaluated live, {ranks} ranks", budget, measured))
+        table.append(
+            (f"all {live['findings']} findings evaluated live, {ranks} ranks", budget, measured)
+        )
     million = run("million")
     measured = f"{million['report_s']:.1f} s, {million['peak_rss_mb']} MB"
     table.append(("report of 1 million steps x 8 ranks", "<= 5 s, <= 500 MB", measured))
     straggler = run("straggler")
     for what, budget in (("false_alarms", "<= 1 %"), ("power_5_percent_slow", ">= 95 %")):
-        shares = ", ".join(f"{100 * share:.1f} % at {rho}" for rho, share in straggler[what].items())
-        table.append((f"straggler test, {what.replace('_', ' ')}, by autocorrelation", budget, shares))
+        shares = ", ".join(
+            f"{100 * share:.1f} % at {rho}" for rho, share in straggler[what].items()
+        )
+        table.append(
+            (f"straggler test, {what.replace('_', ' ')}, by autocorrelation", budget, shares)
+        )
     return table
 
 
@@ -86,14 +116,14 @@ def main() -> None:
     """Print the table, and write it where asked."""
     lines = ["| what | budget | measured |", "|---|---|---|"]
     lines += [f"| {what} | {budget} | {measured} |" for what, budget, measured in rows()]
-    machine = (
-        f"{os.cpu_count()} cores, no GPU, Python {platform.python_version()}, Linux; made by `python bench/table.py`."
-    )
+    machine = f"{os.cpu_count()} cores, no GPU, Python {platform.python_version()}, Linux; made by `python bench/table.py`."
     text = "\n".join([BEGIN, machine, "", *lines, END])
     print(text)
     if "--write" in sys.argv[1:]:
         page = PAGE.read_text()
-        PAGE.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, page, flags=re.DOTALL))
+        PAGE.write_text(
+            re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, page, flags=re.DOTALL)
+        )
 
 
 if __name__ == "__main__":

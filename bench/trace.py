@@ -28,7 +28,9 @@ def write_trace(path: Path, megabytes: int) -> int:
     """Write about so many megabytes; returns how many events they are."""
     count, written = 0, 0
     with path.open("w") as file:
-        file.write('{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "bench"}], "traceEvents": [\n')
+        file.write(
+            '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "bench"}], "traceEvents": [\n'
+        )
         templates = [_template(comm) for comm in (True, *[False] * 9)]
         index = 0
         while written < megabytes * 1_000_000:
@@ -45,16 +47,47 @@ def _template(comm: bool) -> str:
     ids = {"External id": "%(i)s", "Record function id": 0, "Ev Idx": "%(i)s"}
     host = {"ph": "X", "pid": 7, "tid": 7}
     ops = [
-        {**host, "cat": "cpu_op", "name": f"aten::op%(op)s_{k}", "ts": f"%(at)s.{k:03}", "dur": 16 - 2 * k, "args": ids}
+        {
+            **host,
+            "cat": "cpu_op",
+            "name": f"aten::op%(op)s_{k}",
+            "ts": f"%(at)s.{k:03}",
+            "dur": 16 - 2 * k,
+            "args": ids,
+        }
         for k in range(4)
     ]
-    device = {"External id": "%(i)s", "device": 0, "context": 1, "stream": 20 if comm else 7, "correlation": "%(i)s"}
-    shape = {"grid": [640, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %%": 84, "warps per SM": 42.6}
-    kernel = {"ph": "X", "cat": "kernel", "name": _COLLECTIVE if comm else _KERNEL, "pid": 0, "tid": 7}
+    device = {
+        "External id": "%(i)s",
+        "device": 0,
+        "context": 1,
+        "stream": 20 if comm else 7,
+        "correlation": "%(i)s",
+    }
+    shape = {
+        "grid": [640, 1, 1],
+        "block": [128, 1, 1],
+        "est. achieved occupancy %%": 84,
+        "warps per SM": 42.6,
+    }
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": _COLLECTIVE if comm else _KERNEL,
+        "pid": 0,
+        "tid": 7,
+    }
     flow = {"id": "%(i)s", "cat": "ac2g", "name": "ac2g"}
     events = [
         *ops,
-        {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": "%(at)s.500", "dur": 4.5, "args": device},
+        {
+            **host,
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "ts": "%(at)s.500",
+            "dur": 4.5,
+            "args": device,
+        },
         {**flow, "ph": "s", "pid": 7, "tid": 7, "ts": "%(at)s.500"},
         {**flow, "ph": "f", "pid": 0, "tid": 7, "ts": "%(at)s.900", "bp": "e"},
         {**kernel, "ts": "%(at)s.900", "dur": 17.125, "args": {**device, **shape}},
@@ -72,7 +105,11 @@ def measure(path: Path) -> dict[str, float]:
     report = analyse_trace(path)
     seconds = time.perf_counter() - started
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": round(seconds, 2), "peak_rss_mb": round(peak_mb), "events_read": report.events}
+    return {
+        "seconds": round(seconds, 2),
+        "peak_rss_mb": round(peak_mb),
+        "events_read": report.events,
+    }
 
 
 def main(megabytes: int) -> None:
@@ -80,11 +117,17 @@ def main(megabytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         events = write_trace(path, megabytes)
-        found = subprocess.run([sys.executable, __file__, "--measure", str(path)], capture_output=True, check=True)
+        found = subprocess.run(
+            [sys.executable, __file__, "--measure", str(path)], capture_output=True, check=True
+        )
         figures = json.loads(found.stdout)
         speed = round(path.stat().st_size / 1e6 / figures["seconds"], 1)
         size = round(path.stat().st_size / 1e6)
-    print(json.dumps({"bench": "trace", "trace_mb": size, "events": events, "mb_per_s": speed, **figures}))
+    print(
+        json.dumps(
+            {"bench": "trace", "trace_mb": size, "events": events, "mb_per_s": speed, **figures}
+        )
+    )
 
 
 if __name__ == "__main__":

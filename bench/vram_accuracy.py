@@ -104,7 +104,9 @@ def judge(answers: list[Answer]) -> dict[str, Any]:
     found = score.runs(answers)
     sources = sorted({one.case.source for one in answers})
     return {
-        "sources": {source: _of([one for one in answers if one.case.source == source]) for source in sources},
+        "sources": {
+            source: _of([one for one in answers if one.case.source == source]) for source in sources
+        },
         "overall": _of(answers),
         "megatron_hidden_1024_tests": score.errors(score.large_megatron(found)),
         "halves": {half: score.errors([run for run in found if run.half == half]) for half in "ab"},
@@ -125,24 +127,38 @@ def _of(answers: list[Answer]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
     parser.add_argument("--tier", choices=("trace", "profile", "formula", "best"), default="best")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--groups", action="store_true", help="errors by what is trained, sharded and kept")
+    parser.add_argument(
+        "--groups", action="store_true", help="errors by what is trained, sharded and kept"
+    )
     parser.add_argument("--limit", type=int, help="rows of each file at most")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further trace after so long")
+    parser.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="begin no further trace after so long"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/vram_accuracy.md")
-    parser.add_argument("--write-intervals", action="store_true", help="write the packaged table of intervals")
+    parser.add_argument(
+        "--write-intervals", action="store_true", help="write the packaged table of intervals"
+    )
     options = parser.parse_args()
     for folder in options.folders:
         if not folder.exists():
             parser.error(f"no folder or file {folder}")
     tier = None if options.tier == "best" else options.tier
     if options.write_intervals and tier is None:
-        parser.error("--write-intervals needs a --tier: with best each tier would speak for some of its rows only")
+        parser.error(
+            "--write-intervals needs a --tier: with best each tier would speak for some of its rows only"
+        )
     until = time.monotonic() + options.limit_s
-    answers = [answer(case, tier, until) for folder in options.folders for case in cases(folder, options.limit)]
+    answers = [
+        answer(case, tier, until)
+        for folder in options.folders
+        for case in cases(folder, options.limit)
+    ]
     if not answers:
         parser.error(f"no CSV file with these columns under {', '.join(map(str, options.folders))}")
     judged = judge(answers)
@@ -152,7 +168,11 @@ def main() -> None:
         vram_page.write(options.tier, judged, score.runs(answers), options.limit)
     if options.json:
         short = vram_page.missed(options.tier, judged, score.runs(answers))
-        print(json.dumps({"bench": "vram_accuracy", "tier": options.tier, **judged, "missed_targets": short}))
+        print(
+            json.dumps(
+                {"bench": "vram_accuracy", "tier": options.tier, **judged, "missed_targets": short}
+            )
+        )
     else:
         vram_page.show(options.tier, judged, score.runs(answers), options.groups)
 

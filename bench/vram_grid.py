@@ -39,12 +39,24 @@ def grid() -> list[tuple[str, Row]]:
     found: list[tuple[str, Row]] = []
     for model, seq, size, kept in product((SMALL, MIDDLE), (512, 2048), (1, 4), ("none", "full")):
         found.append((model, {"seq": seq, "micro_batch": size, "checkpointing": kept}))
-    for optimizer in ("adamw-fused", "adamw-loop", "sgd", "sgd-momentum", "adafactor", "adamw-8bit"):
+    for optimizer in (
+        "adamw-fused",
+        "adamw-loop",
+        "sgd",
+        "sgd-momentum",
+        "adafactor",
+        "adamw-8bit",
+    ):
         found.append((MIDDLE, {"seq": 1024, "optimizer": optimizer}))
     for attention, model in product(("eager", "sdpa"), (SMALL, "gpt2")):
         found.append((model, {"seq": 1024, "micro_batch": 2, "attention": attention}))
     for rank, model in product((8, 64), (MIDDLE, LARGE)):
-        found.append((model, {"seq": 1024, "micro_batch": 2, "lora_rank": rank, "lora_targets": "all-linear"}))
+        found.append(
+            (
+                model,
+                {"seq": 1024, "micro_batch": 2, "lora_rank": rank, "lora_targets": "all-linear"},
+            )
+        )
     for weights, loss in (("fp32", "plain"), ("", "fused"), ("", "chunked")):
         found.append((MIDDLE, {"seq": 2048, "weights": weights, "loss": loss}))
     for seq, size in ((1024, 1), (4096, 2)):
@@ -55,7 +67,9 @@ def grid() -> list[tuple[str, Row]]:
 def measured(model: str, options: Row, tiers: tuple[str, ...], device: str = "") -> Row:
     """One configuration: its real steps and what each tier says; ``failed`` where the steps or a tier did not run."""
     row: Row = {"model": model, "options": options}
-    setup = setup_of(resolve(model), {name: value for name, value in options.items() if value != ""})
+    setup = setup_of(
+        resolve(model), {name: value for name, value in options.items() if value != ""}
+    )
     try:
         seen = probe(setup, None, device)
     except (ValueError, ImportError) as error:
@@ -80,7 +94,9 @@ def errors(rows: list[Row], tier: str) -> Row:
         pairs = [(row["tiers"].get(tier, {}).get(name), row[name]) for row in rows if row.get(name)]
         off = [abs(100 * (said / seen - 1)) for said, seen in pairs if said]
         found[name] = (
-            {"runs": len(off), "median_pct": round(median(off), 2), "most_pct": round(max(off), 2)} if off else {}
+            {"runs": len(off), "median_pct": round(median(off), 2), "most_pct": round(max(off), 2)}
+            if off
+            else {}
         )
     return found
 
@@ -98,12 +114,16 @@ def _gib(size: int | None) -> float | None:
 
 
 def _kept(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    )
 
 
 def main() -> None:
     """Run what is not there yet, keep it, and print the errors of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=KEPT)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=int, help="configurations at most")
@@ -113,14 +133,23 @@ def main() -> None:
     kept, failed = _kept(options.out), 0
     here, ran = driver(), 0
     if options.device == "cuda" and not here:
-        print("no NVIDIA driver here, so nothing to measure: --device cpu runs the mechanics", file=sys.stderr)
+        print(
+            "no NVIDIA driver here, so nothing to measure: --device cpu runs the mechanics",
+            file=sys.stderr,
+        )
         raise SystemExit(3)
-    known = {json.dumps([row["model"], row["options"]]) for row in kept if row.get("driver") == here}
+    known = {
+        json.dumps([row["model"], row["options"]]) for row in kept if row.get("driver") == here
+    }
     for model, asked in grid()[: options.limit]:
         if json.dumps([model, asked]) in known:
             continue
         row = {**measured(model, asked, tiers, options.device), "driver": here}
-        print(f"{model} {asked}: {row.get('failed') or row['peak_allocated']}", file=sys.stderr, flush=True)
+        print(
+            f"{model} {asked}: {row.get('failed') or row['peak_allocated']}",
+            file=sys.stderr,
+            flush=True,
+        )
         ran, failed = ran + 1, failed + ("failed" in row)
         if row.get("peak_allocated"):
             kept.append(row)
@@ -128,7 +157,17 @@ def main() -> None:
             with options.out.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(row) + "\n")
     found = {tier: errors(kept, tier) for tier in tiers}
-    print(json.dumps({"bench": "vram_grid", "configurations": len(grid()), "ran": ran, "failed": failed, **found}))
+    print(
+        json.dumps(
+            {
+                "bench": "vram_grid",
+                "configurations": len(grid()),
+                "ran": ran,
+                "failed": failed,
+                **found,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

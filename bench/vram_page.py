@@ -96,13 +96,22 @@ def show(tier: str, judged: dict[str, Any], runs: Sequence[Run], groups: bool) -
             print(f"    {_fits(found['fits'])}")
         for reason, count in found["rows_skipped"].items() if source != "overall" else ():
             print(f"    skipped {count:4}: {reason}")
-    print(_line("Megatron-LM tests of 1024 hidden channels and more", judged["megatron_hidden_1024_tests"]))
+    print(
+        _line(
+            "Megatron-LM tests of 1024 hidden channels and more",
+            judged["megatron_hidden_1024_tests"],
+        )
+    )
     for half, part in judged["halves"].items():
         print(_line(f"half {half} of the runs, by a hash", part))
     if groups:
-        for name, part in score.by(runs, lambda run: f"{run.source}: {run.metric}: {score.group(run)}").items():
+        for name, part in score.by(
+            runs, lambda run: f"{run.source}: {run.metric}: {score.group(run)}"
+        ).items():
             print(_line(name, part, width=110))
-    print(f"target: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of {TARGET_OOM:g}")
+    print(
+        f"target: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of {TARGET_OOM:g}"
+    )
     for one in missed(tier, judged, runs):
         print(f"    missed by {one['source']}, {one['group']}: {one['what']}; {one['reason']}")
 
@@ -116,12 +125,30 @@ def missed(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> list[dict
         for name, errors in score.by(mine, lambda run: f"{run.metric}: {score.group(run)}").items():
             if errors["median_abs_error_pct"] > TARGET_PCT[tier]:
                 what = f"median {errors['median_abs_error_pct']:.1f} % of {errors['runs']} runs"
-                rows.append({"source": source, "group": name, "what": what, "errors": errors, "reason": reason})
+                rows.append(
+                    {
+                        "source": source,
+                        "group": name,
+                        "what": what,
+                        "errors": errors,
+                        "reason": reason,
+                    }
+                )
         fits = part["fits"]
-        short = [name for name in ("oom_recall", "oom_precision") if (fits[name] or 1.0) < TARGET_OOM]
+        short = [
+            name for name in ("oom_recall", "oom_precision") if (fits[name] or 1.0) < TARGET_OOM
+        ]
         if fits["oom"] and short:
             what = ", ".join(f"{name.replace('oom_', '')} {fits[name]}" for name in short)
-            rows.append({"source": source, "group": "out of memory", "what": what, "errors": None, "reason": reason})
+            rows.append(
+                {
+                    "source": source,
+                    "group": "out of memory",
+                    "what": what,
+                    "errors": None,
+                    "reason": reason,
+                }
+            )
     return rows
 
 
@@ -129,7 +156,9 @@ def _line(name: str, found: dict[str, Any], width: int = 68) -> str:
     if not found["runs"]:
         return f"{name:{width}} no runs"
     errors = (found["median_abs_error_pct"], found["p90_abs_error_pct"], found["bias_pct"])
-    return f"{name[:width]:{width}} {found['runs']:5} " + " ".join(f"{value:8.1f}" for value in errors)
+    return f"{name[:width]:{width}} {found['runs']:5} " + " ".join(
+        f"{value:8.1f}" for value in errors
+    )
 
 
 def _fits(fits: dict[str, Any]) -> str:
@@ -144,7 +173,9 @@ def write(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | 
     old = PAGE.read_text("utf-8") if PAGE.exists() else ""
     sections = {name: _section(old, name) for name in (*TIERS, BY_HAND)}
     sections[tier] = "\n".join(_markdown(tier, judged, found, limit))
-    body = "\n".join(f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n" for name, text in sections.items() if text)
+    body = "\n".join(
+        f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n" for name, text in sections.items() if text
+    )
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(f"{HEAD}\n{body}", "utf-8")
 
@@ -154,7 +185,9 @@ def _section(page: str, tier: str) -> str:
     return found[1] if found else ""
 
 
-def _markdown(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | None) -> Iterator[str]:
+def _markdown(
+    tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | None
+) -> Iterator[str]:
     read = f" Of {', '.join(judged['sources'])}, the first {limit} rows." if limit else ""
     yield f"## Tier: {tier}\n\nAt commit `{_commit()}`.{read}\n"
     yield "| source | rows used | metric | runs | median % | p90 % | bias % |\n|---|---|---|---|---|---|---|"
@@ -176,7 +209,12 @@ def _markdown(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: in
 
 def _cells(errors: dict[str, Any]) -> str:
     keys = ("median_abs_error_pct", "p90_abs_error_pct", "bias_pct")
-    return " | ".join([str(errors["runs"]), *("" if errors[key] is None else f"{errors[key]:.1f}" for key in keys)])
+    return " | ".join(
+        [
+            str(errors["runs"]),
+            *("" if errors[key] is None else f"{errors[key]:.1f}" for key in keys),
+        ]
+    )
 
 
 def _missed(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> Iterator[str]:
@@ -189,7 +227,11 @@ def _missed(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> Iterator
         yield "| group | runs | median % | p90 % | bias % |\n|---|---|---|---|---|"
         for one in groups:
             errors = one["errors"]
-            yield f"| {one['group']} | {_cells(errors)} |" if errors else f"| {one['group']}: {one['what']} | | | | |"
+            yield (
+                f"| {one['group']} | {_cells(errors)} |"
+                if errors
+                else f"| {one['group']}: {one['what']} | | | | |"
+            )
         yield ""
 
 

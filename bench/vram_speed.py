@@ -36,13 +36,28 @@ def main() -> None:
         found[f"{tier}_warm_ms"] = _warm(tier)
         if found[f"{tier}_warm_ms"] is not None:
             line = (*ESTIMATE, "--tier", tier)
-            found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = _command(line), _cpu_s(line)
+            found[f"{tier}_command_s"], found[f"{tier}_command_cpu_s"] = (
+                _command(line),
+                _cpu_s(line),
+            )
     found["profile_80_layers_warm_ms"] = _warm("profile", DEEP)
     if "--no-trace" not in sys.argv:
         trace = (*ESTIMATE, "--tier", "trace")
-        found["trace_s"], found["trace_peak_rss_mb"] = _command(trace, 1), round(_resident(trace), 1)
-    budget = {"budget_warm_ms": 60, "budget_command_s": 0.6, "budget_trace_s": 15, "budget_trace_rss_mb": 1500}
-    print(json.dumps({"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}))
+        found["trace_s"], found["trace_peak_rss_mb"] = (
+            _command(trace, 1),
+            round(_resident(trace), 1),
+        )
+    budget = {
+        "budget_warm_ms": 60,
+        "budget_command_s": 0.6,
+        "budget_trace_s": 15,
+        "budget_trace_rss_mb": 1500,
+    }
+    print(
+        json.dumps(
+            {"bench": "vram_speed", "model": MODEL, "cpus": os.cpu_count(), **found, **budget}
+        )
+    )
 
 
 def _warm(tier: str, model: str = MODEL) -> float | None:
@@ -70,7 +85,12 @@ def _cpu_s(words: tuple[str, ...]) -> float:
     took = []
     for _ in range(COMMANDS + 1):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_compiled())
+        subprocess.run(
+            [sys.executable, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_compiled(),
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return round(median(took[1:]), 3)
@@ -100,7 +120,9 @@ def _command(words: tuple[str, ...], rounds: int = COMMANDS) -> float:
 def _resident(words: tuple[str, ...]) -> float:
     """MB resident of a Python with these arguments and what it starts, at the most."""
     quiet = subprocess.DEVNULL
-    return _watch(subprocess.Popen([sys.executable, *words], stdout=quiet, stderr=quiet, env=_compiled()))
+    return _watch(
+        subprocess.Popen([sys.executable, *words], stdout=quiet, stderr=quiet, env=_compiled())
+    )
 
 
 def _watch(process: subprocess.Popen[bytes]) -> float:
@@ -114,7 +136,9 @@ def _watch(process: subprocess.Popen[bytes]) -> float:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []
 

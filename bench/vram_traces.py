@@ -45,7 +45,10 @@ def trace(setup: Setup, until: float = float("inf")) -> EventLog:
 def _run(arguments: list[str], out: Path, until: float) -> EventLog:
     """``tracing.run``, in a child of this process and only where it was not run before."""
     asked = Path(arguments[arguments.index("--setup") + 1])
-    kept = _folder() / f"{zlib.crc32(asked.read_bytes()):08x}{'-full' if '--full' in arguments else ''}"
+    kept = (
+        _folder()
+        / f"{zlib.crc32(asked.read_bytes()):08x}{'-full' if '--full' in arguments else ''}"
+    )
     log, said = kept.with_suffix(".json.gz"), kept.with_suffix(".txt")
     if not log.exists() and not said.exists():
         if time.monotonic() > until:
@@ -66,7 +69,9 @@ def _folder() -> Path:
     import gputop_tracer
 
     root = Path(gputop_tracer.__file__).parent
-    files = [file for file in sorted(root.rglob("*.py")) if file.parent.name not in ("script", "sandbox")]
+    files = [
+        file for file in sorted(root.rglob("*.py")) if file.parent.name not in ("script", "sandbox")
+    ]
     state = zlib.crc32(b"".join(file.read_bytes() for file in files))
     folder = Path(tempfile.gettempdir(), "gputop-vram-traces", f"{state:08x}")
     folder.mkdir(parents=True, exist_ok=True)

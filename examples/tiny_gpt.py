@@ -33,7 +33,11 @@ def arguments():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--eval-every", type=int, default=100)
     parser.add_argument(
-        "--slow-data", type=float, default=0, metavar="MS", help="pretend that a batch takes this long to load"
+        "--slow-data",
+        type=float,
+        default=0,
+        metavar="MS",
+        help="pretend that a batch takes this long to load",
     )
     return parser.parse_args()
 
@@ -42,7 +46,17 @@ class Text(Dataset):
     """Windows of characters out of the documentation of a few standard modules."""
 
     def __init__(self, context, slow_ms=0.0, batch=1):
-        names = ("argparse", "collections", "functools", "itertools", "json", "logging", "pathlib", "random", "string")
+        names = (
+            "argparse",
+            "collections",
+            "functools",
+            "itertools",
+            "json",
+            "logging",
+            "pathlib",
+            "random",
+            "string",
+        )
         text = "".join(pydoc.plain(pydoc.render_doc(name)) for name in names)
         letters = sorted(set(text))
         index = {letter: i for i, letter in enumerate(letters)}
@@ -67,11 +81,17 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         batch, length, width = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        heads = (
+            self.qkv(self.norm1(x))
+            .view(batch, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         attended = F.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(self.norm2(x))
@@ -119,7 +139,9 @@ def main():
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rank = int(os.environ.get("RANK", 0))
     device = (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -128,7 +150,9 @@ def main():
 
     data = Text(options.context, options.slow_data, options.batch)
     sampler = DistributedSampler(data) if ranks > 1 else None
-    loader = DataLoader(data, options.batch, shuffle=sampler is None, sampler=sampler, num_workers=options.workers)
+    loader = DataLoader(
+        data, options.batch, shuffle=sampler is None, sampler=sampler, num_workers=options.workers
+    )
     held_out = DataLoader(data, options.batch)
 
     plain = TinyGPT(data.vocabulary, options.context, options.width, options.layers).to(device)
@@ -149,7 +173,9 @@ def main():
         warm_up.step()
         optimizer.zero_grad()
         if step % 50 == 0 and rank == 0:
-            print(f"step {step:5d}  loss {loss.item():.3f}  perplexity {math.exp(loss.item()):7.2f}")
+            print(
+                f"step {step:5d}  loss {loss.item():.3f}  perplexity {math.exp(loss.item()):7.2f}"
+            )
         if options.eval_every and step % options.eval_every == 0:
             held_out_loss = evaluate(plain, held_out, device)
             if rank == 0:
@@ -157,7 +183,8 @@ def main():
     if rank == 0:
         with tempfile.TemporaryDirectory() as folder:
             torch.save(
-                {"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, os.path.join(folder, "tiny_gpt.pt")
+                {"model": plain.state_dict(), "optimizer": optimizer.state_dict()},
+                os.path.join(folder, "tiny_gpt.pt"),
             )
     if ranks > 1:
         dist.destroy_process_group()

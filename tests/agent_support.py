@@ -70,7 +70,9 @@ class Collector:
         self.paused = False
         self._stream = stream
         self._stopping = False
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET)
+        self._listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
+        )
         _bind(self._listener, path)
         self._listener.listen(64)
         self._selector = selectors.DefaultSelector()
@@ -113,7 +115,9 @@ class Collector:
             guest.take(data)
         else:
             buffer += data
-            while len(buffer) >= 4 and len(buffer) >= 4 + (size := struct.unpack_from("<I", buffer)[0]):
+            while len(buffer) >= 4 and len(buffer) >= 4 + (
+                size := struct.unpack_from("<I", buffer)[0]
+            ):
                 guest.take(bytes(buffer[4 : 4 + size]))
                 del buffer[: 4 + size]
 
@@ -170,7 +174,9 @@ def collecting(stream: bool = False):
             collector.close()
 
 
-def run_script(command: list[str], timeout: float = 120, stream: bool = False, **env: str) -> Outcome:
+def run_script(
+    command: list[str], timeout: float = 120, stream: bool = False, **env: str
+) -> Outcome:
     """Run ``python`` with these arguments under injection and collect until it has ended."""
     with collecting(stream) as collector:
         extra = {"GPUTOP_TRANSPORT": "stream"} if stream else {}
@@ -188,8 +194,15 @@ def run_script(command: list[str], timeout: float = 120, stream: bool = False, *
     return Outcome(collector.guests, done.stdout, done.stderr, done.returncode, text)
 
 
-def run_plain(command: list[str], timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+def run_plain(
+    command: list[str], timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
     """The same without gputop."""
     return subprocess.run(
-        [sys.executable, *command], env=guest_env(**env), capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, *command],
+        env=guest_env(**env),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )

@@ -32,9 +32,13 @@ def pack(table: str, **values: Any) -> bytes:
 class Builder:
     """A run record in the making. Times of all ranks start at ``T0``."""
 
-    def __init__(self, path: Path, command: Sequence[str] = ("python", "train.py"), cpu_count: int = 8):
+    def __init__(
+        self, path: Path, command: Sequence[str] = ("python", "train.py"), cpu_count: int = 8
+    ):
         self.path = path
-        self.writer = RecordWriter.create(path, HOST, {"run_id": "r1", "command": list(command), "created_ns": T0})
+        self.writer = RecordWriter.create(
+            path, HOST, {"run_id": "r1", "command": list(command), "created_ns": T0}
+        )
         self.state: dict[str, Any] = {
             "host": HOST,
             "state": "running",
@@ -55,7 +59,9 @@ class Builder:
         """One line of events.jsonl."""
         self.writer.append_event({"t_ns": T0 + 1 if t_ns is None else t_ns, "type": kind, **fields})
 
-    def step(self, rank: int = 0, n_steps: int = 1, wait_ms: float | None = None, **given: Any) -> None:
+    def step(
+        self, rank: int = 0, n_steps: int = 1, wait_ms: float | None = None, **given: Any
+    ) -> None:
         """One step record; phases are given in milliseconds per step as ``forward=3.0``, other columns as they are.
 
         ``wait_ms`` adds it to the backward phase and writes what DDP would say.
@@ -77,7 +83,15 @@ class Builder:
             "wall_max_ns": wall // n_steps,
             "flags": wire.F_FIRST if step - n_steps < 0 else 0,
         }
-        row = {**defaults, "t_end_ns": end, "wall_ns": wall, "step": step, "n_steps": n_steps, **durations, **given}
+        row = {
+            **defaults,
+            "t_end_ns": end,
+            "wall_ns": wall,
+            "step": step,
+            "n_steps": n_steps,
+            **durations,
+            **given,
+        }
         self.writer.append_rank("steps", rank, pack("steps", **row))
         if wait_ms is not None:
             self._ddp(rank, end, step, compute_ms, wait_ms)
@@ -87,11 +101,15 @@ class Builder:
         row = pack("comm", t_end_ns=end, step=step, wait_ns=int(wait_ms * 1e6), **ns)
         self.writer.append_rank("comm", rank, row)
 
-    def steps(self, count: int, rank: int = 0, noise: float = 0.03, seed: int = 0, **phases: float) -> None:
+    def steps(
+        self, count: int, rank: int = 0, noise: float = 0.03, seed: int = 0, **phases: float
+    ) -> None:
         """``count`` steps whose phases vary by ``noise`` (relative, gamma-distributed)."""
         random = np.random.default_rng(seed + 1000 * rank)
         for _ in range(count):
-            self.step(rank, **{k: v * random.gamma(1 / noise**2, noise**2) for k, v in phases.items()})
+            self.step(
+                rank, **{k: v * random.gamma(1 / noise**2, noise**2) for k, v in phases.items()}
+            )
 
     def sample(self, table: str, **values: Any) -> None:
         """One record of ``gpu``, ``host`` or ``process``."""

@@ -19,7 +19,9 @@ from gputop_analysis.findings import registry
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
 # The Pythons that the tests start end sooner: see there.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")])
+)
 
 # How long an example takes is the machine's affair.
 settings.register_profile("gputop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -62,7 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in ONE_WORKER or item.path.name in SHARING:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
-        if item.path.parent.name == "faults":  # a shared machine may be slow for as long as all three tries of one take
+        if (
+            item.path.parent.name == "faults"
+        ):  # a shared machine may be slow for as long as all three tries of one take
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=10))
     items.sort(key=turn)
 

@@ -17,7 +17,9 @@ def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     return {**kept, "GPUTOP_RUNS_DIR": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1", **extra}
 
 
-def gputop(*words: str, tmp_path: Path, timeout: float = 120, **options) -> subprocess.CompletedProcess[str]:
+def gputop(
+    *words: str, tmp_path: Path, timeout: float = 120, **options
+) -> subprocess.CompletedProcess[str]:
     """Run ``gputop WORDS`` without a terminal and wait for it."""
     return subprocess.run(
         [*GPUTOP, *words],

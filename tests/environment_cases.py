@@ -64,10 +64,16 @@ CASES = (
     Case("newline in the runs directory", 'export GPUTOP_RUNS_DIR="$PWD/a\nb c"'),
     Case("runs directory not in UTF-8", "export GPUTOP_RUNS_DIR=$PWD/$(printf 'b\\377d')"),
     Case("full disk", "mount -t tmpfs -o size=1m none m; export GPUTOP_RUNS_DIR=$PWD/m/r"),
-    Case("no inodes", "mount -t tmpfs -o size=64m,nr_inodes=3 none m; export GPUTOP_RUNS_DIR=$PWD/m/r"),
+    Case(
+        "no inodes",
+        "mount -t tmpfs -o size=64m,nr_inodes=3 none m; export GPUTOP_RUNS_DIR=$PWD/m/r",
+    ),
     Case("read-only disk", "mount -t tmpfs -o ro none m; export GPUTOP_RUNS_DIR=$PWD/m/r"),
     Case("deleted working directory", "mkdir gone; cd gone; rmdir ../gone"),
-    Case("deleted working directory and relative runs", "mkdir g; cd g; rmdir ../g; export GPUTOP_RUNS_DIR=r"),
+    Case(
+        "deleted working directory and relative runs",
+        "mkdir g; cd g; rmdir ../g; export GPUTOP_RUNS_DIR=r",
+    ),
     Case("umask 000", "umask 000"),
     Case("umask 077", "umask 077"),
     Case("umask 777", "umask 777", user=True),
@@ -80,7 +86,10 @@ CASES = (
     *(Case(f"ulimit -n {n}, not root", f"ulimit -n {n}", user=True) for n in (10, 16, 24, 32, 64)),
     *(Case(f"ulimit -u {n}, not root", f"ulimit -u {n}", user=True) for n in (2, 3, 5, 10)),
     *(Case(f"ulimit -v {n}", f"ulimit -v {n}") for n in (100000, 400000)),
-    *(Case(f"ulimit -v {n}, not root", f"ulimit -v {n}", user=True) for n in (60000, 100000, 400000)),
+    *(
+        Case(f"ulimit -v {n}, not root", f"ulimit -v {n}", user=True)
+        for n in (60000, 100000, 400000)
+    ),
     *(Case(f"ulimit -f {n}", f"ulimit -f {n}") for n in (0, 4)),
     *(Case(f"ulimit -f {n}, not root", f"ulimit -f {n}", user=True) for n in (0, 1, 4, 100)),
     Case("ulimit -s 512", "ulimit -s 512"),
@@ -89,7 +98,12 @@ CASES = (
     Case("own directories taken by root", "", user=True, places=("foreign", "foreign")),
     Case("own directories are links", "", user=True, places=("link", "link")),
     Case("own directories are files", "", user=True, places=("file", "file")),
-    Case("own directories open to all", "export HOME=/nonexistent", user=True, places=("open", "open")),
+    Case(
+        "own directories open to all",
+        "export HOME=/nonexistent",
+        user=True,
+        places=("open", "open"),
+    ),
     Case("taken, and no HOME", "export HOME=/nonexistent", user=True, places=("foreign", "link")),
     Case("TMPDIR is not there", "export TMPDIR=/nonexistent HOME=/dev/null", user=True),
     Case("TMPDIR is a file", "touch f; export TMPDIR=$PWD/f HOME=/dev/null", user=True),
@@ -131,7 +145,9 @@ def can_change_user() -> bool:
 
 def can_mount() -> bool:
     """Whether a file system can be mounted in a namespace of its own."""
-    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
     return done.returncode == 0
 
 
@@ -175,7 +191,9 @@ class Surroundings:
 
     def start(self, words: Sequence[str], timeout_s: float = 120) -> Outcome:
         """Run a command in these surroundings to its end."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "XDG_", "TMPDIR"))}
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "XDG_", "TMPDIR"))
+        }
         environment.update(HOME=str(self.folder), OMP_NUM_THREADS="1")
         if not self.case.user:
             environment.update(TMPDIR=str(self.folder))
@@ -208,7 +226,9 @@ class Surroundings:
     def clear(self) -> None:
         """Remove what was made outside of the folder."""
         for root in ("/tmp", "/dev/shm", "/var/tmp"):
-            for place in Path(root).glob(f"gputop-{self.uid}*" if self.case.user else "gputop-none-*"):
+            for place in Path(root).glob(
+                f"gputop-{self.uid}*" if self.case.user else "gputop-none-*"
+            ):
                 self._clear(place)
 
     @staticmethod
@@ -266,7 +286,10 @@ def main() -> None:
             bare, watched = (Outcome(0, b"", b""),) * 2 if reason else try_case(case, Path(folder))
             wrong = difference(bare, watched)
             failed += bool(wrong)
-            print(f"{'FAIL' if wrong else 'ok':5} {case.name} {reason or wrong or first_word(watched)}", flush=True)
+            print(
+                f"{'FAIL' if wrong else 'ok':5} {case.name} {reason or wrong or first_word(watched)}",
+                flush=True,
+            )
     print(f"{failed} failed")
 
 

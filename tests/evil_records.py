@@ -19,7 +19,13 @@ Deed = Callable[[Path], object]
 DEEP = b'{"a":' * 200_000
 HUGE = 10**400
 HOST = "hosts/box/"
-BINARIES = ("steps/rank-00000.bin", "comm/rank-00000.bin", HOST + "gpu.bin", HOST + "host.bin", HOST + "process.bin")
+BINARIES = (
+    "steps/rank-00000.bin",
+    "comm/rank-00000.bin",
+    HOST + "gpu.bin",
+    HOST + "host.bin",
+    HOST + "process.bin",
+)
 TEXTS = ("run.json", HOST + "host.json", HOST + "events.jsonl")
 OTHERS = (HOST + "output.log", HOST + "stderr.log", HOST + "recorder.lock")
 WRONG: dict[str, Any] = {
@@ -151,13 +157,21 @@ def _deeds() -> Iterator[tuple[str, Deed]]:
     for key, wrong in WRONG.items():
         for name in ("command", "created_ns", "tables", "name", "recording"):
             yield f"run.json {name} {key}", edit("run.json", put(**{name: wrong}))
-        yield f"host.json all {key}", edit(HOST + "host.json", lambda one, v=wrong: one.update(dict.fromkeys(one, v)))
-        yield f"events all {key}", edit(HOST + "events.jsonl", lambda one, v=wrong: one.update(dict.fromkeys(one, v)))
+        yield (
+            f"host.json all {key}",
+            edit(HOST + "host.json", lambda one, v=wrong: one.update(dict.fromkeys(one, v))),
+        )
+        yield (
+            f"events all {key}",
+            edit(HOST + "events.jsonl", lambda one, v=wrong: one.update(dict.fromkeys(one, v))),
+        )
         yield (
             f"events' fields {key}",
             edit(
                 HOST + "events.jsonl",
-                lambda one, v=wrong: one.update({n: v for n in one if n not in ("type", "t_ns", "rank")}),
+                lambda one, v=wrong: one.update(
+                    {n: v for n in one if n not in ("type", "t_ns", "rank")}
+                ),
             ),
         )
         yield f"hello's rank {key}", edit(HOST + "events.jsonl", put(rank=wrong))
@@ -183,20 +197,51 @@ def _deeds() -> Iterator[tuple[str, Deed]]:
         yield f"a file {name}", write(f"steps/{name}", bytes(2320))
     yield "thousands of empty ranks", _many_ranks
     yield "hosts of long names", _long_names
-    yield "a folder of hosts that is a file", lambda run: ((run / "steps").rename(run / "s"), (run / "steps").touch())
+    yield (
+        "a folder of hosts that is a file",
+        lambda run: ((run / "steps").rename(run / "s"), (run / "steps").touch()),
+    )
     yield "a trace of blanks", _blank_trace
-    yield "a trace that is a pipe", lambda run: ((run / "traces").mkdir(), os.mkfifo(run / "traces/a.trace.json"))
-    yield "a trace nested deep", write("traces/rank-00000-step-5.trace.json", b'{"traceEvents":[' + b'{"a":' * 200_000)
+    yield (
+        "a trace that is a pipe",
+        lambda run: ((run / "traces").mkdir(), os.mkfifo(run / "traces/a.trace.json")),
+    )
+    yield (
+        "a trace nested deep",
+        write("traces/rank-00000-step-5.trace.json", b'{"traceEvents":[' + b'{"a":' * 200_000),
+    )
     yield "many events", say({"type": "log", "step": 3, "values": {"a": 1.0}}, times=60_000)
     yield "many kinds of events", say(*({"type": f"kind{n}"} for n in range(5000)))
     yield "an event of 3 MB", say({"type": "log", "values": {"a": "x" * 3_000_000}})
     yield "a line of 9 MB", write(HOST + "events.jsonl", b"x" * 9_000_000)
-    for kind in ("stack_dump", "exception", "loader", "checkup", "replica", "hang_suspected", "xid", "rank_start"):
+    for kind in (
+        "stack_dump",
+        "exception",
+        "loader",
+        "checkup",
+        "replica",
+        "hang_suspected",
+        "xid",
+        "rank_start",
+    ):
         yield f"a bare {kind}", say({"type": kind})
     yield "hangs for ever", say({"type": "hang_suspected", "ranks": [0], "silent_s": 1e300})
     yield "starts nowhere", say({"type": "rank_start", "record_index": 10**15, "attempt": 10**15})
-    yield "a world of 10^30", edit(HOST + "events.jsonl", put(world_size=10**30, total_steps=10**30))
-    for name in ("wall_ns", "forward_ns", "t_end_ns", "step", "n_steps", "tokens", "rss_bytes", "wall_max_ns", "flags"):
+    yield (
+        "a world of 10^30",
+        edit(HOST + "events.jsonl", put(world_size=10**30, total_steps=10**30)),
+    )
+    for name in (
+        "wall_ns",
+        "forward_ns",
+        "t_end_ns",
+        "step",
+        "n_steps",
+        "tokens",
+        "rss_bytes",
+        "wall_max_ns",
+        "flags",
+    ):
         widest = dict(wire.STEP_FIELDS)[name]
         yield f"{name} as large as can be", field(name, 2**63 - 1 if widest == "q" else 2**32 - 1)
         yield f"{name} of zero", field(name, 0)
@@ -206,7 +251,10 @@ def _deeds() -> Iterator[tuple[str, Deed]]:
     yield "rows turned round", table(list.reverse)
     yield "rows twice", table(lambda rows: rows.extend(rows[:]))
     yield "one row many times", table(lambda rows: rows.__setitem__(slice(None), rows[:1] * 500))
-    yield "all fields of ones", table(lambda rows: [row.__setitem__(slice(None), [1] * len(row)) for row in rows])
+    yield (
+        "all fields of ones",
+        table(lambda rows: [row.__setitem__(slice(None), [1] * len(row)) for row in rows]),
+    )
     yield "shifted by a byte", lambda run: _shift(run / "steps/rank-00000.bin")
     yield "infinite GPU figures", lambda run: (run / HOST / "gpu.bin").write_bytes(_infinite() * 50)
 

@@ -46,7 +46,9 @@ class Outcome:
 
     def told(self) -> str:
         """All findings in words, for a failing assert."""
-        return "\n".join(f"{f.severity} {f.id} rank {f.rank}: {f.title} | {f.evidence}" for f in self.findings)
+        return "\n".join(
+            f"{f.severity} {f.id} rank {f.rank}: {f.title} | {f.evidence}" for f in self.findings
+        )
 
 
 @contextlib.contextmanager
@@ -58,7 +60,9 @@ def machine(alone: bool) -> Iterator[None]:
         yield
 
 
-def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = None, **environment: Any) -> Outcome:
+def run(
+    folder: Path, script: str, timeout_s: float = 120, until: str | None = None, **environment: Any
+) -> Outcome:
     """Run ``script`` under ``gputop run --headless`` with the given environment variables.
 
     With ``until``, the run is stopped once every rank has sent an event of that type.
@@ -67,7 +71,13 @@ def run(folder: Path, script: str, timeout_s: float = 120, until: str | None = N
     run_dir = folder / "run"
     extra = {key: str(value) for key, value in environment.items()}
     path = os.pathsep.join(filter(None, [SITE, os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS": str(folder / "rendezvous"), **extra}
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "RENDEZVOUS": str(folder / "rendezvous"),
+        **extra,
+    }
     command = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(run_dir)]
     limits = extra.get("CPU_QUOTA", ""), extra.get("MEMORY_MIB", "")
     with control_group(*limits) as joined, (folder / "output").open("w+") as output:

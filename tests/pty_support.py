@@ -39,7 +39,9 @@ class Terminal:
                 try:
                     self.output += os.read(self.fd, 65536)
                 except OSError:
-                    raise AssertionError(f"the terminal closed before {text!r}: {self.output[-3000:]!r}") from None
+                    raise AssertionError(
+                        f"the terminal closed before {text!r}: {self.output[-3000:]!r}"
+                    ) from None
 
     def until_after(self, position: int, text: bytes, seconds: float = 60) -> None:
         """Read until ``text`` was drawn once more, beyond ``position`` bytes of what was drawn so far."""

@@ -27,7 +27,13 @@ COMMANDS = (
 )
 SECONDS = 60.0
 """That a command may take; the machine may be busy."""
-_TIMES = ("step_time_p50_ms", "duration_s", "phases_mean_ms.forward", "phases_mean_ms.data", "steps_per_s")
+_TIMES = (
+    "step_time_p50_ms",
+    "duration_s",
+    "phases_mean_ms.forward",
+    "phases_mean_ms.data",
+    "steps_per_s",
+)
 _FAR = 10.0
 """Times the sound figure: further off is nonsense."""
 
@@ -138,7 +144,20 @@ def retype(run: Path, chance: random.Random) -> str:
     return f"retype in {path.relative_to(run)}: {said[:3]}"
 
 
-MUTATIONS: tuple[Mutation, ...] = (flip, flip, insert, append, remove, cut, zero, swap, delete, retype, retype, retype)
+MUTATIONS: tuple[Mutation, ...] = (
+    flip,
+    flip,
+    insert,
+    append,
+    remove,
+    cut,
+    zero,
+    swap,
+    delete,
+    retype,
+    retype,
+    retype,
+)
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 10**400, -(10**30), 2**63, 1e308, float("nan"), float("inf"), "", "x", "\x1b]0;pwned\x07",
@@ -223,10 +242,16 @@ def outcome(words: list[str]) -> tuple[int, str, str]:
     return code, texts[0], texts[1]
 
 
-def problems(run: Path, sound: dict[str, float], out: Path, other: Path | None = None) -> Iterator[str]:
+def problems(
+    run: Path, sound: dict[str, float], out: Path, other: Path | None = None
+) -> Iterator[str]:
     """What the commands did with a record that they must not."""
-    commands = [[*words[:1], str(run), *(w.format(out=out) for w in words[1:])] for words in COMMANDS]
-    commands += [["diff", str(other), str(run)], ["diff", str(run), str(other), "--json"]] if other else []
+    commands = [
+        [*words[:1], str(run), *(w.format(out=out) for w in words[1:])] for words in COMMANDS
+    ]
+    commands += (
+        [["diff", str(other), str(run)], ["diff", str(run), str(other), "--json"]] if other else []
+    )
     for words in commands:
         began = time.monotonic()
         try:
@@ -238,7 +263,9 @@ def problems(run: Path, sound: dict[str, float], out: Path, other: Path | None =
             yield f"{words[0]} {words[2:]}:\n{traceback.format_exc()[-1800:]}"
             continue
         said = f"{words[0]} {words[2:]} ({time.monotonic() - began:.1f} s)"
-        foreign = [line for line in stderr.splitlines() if not line.startswith(("gputop: ", "wrote "))]
+        foreign = [
+            line for line in stderr.splitlines() if not line.startswith(("gputop: ", "wrote "))
+        ]
         if code not in (0, 1, 2) or (code == 2 and not stderr) or foreign:
             yield f"{said}: exit {code}, {stderr[-300:]!r}"
         if "Warning" in stderr or "Traceback" in stderr:

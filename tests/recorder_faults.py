@@ -18,9 +18,43 @@ from gputop_probes.record.reader import RecordError, RunRecord
 
 SHIM = Path(__file__).parent / "fault_shim.c"
 CALLS = (
-    *("open", "read", "write", "close", "mkdir", "rename", "unlink", "stat", "listdir", "lseek", "statvfs"),
-    *("socket", "socketpair", "bind", "listen", "accept", "getsockopt", "recv", "fork", "pipe", "dup"),
-    *("epoll_create", "epoll_ctl", "epoll_wait", "poll", "flock", "fcntl", "ioctl", "wait", "mmap", "thread"),
+    *(
+        "open",
+        "read",
+        "write",
+        "close",
+        "mkdir",
+        "rename",
+        "unlink",
+        "stat",
+        "listdir",
+        "lseek",
+        "statvfs",
+    ),
+    *(
+        "socket",
+        "socketpair",
+        "bind",
+        "listen",
+        "accept",
+        "getsockopt",
+        "recv",
+        "fork",
+        "pipe",
+        "dup",
+    ),
+    *(
+        "epoll_create",
+        "epoll_ctl",
+        "epoll_wait",
+        "poll",
+        "flock",
+        "fcntl",
+        "ioctl",
+        "wait",
+        "mmap",
+        "thread",
+    ),
     *("chmod", "ftruncate", "fallocate", "send", "kill", "fsync"),
 )
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EINTR, errno.ENOMEM)
@@ -91,7 +125,10 @@ def faults(first: int = 0) -> list[Fault]:
     """Each call once and from then on always; the errors take turns. EINTR comes once: Python asks again by itself."""
     found = []
     for place, call in enumerate(CALLS):
-        once, always = ERRORS[(place + first) % len(ERRORS)], ERRORS[(place + first + 2) % len(ERRORS)]
+        once, always = (
+            ERRORS[(place + first) % len(ERRORS)],
+            ERRORS[(place + first + 2) % len(ERRORS)],
+        )
         found.append(Fault(call, once, first))
         found.append(Fault(call, always if always != errno.EINTR else errno.EIO, first, ALWAYS))
     return found
@@ -111,7 +148,17 @@ def harm(fault: Fault, shim: Path, folder: Path) -> tuple[str, bool]:
     words = [fault.call, str(fault.error), str(fault.first), str(fault.times), str(log)]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", source, *words, "run", "--headless", "--run-dir", str(run_dir), "--"]
+            [
+                sys.executable,
+                "-c",
+                source,
+                *words,
+                "run",
+                "--headless",
+                "--run-dir",
+                str(run_dir),
+                "--",
+            ]
             + support.speaker(TRAINING),
             env={**support.environment(here), "LD_PRELOAD": str(shim), "TMPDIR": str(here)},
             cwd=here,

@@ -75,13 +75,24 @@ def steps(link, count, start=0, pause=0.002):
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     """A user's environment whose runs directory is ours."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "FORCE_COLOR", "CLICOLOR"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("GPUTOP_", "FORCE_COLOR", "CLICOLOR"))
+    }
     return {**kept, "GPUTOP_RUNS_DIR": str(tmp_path / "runs"), **extra}
 
 
-def front(tmp_path: Path, command: list[str], *, env: dict[str, str] | None = None, options=None, **popen):
+def front(
+    tmp_path: Path, command: list[str], *, env: dict[str, str] | None = None, options=None, **popen
+):
     """Start a front process that runs ``command`` headless; the record is in ``tmp_path/run`` unless told otherwise."""
-    spec = {"command": command, "headless": True, "run_dir": str(tmp_path / "run"), **(options or {})}
+    spec = {
+        "command": command,
+        "headless": True,
+        "run_dir": str(tmp_path / "run"),
+        **(options or {}),
+    }
     if spec["run_dir"] is not None:
         spec["run_dir"] = str(spec["run_dir"])
     source = FRONT.replace("RunSpec(**json.loads(sys.argv[1]))", "RunSpec(**_spec())")
@@ -92,7 +103,12 @@ def front(tmp_path: Path, command: list[str], *, env: dict[str, str] | None = No
         "    spec['run_dir'] = spec['run_dir'] and pathlib.Path(spec['run_dir'])\n"
         "    return spec\n"
     )
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+    streams = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **popen,
+    }
     return subprocess.Popen(
         [sys.executable, "-c", head + source, json.dumps(spec)],
         env=environment(tmp_path, **(env or {})),
@@ -101,7 +117,9 @@ def front(tmp_path: Path, command: list[str], *, env: dict[str, str] | None = No
     )
 
 
-def run(tmp_path: Path, command: list[str], timeout: float = 60, **keywords) -> tuple[int, str, str]:
+def run(
+    tmp_path: Path, command: list[str], timeout: float = 60, **keywords
+) -> tuple[int, str, str]:
     """Run a command to its end. Returns exit code, forwarded stdout and stderr."""
     process = front(tmp_path, command, **keywords)
     out, err = process.communicate(timeout=timeout)
@@ -145,7 +163,10 @@ def step_indices(run_dir: Path, rank: int = 0) -> list[int]:
         return []
     place = [name for name, _ in wire.STEP_FIELDS].index("step")
     raw = path.read_bytes()
-    return [fields[place] for fields in wire.STEP.iter_unpack(raw[: len(raw) // wire.STEP.size * wire.STEP.size])]
+    return [
+        fields[place]
+        for fields in wire.STEP.iter_unpack(raw[: len(raw) // wire.STEP.size * wire.STEP.size])
+    ]
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -63,7 +63,12 @@ def call(function: str | int, *words: Any) -> int:
 
 def shell(command: str, *arguments: str) -> bool:
     """Whether a program that is started does it."""
-    return subprocess.run(["sh", "-c", command, "sh", *arguments], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["sh", "-c", command, "sh", *arguments], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 # Files: an aim each, of which nothing may change.
@@ -88,8 +93,22 @@ def look(aim: str) -> Any:
     with open(aim) as file:
         text = file.read()
     flags = attributes_of(aim)
-    identity = (found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, found.st_nlink)
-    return text, identity, os.listxattr(aim), sorted(os.listdir(folder)), os.lstat(folder).st_mode, flags
+    identity = (
+        found.st_ino,
+        found.st_mode,
+        found.st_uid,
+        found.st_gid,
+        found.st_mtime_ns,
+        found.st_nlink,
+    )
+    return (
+        text,
+        identity,
+        os.listxattr(aim),
+        sorted(os.listdir(folder)),
+        os.lstat(folder).st_mode,
+        flags,
+    )
 
 
 def attributes_of(aim: str) -> int:
@@ -100,7 +119,9 @@ def attributes_of(aim: str) -> int:
             return 0
 
 
-def of_file(name: str, attempt: Callable[[str], Any], held_by: frozenset[str] = frozenset()) -> Escape:
+def of_file(
+    name: str, attempt: Callable[[str], Any], held_by: frozenset[str] = frozenset()
+) -> Escape:
     def harmed(aim: Any, _said: Any) -> bool:
         return look(aim[0]) != aim[1]
 
@@ -146,7 +167,9 @@ def mapped(aim: str) -> Any:
 
 
 def nodump(aim: str) -> Any:
-    return fcntl.ioctl(opened(aim, os.O_RDONLY), 0x40086602, struct.pack("i", attributes_of(aim) | 0x40))
+    return fcntl.ioctl(
+        opened(aim, os.O_RDONLY), 0x40086602, struct.pack("i", attributes_of(aim) | 0x40)
+    )
 
 
 def times_of(path: str | None, where: int = -100) -> int:
@@ -159,7 +182,11 @@ def as_a_32_bit_program(aim: str) -> Any:
     memory = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | low, 7)
     where = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     path = where + 512
-    code = b"\x53\xb8\x0f\x00\x00\x00\xbb" + struct.pack("<I", path) + b"\xb9\xff\x01\x00\x00\xcd\x80\x5b\xc3"
+    code = (
+        b"\x53\xb8\x0f\x00\x00\x00\xbb"
+        + struct.pack("<I", path)
+        + b"\xb9\xff\x01\x00\x00\xcd\x80\x5b\xc3"
+    )
     memory[: len(code)] = code
     memory[512 : 512 + len(aim) + 1] = aim.encode() + b"\0"
     return ctypes.CFUNCTYPE(ctypes.c_long)(where)()
@@ -193,7 +220,9 @@ OF_FILES = [
     of_file("overwrite through a hard link", through_a_hard_link, FILES),
     of_file("overwrite below an open folder", through_a_folder, FILES),
     of_file("open again for writing", by_reopening, FILES),
-    of_file("overwrite through /proc/self/root", lambda aim: written("/proc/self/root" + aim), FILES),
+    of_file(
+        "overwrite through /proc/self/root", lambda aim: written("/proc/self/root" + aim), FILES
+    ),
     of_file("overwrite by mapped memory", mapped, FILES),
     of_file("remove a file", lambda aim: call("unlink", aim), FILES),
     of_file("remove by a program", lambda aim: shell('rm -rf "$(dirname "$1")"', aim), FILES),
@@ -216,15 +245,23 @@ OF_FILES = [
     of_file("fchmodat2", lambda aim: call(452, -100, aim.encode(), 0, 0)),
     of_file("chmod of a folder", lambda aim: call("chmod", os.path.dirname(aim), 0o777)),
     of_file("chown", lambda aim: call("chown", aim, 12345, 12345)),
-    of_file("chown of an open file", lambda aim: call("fchown", opened(aim, os.O_RDONLY), 12345, 12345)),
+    of_file(
+        "chown of an open file", lambda aim: call("fchown", opened(aim, os.O_RDONLY), 12345, 12345)
+    ),
     of_file("times", times_of),
     of_file("times of an open file", lambda aim: times_of(None, opened(aim, os.O_RDONLY))),
     of_file("times by a program", lambda aim: shell('touch -d 2001-01-01 "$1"', aim)),
     of_file("an attribute", lambda aim: call("setxattr", aim, b"user.escape", b"x", 1, 0)),
-    of_file("an attribute of an open file", lambda aim: call("fsetxattr", opened(aim, 0), b"user.escape", b"x", 1, 0)),
+    of_file(
+        "an attribute of an open file",
+        lambda aim: call("fsetxattr", opened(aim, 0), b"user.escape", b"x", 1, 0),
+    ),
     of_file("flags of a file", nodump),
     *([of_file("chmod as a 32-bit program", as_a_32_bit_program)] if X86 else []),
-    of_file("a mount over a folder", lambda aim: call("mount", b"tmpfs", os.path.dirname(aim), b"tmpfs", 0, None)),
+    of_file(
+        "a mount over a folder",
+        lambda aim: call("mount", b"tmpfs", os.path.dirname(aim), b"tmpfs", 0, None),
+    ),
     of_file("bytecode beside a module", imported, FILES)._replace(prepare=make_module),
 ]
 
@@ -257,7 +294,9 @@ def ioprio(pid: int) -> int:
 def stack_of(pid: int) -> int:
     """The address of some bytes at the end of its stack, where its own name stands."""
     with open(f"/proc/{pid}/maps") as lines:
-        return next(int(line.split("-")[1].split()[0], 16) for line in lines if "[stack]" in line) - 16
+        return (
+            next(int(line.split("-")[1].split()[0], 16) for line in lines if "[stack]" in line) - 16
+        )
 
 
 def memory_of(pid: int) -> bytes:
@@ -286,12 +325,18 @@ def hurt(victim: Victim, _said: Any) -> bool:
     return after != victim.before
 
 
-def of_process(name: str, attempt: Callable[..., Any], held_by: frozenset[str] = frozenset()) -> Escape:
+def of_process(
+    name: str, attempt: Callable[..., Any], held_by: frozenset[str] = frozenset()
+) -> Escape:
     return Escape(name, begin, lambda victim: attempt(victim.process.pid), hurt, held_by)
 
 
-def of_memory(name: str, attempt: Callable[[int, int], Any], held_by: frozenset[str] = frozenset()) -> Escape:
-    return Escape(name, begin, lambda victim: attempt(victim.process.pid, victim.stack), hurt, held_by)
+def of_memory(
+    name: str, attempt: Callable[[int, int], Any], held_by: frozenset[str] = frozenset()
+) -> Escape:
+    return Escape(
+        name, begin, lambda victim: attempt(victim.process.pid, victim.stack), hurt, held_by
+    )
 
 
 def by_owner(pid: int) -> None:
@@ -317,7 +362,9 @@ def into_memory(pid: int, stack: int) -> Any:
 
 
 def queued(pid: int) -> Any:
-    information = struct.pack("iii4xii", signal.SIGTERM, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
+    information = struct.pack("iii4xii", signal.SIGTERM, 0, -1, os.getpid(), os.getuid()).ljust(
+        128, b"\0"
+    )
     return call(129 if X86 else 138, pid, signal.SIGTERM, information)
 
 
@@ -328,7 +375,9 @@ OF_PROCESSES = [
     of_process("a signal to its group", lambda pid: call("kill", -pid, signal.SIGTERM)),
     of_process("tkill", lambda pid: call(200 if X86 else 130, pid, signal.SIGTERM)),
     of_process("tgkill", lambda pid: call(234 if X86 else 131, pid, pid, signal.SIGTERM)),
-    of_process("a signal by pidfd", lambda pid: call(424, call(434, pid, 0), signal.SIGTERM, None, 0)),
+    of_process(
+        "a signal by pidfd", lambda pid: call(424, call(434, pid, 0), signal.SIGTERM, None, 0)
+    ),
     of_process("a queued signal", queued),
     of_process("a signal by a socket's owner", by_owner),
     of_process("renice", lambda pid: call("setpriority", 0, pid, 15)),
@@ -336,18 +385,25 @@ OF_PROCESSES = [
     of_process("I/O priority", lambda pid: call(251 if X86 else 30, 1, pid, 3 << 13)),
     of_process("affinity", lambda pid: call("sched_setaffinity", pid, 8, struct.pack("Q", 1))),
     of_process("scheduling", lambda pid: call("sched_setscheduler", pid, 3, struct.pack("i", 0))),
-    of_process("limits", lambda pid: call("prlimit", pid, resource.RLIMIT_CORE, struct.pack("QQ", 0, 0), None)),
+    of_process(
+        "limits",
+        lambda pid: call("prlimit", pid, resource.RLIMIT_CORE, struct.pack("QQ", 0, 0), None),
+    ),
     of_process("ptrace", lambda pid: (call("ptrace", 16, pid, 0, 0), time.sleep(1))),
     of_memory("its memory", vectors),
     of_memory("its memory as a file", into_memory, FILES | {"processes"}),
-    of_process("its OOM score", lambda pid: shell('echo 900 > "/proc/$1/oom_score_adj"', str(pid)), FILES),
+    of_process(
+        "its OOM score", lambda pid: shell('echo 900 > "/proc/$1/oom_score_adj"', str(pid)), FILES
+    ),
 ]
 
 
 # Sockets outside, which must hear nothing.
 
 
-def listen(path: str, family: int = socket.AF_UNIX, kind: int = socket.SOCK_STREAM, address: Any = None) -> Any:
+def listen(
+    path: str, family: int = socket.AF_UNIX, kind: int = socket.SOCK_STREAM, address: Any = None
+) -> Any:
     heard = socket.socket(family, kind)
     heard.bind(path if address is None else address)
     if kind == socket.SOCK_STREAM:
@@ -364,7 +420,13 @@ def heard_something(aim: Any, _said: Any) -> bool:
 def of_socket(
     name: str, attempt: Callable[[Any], Any], held_by: frozenset[str] = frozenset(), **options: Any
 ) -> Escape:
-    return Escape(name, lambda path: listen(path, **options), lambda aim: attempt(aim[1]), heard_something, held_by)
+    return Escape(
+        name,
+        lambda path: listen(path, **options),
+        lambda aim: attempt(aim[1]),
+        heard_something,
+        held_by,
+    )
 
 
 def unix_address(path: str) -> bytes:
@@ -411,9 +473,13 @@ def of_a_pair(path: str) -> int:
 
 def over_ip(address: Any, family: int = socket.AF_INET) -> int:
     if family == socket.AF_INET6:
-        packed = struct.pack("=HHI16sI", family, socket.htons(address[1]), 0, socket.inet_pton(family, address[0]), 0)
+        packed = struct.pack(
+            "=HHI16sI", family, socket.htons(address[1]), 0, socket.inet_pton(family, address[0]), 0
+        )
     else:
-        packed = struct.pack("=HH4s8x", family, socket.htons(address[1]), socket.inet_aton(address[0]))
+        packed = struct.pack(
+            "=HH4s8x", family, socket.htons(address[1]), socket.inet_aton(address[0])
+        )
     return connected(packed, family)
 
 
@@ -434,7 +500,9 @@ OF_SOCKETS = [
     of_socket("a Unix socket through a link", by_a_link),
     of_socket("a Unix socket while the address changes", while_it_changes),
     of_socket(
-        "a Unix datagram", lambda p: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", p), **UNIX_DATAGRAM
+        "a Unix datagram",
+        lambda p: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", p),
+        **UNIX_DATAGRAM,
     ),
     of_socket("a Unix datagram of a pair", of_a_pair, **UNIX_DATAGRAM),
     of_socket(
@@ -516,7 +584,12 @@ def shared_file_changed(aim: Any, _said: Any) -> bool:
 
 SEMAPHORE = struct.pack("Hhh", 0, 1, 0)
 OF_MEMORY = [
-    Escape("a System V segment", shared_segment, lambda aim: segment_text(aim[0], b"gone"), segment_changed),
+    Escape(
+        "a System V segment",
+        shared_segment,
+        lambda aim: segment_text(aim[0], b"gone"),
+        segment_changed,
+    ),
     Escape(
         "a System V queue",
         lambda path: call("msgget", 0, 0o1600),
@@ -532,13 +605,25 @@ OF_MEMORY = [
     Escape(
         "a POSIX queue",
         posix_queue,
-        lambda aim: call("mq_send", call("mq_open", aim[0], os.O_WRONLY | os.O_NONBLOCK), b"x", 1, 0),
+        lambda aim: call(
+            "mq_send", call("mq_open", aim[0], os.O_WRONLY | os.O_NONBLOCK), b"x", 1, 0
+        ),
         posix_queue_changed,
     ),
     Escape(
-        "overwrite in /dev/shm", in_shared_memory, lambda aim: written(aim[0], TRUNCATED), shared_file_changed, FILES
+        "overwrite in /dev/shm",
+        in_shared_memory,
+        lambda aim: written(aim[0], TRUNCATED),
+        shared_file_changed,
+        FILES,
     ),
-    Escape("remove in /dev/shm", in_shared_memory, lambda aim: call("unlink", aim[0]), shared_file_changed, FILES),
+    Escape(
+        "remove in /dev/shm",
+        in_shared_memory,
+        lambda aim: call("unlink", aim[0]),
+        shared_file_changed,
+        FILES,
+    ),
     Escape(
         "make in /dev/shm",
         in_shared_memory,
@@ -572,8 +657,20 @@ def inherited(path: str) -> Any:
 
 
 OF_TERMINALS = [
-    Escape("another terminal", terminal, lambda aim: written(aim[2], os.O_WRONLY | os.O_NOCTTY), typed, FILES),
-    Escape("another terminal by a program", terminal, lambda aim: shell('echo x > "$1"', aim[2]), typed, FILES),
+    Escape(
+        "another terminal",
+        terminal,
+        lambda aim: written(aim[2], os.O_WRONLY | os.O_NOCTTY),
+        typed,
+        FILES,
+    ),
+    Escape(
+        "another terminal by a program",
+        terminal,
+        lambda aim: shell('echo x > "$1"', aim[2]),
+        typed,
+        FILES,
+    ),
     Escape(
         "type into an inherited terminal",
         terminal,
@@ -593,8 +690,17 @@ OF_TERMINALS = [
 # nothing would come of them either.
 
 
-def of_call(name: str, attempt: Callable[[], Any], held_by: frozenset[str] = frozenset(), root: bool = False) -> Escape:
-    return Escape(name, lambda path: None, lambda _aim: attempt(), lambda _aim, said: said is True, held_by, root)
+def of_call(
+    name: str, attempt: Callable[[], Any], held_by: frozenset[str] = frozenset(), root: bool = False
+) -> Escape:
+    return Escape(
+        name,
+        lambda path: None,
+        lambda _aim: attempt(),
+        lambda _aim, said: said is True,
+        held_by,
+        root,
+    )
 
 
 def number(x86: int, arm: int) -> int:
@@ -627,7 +733,10 @@ OF_CALLS = [
     of_call("bpf", lambda: call(number(321, 280), 0, b"\0" * 64, 64)),
     of_call("perf_event_open", lambda: call(number(298, 241), b"\0" * 112, 0, -1, -1, 0)),
     of_call("userfaultfd", lambda: call(number(323, 282), 0)),
-    of_call("a key in the keyring", lambda: call(number(248, 217), b"user", b"gputop-escape", b"x", 1, -4)),
+    of_call(
+        "a key in the keyring",
+        lambda: call(number(248, 217), b"user", b"gputop-escape", b"x", 1, -4),
+    ),
     of_call("keyctl", lambda: call(number(250, 219), 0, -3, 0)),
     of_call("reboot", lambda: call(number(169, 142), 1, 2, 3, None)),
     of_call("kexec", lambda: call(number(246, 104), 0, 99, None, 0)),
@@ -639,12 +748,22 @@ OF_CALLS = [
     of_call("a clone with namespaces", clone),
     of_call("another's namespace", lambda: call("setns", 0, 0)),
     of_call("chroot", lambda: call("chroot", b"/")),
-    of_call("a file by its handle", lambda: call("open_by_handle_at", -100, struct.pack("ii", 8, 1) + b"\0" * 8, 0)),
+    of_call(
+        "a file by its handle",
+        lambda: call("open_by_handle_at", -100, struct.pack("ii", 8, 1) + b"\0" * 8, 0),
+    ),
     of_call("a virtual machine's socket", lambda: call("socket", 40, 1, 0)),
     of_call("a packet socket", lambda: call("socket", 17, 3, 0)),
     of_call("the kernel's log", lambda: opened("/dev/kmsg", os.O_WRONLY), FILES, root=True),
-    of_call("a device of the kernel", lambda: opened("/dev/loop-control", os.O_RDWR), FILES, root=True),
-    of_call("a kernel setting", lambda: opened("/proc/sys/kernel/hostname", os.O_WRONLY), FILES, root=True),
+    of_call(
+        "a device of the kernel", lambda: opened("/dev/loop-control", os.O_RDWR), FILES, root=True
+    ),
+    of_call(
+        "a kernel setting",
+        lambda: opened("/proc/sys/kernel/hostname", os.O_WRONLY),
+        FILES,
+        root=True,
+    ),
     of_call("a control group", make_group, FILES, root=True),
     of_call("cron", make_cron, FILES, root=True),
     of_call("gputop's own code", lambda: opened(__file__, os.O_WRONLY), FILES, root=True),

@@ -15,7 +15,10 @@ from gputop_agent import wire
 PROBES = Path(wire.__file__).resolve().parents[1]
 TUI_APP = PROBES.parent / "tui_app"
 
-_TABLES = {wire.MSG_COMM: (wire.COMM, wire.COMM_FIELDS), wire.MSG_DEVICE: (wire.DEVICE, wire.DEVICE_FIELDS)}
+_TABLES = {
+    wire.MSG_COMM: (wire.COMM, wire.COMM_FIELDS),
+    wire.MSG_DEVICE: (wire.DEVICE, wire.DEVICE_FIELDS),
+}
 
 
 class Listener:
@@ -36,7 +39,11 @@ class Listener:
             connection.close()
 
     def events(self, type_, pid=None):
-        return [m for p, k, m in list(self.messages) if k == "event" and m["type"] == type_ and pid in (None, p)]
+        return [
+            m
+            for p, k, m in list(self.messages)
+            if k == "event" and m["type"] == type_ and pid in (None, p)
+        ]
 
     def records(self, kind, pid=None):
         return [m for p, k, m in list(self.messages) if k == kind and pid in (None, p)]
@@ -54,7 +61,9 @@ class Listener:
             if process is not None and process.poll() is not None:
                 raise AssertionError(f"the script ended: {process.communicate()}")
             time.sleep(0.02)
-        raise AssertionError(f"nothing came; received {[(k, m.get('type')) for _, k, m in self.messages]}")
+        raise AssertionError(
+            f"nothing came; received {[(k, m.get('type')) for _, k, m in self.messages]}"
+        )
 
     def _accept(self):
         while True:
@@ -86,7 +95,9 @@ class Listener:
 
 def environment(listener, **more):
     """Environment of a guest whose script imports the guest's package itself."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "TORCHELASTIC_"))}
+    environ = {
+        k: v for k, v in os.environ.items() if not k.startswith(("GPUTOP_", "TORCHELASTIC_"))
+    }
     environ.update(PYTHONPATH=os.pathsep.join((str(PROBES), str(TUI_APP))), OMP_NUM_THREADS="1")
     environ[wire.ENV_SOCKET] = listener.path
     environ[wire.ENV_CLOCK_OFFSET] = str(time.time_ns() - time.monotonic_ns())

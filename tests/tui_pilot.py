@@ -13,7 +13,9 @@ from gputop.app.application import GputopApp
 @asynccontextmanager
 async def started(running, control=None, size=(120, 40), mode="live"):
     """The app with a feed that stands still; ``app.step()`` takes one snapshot as a tick would."""
-    app = GputopApp(Source(running.run_dir, mode, control), FixedClock(), StillFeed(running), ticking=False)
+    app = GputopApp(
+        Source(running.run_dir, mode, control), FixedClock(), StillFeed(running), ticking=False
+    )
     async with app.run_test(size=size) as pilot:
         await step(app, pilot)
         yield app, pilot
@@ -26,7 +28,9 @@ async def step(app, pilot):
 
 
 def screen_text(app) -> str:
-    return "\n".join("".join(s.text for s in line) for line in app.screen._compositor.render_strips())
+    return "\n".join(
+        "".join(s.text for s in line) for line in app.screen._compositor.render_strips()
+    )
 
 
 async def settle(app, pilot):

@@ -16,7 +16,15 @@ from gputop_probes.record.reader import RunRecord
 from gputop_probes.record.writer import RecordWriter
 
 START_NS = 1_700_000_000 * 10**9
-STEP_MS = {"data": 1.9, "h2d": 0.2, "forward": 4.1, "backward": 7.4, "optimizer": 1.3, "comm": 0.6, "other": 0.4}
+STEP_MS = {
+    "data": 1.9,
+    "h2d": 0.2,
+    "forward": 4.1,
+    "backward": 7.4,
+    "optimizer": 1.3,
+    "comm": 0.6,
+    "other": 0.4,
+}
 GIB = 1 << 30
 
 
@@ -43,18 +51,39 @@ def pack(record: struct.Struct, fields: layout.Fields, values: dict[str, float])
     """One record; what is not given was not measured (NaN or -1), counters are 0."""
     row = []
     for name, code in fields:
-        default = float("nan") if code in "fd" else 0 if code == "I" or name.endswith("_total") else -1
+        default = (
+            float("nan") if code in "fd" else 0 if code == "I" or name.endswith("_total") else -1
+        )
         row.append(values.get(name, default))
     return record.pack(*row)
 
 
-def step_row(rank: int, step: int, t_end_ns: int, phases_ms: dict[str, float], **more: float) -> bytes:
+def step_row(
+    rank: int, step: int, t_end_ns: int, phases_ms: dict[str, float], **more: float
+) -> bytes:
     """One STEP record whose phases add up to its wall time."""
     phases = {name: round(phases_ms.get(name, 0.0) * 1e6) for name in wire.PHASES}
     values: dict[str, float] = {f"{name}_ns": ns for name, ns in phases.items()}
-    values |= {"t_end_ns": t_end_ns, "wall_ns": sum(phases.values()), "wall_max_ns": sum(phases.values())}
-    values |= {"step": step, "n_steps": 1, "samples": 16, "tokens": 16 * 64, "micro_batches": 1, "optimizer_steps": 1}
-    values |= {"gc_ns": 0, "agent_ns": 0, "rss_bytes": int((0.6 + 0.01 * rank) * GIB), "lr": 3e-4, "grad_norm": 1.25}
+    values |= {
+        "t_end_ns": t_end_ns,
+        "wall_ns": sum(phases.values()),
+        "wall_max_ns": sum(phases.values()),
+    }
+    values |= {
+        "step": step,
+        "n_steps": 1,
+        "samples": 16,
+        "tokens": 16 * 64,
+        "micro_batches": 1,
+        "optimizer_steps": 1,
+    }
+    values |= {
+        "gc_ns": 0,
+        "agent_ns": 0,
+        "rss_bytes": int((0.6 + 0.01 * rank) * GIB),
+        "lr": 3e-4,
+        "grad_norm": 1.25,
+    }
     values |= {"loss": 4.0 * math.exp(-step / 300) + 1.2}
     return pack(wire.STEP, wire.STEP_FIELDS, values | more)
 
@@ -97,8 +126,17 @@ def write_run(
             rows.append(step_row(rank, step, at_ns, phases, flags=flags, **more))
             wait = 0.5 if rank == slow_rank else 5.5 if slow_rank is not None else 0.4
             if ranks > 1:
-                values = {"t_end_ns": at_ns, "step": step, "source": wire.COMM_DDP, "wait_ns": round(wait * 1e6)}
-                values |= {"backward_compute_ns": round(6e6), "forward_ns": round(4e6), "overlap_ns": round(1e6)}
+                values = {
+                    "t_end_ns": at_ns,
+                    "step": step,
+                    "source": wire.COMM_DDP,
+                    "wait_ns": round(wait * 1e6),
+                }
+                values |= {
+                    "backward_compute_ns": round(6e6),
+                    "forward_ns": round(4e6),
+                    "overlap_ns": round(1e6),
+                }
                 values |= {"backward_comm_ns": round((wait + 1) * 1e6)}
                 comm.append(pack(wire.COMM, wire.COMM_FIELDS, values))
         writer.append_rank("steps", rank, b"".join(rows))
@@ -112,7 +150,9 @@ def write_run(
     return folder
 
 
-def hello(rank: int, ranks: int, total_steps: int | None, gpus: int, start_ns: int) -> dict[str, object]:
+def hello(
+    rank: int, ranks: int, total_steps: int | None, gpus: int, start_ns: int
+) -> dict[str, object]:
     """What a rank says of itself."""
     return {
         "t_ns": start_ns + 10**9,
@@ -153,13 +193,29 @@ def _write_samples(writer: RecordWriter, start_ns: int, end_ns: int, gpus: int, 
     for second in range(int((end_ns - start_ns) / 1e9) + 1):
         at_ns = start_ns + second * 10**9
         host = {"t_ns": at_ns, "memory_total_bytes": 32 * GIB, "memory_available_bytes": 19 * GIB}
-        host |= {"cpu_pct": 62 + 20 * math.sin(second / 3), "cpu_count": 8, "process_count": ranks + 1}
-        host |= {"disk_read_bytes_total": second * 4_000_000, "disk_write_bytes_total": second * 900_000}
+        host |= {
+            "cpu_pct": 62 + 20 * math.sin(second / 3),
+            "cpu_count": 8,
+            "process_count": ranks + 1,
+        }
+        host |= {
+            "disk_read_bytes_total": second * 4_000_000,
+            "disk_write_bytes_total": second * 900_000,
+        }
         host |= {"tree_rss_bytes": 2 * GIB}
         writer.append_host("host", pack(layout.HOST, layout.HOST_FIELDS, host))
         for index in range(gpus):
-            gpu = {"t_ns": at_ns, "index": index, "memory_total_bytes": 80 * GIB, "memory_used_bytes": 68 * GIB}
-            gpu |= {"util_pct": 88 + 9 * math.sin(second / 2 + index), "power_w": 412 + 5 * index, "power_limit_w": 700}
+            gpu = {
+                "t_ns": at_ns,
+                "index": index,
+                "memory_total_bytes": 80 * GIB,
+                "memory_used_bytes": 68 * GIB,
+            }
+            gpu |= {
+                "util_pct": 88 + 9 * math.sin(second / 2 + index),
+                "power_w": 412 + 5 * index,
+                "power_limit_w": 700,
+            }
             gpu |= {"temperature_c": 61 + index, "sm_clock_mhz": 1755, "sm_clock_max_mhz": 1980}
             writer.append_host("gpu", pack(layout.GPU, layout.GPU_FIELDS, gpu))
 
@@ -167,17 +223,31 @@ def _write_samples(writer: RecordWriter, start_ns: int, end_ns: int, gpus: int, 
 def _state(
     state: str, exit_code: int | None, start_ns: int, end_ns: int, gpus: int, gpu_note: str
 ) -> dict[str, object]:
-    infos = [{"index": i, "name": "NVIDIA H100 80GB HBM3", "memory_total_bytes": 80 * GIB} for i in range(gpus)]
+    infos = [
+        {"index": i, "name": "NVIDIA H100 80GB HBM3", "memory_total_bytes": 80 * GIB}
+        for i in range(gpus)
+    ]
     ended = {"ended_ns": end_ns, "exit_code": exit_code} if state == "ended" else {}
     note = "" if gpus else gpu_note
-    head = {"host": "box", "state": state, "started_ns": start_ns, "cpu_count": 8, "memory_total_bytes": 32 * GIB}
+    head = {
+        "host": "box",
+        "state": state,
+        "started_ns": start_ns,
+        "cpu_count": 8,
+        "memory_total_bytes": 32 * GIB,
+    }
     return {**head, "gpus": infos, "gpu_note": note, **ended}
 
 
 def output_bytes() -> bytes:
     """Some log lines with colour, and a progress bar that was redrawn."""
-    lines = [f"\x1b[32mINFO\x1b[0m step {i:>4} loss {4 / (1 + i / 90):.3f} lr 3.0e-04" for i in range(0, 400, 20)]
-    bar = "\r".join(f"training: {p:>3}% |{'#' * (p // 5):<20}| {p * 4}/400" for p in range(0, 101, 5))
+    lines = [
+        f"\x1b[32mINFO\x1b[0m step {i:>4} loss {4 / (1 + i / 90):.3f} lr 3.0e-04"
+        for i in range(0, 400, 20)
+    ]
+    bar = "\r".join(
+        f"training: {p:>3}% |{'#' * (p // 5):<20}| {p * 4}/400" for p in range(0, 101, 5)
+    )
     return ("\n".join(lines) + "\n" + bar).encode()
 
 
@@ -209,7 +279,10 @@ def a_proof() -> Proof:
         threshold=10.0,
         unit="%",
         formula="recoverable = sum(data wait) / steps",
-        inputs=(Input("data wait", 4.2, "ms", source), Input("step time", 12.4, "ms", "steps.wall_ns, the same steps")),
+        inputs=(
+            Input("data wait", 4.2, "ms", source),
+            Input("step time", 12.4, "ms", "steps.wall_ns, the same steps"),
+        ),
     )
 
 
@@ -226,7 +299,9 @@ class StillFeed:
     def take(self) -> Snapshot:
         if self.pages.wanted is None:
             return self.next
-        return self.next._replace(page=self.pages.read(RunRecord.open(self.next.run_dir), self.next, moved=False))
+        return self.next._replace(
+            page=self.pages.read(RunRecord.open(self.next.run_dir), self.next, moved=False)
+        )
 
 
 class FakeControl:

@@ -16,7 +16,14 @@ class LogBuilder:
         return self
 
     def make(self, size, category="activations", layer=-1, module="", operator="mul", stream=0):
-        row = [size, stream, self._index(category), self._index(operator), self._index(module), layer]
+        row = [
+            size,
+            stream,
+            self._index(category),
+            self._index(operator),
+            self._index(module),
+            layer,
+        ]
         self.storages.append(row)
         self.events.append(len(self.storages))
         return len(self.storages)
@@ -52,8 +59,14 @@ def training(layers, unit=MIB, checkpointing=False, optimizer=True, vocab=7):
         gradients = _passes(build, step, layers, unit, checkpointing, vocab)
         if optimizer:
             build.mark("optimizer", step)
-            states = states or [build.make(10 * unit, "optimizer", layer, f"layers.{layer}") for layer in range(layers)]
-            roots = [build.make(5 * unit, "temporaries", layer, f"layers.{layer}", "sqrt") for layer in range(layers)]
+            states = states or [
+                build.make(10 * unit, "optimizer", layer, f"layers.{layer}")
+                for layer in range(layers)
+            ]
+            roots = [
+                build.make(5 * unit, "temporaries", layer, f"layers.{layer}", "sqrt")
+                for layer in range(layers)
+            ]
             build.free(*reversed(roots))
         build.mark("zero_grad", step).free(*gradients)
     assert weights

@@ -51,14 +51,18 @@ class Aligned:
     def _records(self, column: str) -> Array:
         ends = (offset + len(self.keep) for offset in self.offsets)
         parts = zip(self.series, self.offsets, ends, strict=True)
-        return np.stack([one.rows[column][begin:end] for one, begin, end in parts], axis=1)[self.keep]
+        return np.stack([one.rows[column][begin:end] for one, begin, end in parts], axis=1)[
+            self.keep
+        ]
 
     def _per_step(self, column: str) -> Array:
         columns = []
         for one in self.series:
             ends = one.steps[one.steady] + 1
             counts = one.n_steps[one.steady]
-            total, steps = bucketed(ends - counts, ends, one.rows[column][one.steady], counts, self.edges)
+            total, steps = bucketed(
+                ends - counts, ends, one.rows[column][one.steady], counts, self.edges
+            )
             columns.append(total[self.keep] / np.maximum(steps[self.keep], 1e-9))
         return np.stack(columns, axis=1)
 
@@ -67,7 +71,11 @@ def align(series: list[RankSeries]) -> Aligned | None:
     """Bring ranks onto common buckets; None when they share no steady steps."""
     if not series:
         return None
-    return _align_unfolded(series) if all(_is_unfolded(one) for one in series) else _align_folded(series)
+    return (
+        _align_unfolded(series)
+        if all(_is_unfolded(one) for one in series)
+        else _align_folded(series)
+    )
 
 
 def _is_unfolded(one: RankSeries) -> bool:
@@ -84,14 +92,22 @@ def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
     last = min(start + len(one.rows) for start, one in zip(starts, series, strict=True))
     if last - first < 2:
         return None
-    steady = [one.steady[first - start : last - start] for start, one in zip(starts, series, strict=True)]
+    steady = [
+        one.steady[first - start : last - start] for start, one in zip(starts, series, strict=True)
+    ]
     if not all(mask.any() for mask in steady):
         return None
     full = np.logical_and.reduce(steady)
     begin = max(int(mask.argmax()) for mask in steady)  # past every rank's warm-up
     offsets = tuple(first + begin - start for start in starts)
     ranks = tuple(one.rank for one in series)
-    return Aligned(ranks, np.arange(first + begin, last + 1), _after_quiet(full[begin:]), tuple(series), offsets)
+    return Aligned(
+        ranks,
+        np.arange(first + begin, last + 1),
+        _after_quiet(full[begin:]),
+        tuple(series),
+        offsets,
+    )
 
 
 def _after_quiet(full: Array) -> Array:
@@ -119,7 +135,9 @@ def _align_folded(series: list[RankSeries]) -> Aligned | None:
     return Aligned(tuple(one.rank for one in series), edges, _after_quiet(full), tuple(series))
 
 
-def bucketed(starts: Array, ends: Array, values: Array, counts: Array, edges: Array) -> tuple[Array, Array]:
+def bucketed(
+    starts: Array, ends: Array, values: Array, counts: Array, edges: Array
+) -> tuple[Array, Array]:
     """Sums and step counts per bucket of records that span ``starts`` to ``ends``, spread evenly over their steps."""
     if len(ends) and edges[1] - edges[0] == 1 and (ends - starts == 1).all():
         return _scattered(starts, values, edges), _scattered(starts, counts, edges)

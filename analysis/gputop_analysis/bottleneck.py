@@ -47,14 +47,18 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
         return _of_finding(serious)
     shares = _shares(view)
     if shares is None:
-        return Bottleneck("unknown", 0.0, f"fewer than {ENOUGH_STEPS} steady steps: too few to judge")
+        return Bottleneck(
+            "unknown", 0.0, f"fewer than {ENOUGH_STEPS} steady steps: too few to judge"
+        )
     kinds, totals, confidence = shares
     largest = int(np.argmax(totals))
     share = 100 * totals[largest] / max(totals.sum(), 1e-9)
     waits = any(hidden_wait_ms(view, rank) > 0 for rank in view.ranks[:RANKS_READ])
     without = " without the waiting in it" if kinds[largest] == "compute" and waits else ""
     what = _WORDS[kinds[largest]] + without
-    why = f"{what} take {share:.0f} % of the time, and no check found anything that is worth a change"
+    why = (
+        f"{what} take {share:.0f} % of the time, and no check found anything that is worth a change"
+    )
     return Bottleneck(kinds[largest], confidence, why)
 
 
@@ -72,7 +76,9 @@ def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
         return None
     blocks = np.concatenate(parts)
     totals = blocks.sum(axis=0)
-    drawn = np.random.default_rng(0).multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), RESAMPLES)
+    drawn = np.random.default_rng(0).multinomial(
+        len(blocks), np.full(len(blocks), 1 / len(blocks)), RESAMPLES
+    )
     again = np.argmax(drawn @ blocks, axis=1) == np.argmax(totals)
     return list(_PHASES_OF_KIND), totals, float(again.mean())
 
@@ -84,7 +90,9 @@ def _blocks(view: RunView, rank: int) -> Array | None:
     if counts.sum() < ENOUGH_STEPS:
         return None
     kinds = list(_PHASES_OF_KIND)
-    times = np.stack([sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[kind]) / 1e6 for kind in kinds], axis=1)
+    times = np.stack(
+        [sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[kind]) / 1e6 for kind in kinds], axis=1
+    )
     hidden = hidden_wait_ms(view, rank)
     if np.isfinite(hidden):
         moved = np.minimum(hidden * counts, rows["backward_ns"] / 1e6)

@@ -40,10 +40,14 @@ LINES: dict[str, LineDefinition] = {
         "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is one), flags",
     ),
     "data_stall": LineDefinition(
-        "data stall", "waiting for the next batch, and copying it to the device", "steps.data_ns, h2d_ns"
+        "data stall",
+        "waiting for the next batch, and copying it to the device",
+        "steps.data_ns, h2d_ns",
     ),
     "host": LineDefinition(
-        "host", "host code between the phases: logging, metrics, schedulers, callbacks", "steps.other_ns - agent_ns"
+        "host",
+        "host code between the phases: logging, metrics, schedulers, callbacks",
+        "steps.other_ns - agent_ns",
     ),
     "core_wait": LineDefinition(
         "waiting for a core",
@@ -74,7 +78,17 @@ LINES: dict[str, LineDefinition] = {
 }
 """The lines in the order in which they are shown."""
 
-_WORK = ("forward", "backward", "optimizer", "host", "set_up", "checkpoint", "eval", "compile", "h2d")
+_WORK = (
+    "forward",
+    "backward",
+    "optimizer",
+    "host",
+    "set_up",
+    "checkpoint",
+    "eval",
+    "compile",
+    "h2d",
+)
 """Parts of a split in which the training thread works."""
 
 HIDDEN = (
@@ -138,7 +152,9 @@ def budget(view: RunView) -> Budget:
         ranks=ranks,
         mfu=_mean([one.mfu for one in known]),
         hfu=_mean([one.hfu for one in known]),
-        compute_anchor=known[0].source if known else "FLOPs or the device's peak are not known: measured compute",
+        compute_anchor=known[0].source
+        if known
+        else "FLOPs or the device's peak are not known: measured compute",
         not_told_apart=HIDDEN if _collectives_hidden(view) else "",
     )
 
@@ -170,7 +186,9 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
         "compile": split.compile,
         "other": split.set_up,
     }
-    return RankBudget(rank, view.per_rank[rank].total_steps(), split.wall, lines, split.clock, known)
+    return RankBudget(
+        rank, view.per_rank[rank].total_steps(), split.wall, lines, split.clock, known
+    )
 
 
 def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
@@ -180,7 +198,9 @@ def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
         inside = round(hidden_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
     from_backward = min(inside, split.backward)
     from_forward = min(inside - from_backward, split.forward)
-    return split.comm + from_backward + from_forward, split.less(forward=from_forward, backward=from_backward)
+    return split.comm + from_backward + from_forward, split.less(
+        forward=from_forward, backward=from_backward
+    )
 
 
 def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, int]:

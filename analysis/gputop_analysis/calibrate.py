@@ -39,13 +39,18 @@ def stable(record: RunRecord) -> Stability:
     """
     view = RunView(record, WINDOW_STEPS)
     steps = min((int(s.n_steps[s.steady].sum()) for s in view.per_rank.values()), default=0)
-    seconds = min((float(s.rows["wall_ns"][s.steady].sum()) / 1e9 for s in view.per_rank.values()), default=0.0)
+    seconds = min(
+        (float(s.rows["wall_ns"][s.steady].sum()) / 1e9 for s in view.per_rank.values()),
+        default=0.0,
+    )
     if steps < ENOUGH_STEPS or seconds < ENOUGH_SECONDS:
         so_far = f"{counted(steps, 'steady step')} in {seconds:.1f} s so far"
         said = f"{so_far}, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
         return Stability(False, (said,), float("nan"), steps)
     variation = max(_block_variation(series) for series in view.per_rank.values())
-    reasons = [] if variation < STEP_TIME_CV else [f"step time still varies by {variation * 100:.0f} %"]
+    reasons = (
+        [] if variation < STEP_TIME_CV else [f"step time still varies by {variation * 100:.0f} %"]
+    )
     for series in view.per_rank.values():
         reasons += _memory_reasons(series)
     reasons += _utilisation_reasons(view)
@@ -53,7 +58,11 @@ def stable(record: RunRecord) -> Stability:
 
 
 def _block_variation(series: RankSeries) -> float:
-    medians = [float(np.median(part)) for part in np.array_split(series.wall_ms[series.steady], BLOCKS) if len(part)]
+    medians = [
+        float(np.median(part))
+        for part in np.array_split(series.wall_ms[series.steady], BLOCKS)
+        if len(part)
+    ]
     return float(np.std(medians) / np.mean(medians))
 
 
@@ -72,7 +81,9 @@ def _utilisation_reasons(view: RunView) -> list[str]:
     reasons = []
     for host in view.record.hosts.values():
         rows: Array = np.asarray(host.gpu.rows[-UTIL_SAMPLES * max(1, len(host.state.gpus)) :])
-        ours = {gpu.index for gpu in host.state.gpus if gpu.ours} or set(np.unique(rows["index"]).tolist())
+        ours = {gpu.index for gpu in host.state.gpus if gpu.ours} or set(
+            np.unique(rows["index"]).tolist()
+        )
         for index in sorted(ours):
             used = rows["util_pct"][rows["index"] == index]
             used = used[np.isfinite(used)]

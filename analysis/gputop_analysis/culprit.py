@@ -89,7 +89,9 @@ def level_error(waits_ms: Array) -> LevelError:
     deviation = waits_ms - waits_ms.mean(axis=1, keepdims=True)
     deviation = deviation - deviation.mean(axis=0)
     rho = _coefficient(deviation)
-    innovation = float(np.square(deviation[1:] - rho * deviation[:-1]).sum()) / ((steps - 1) * (ranks - 1))
+    innovation = float(np.square(deviation[1:] - rho * deviation[:-1]).sum()) / (
+        (steps - 1) * (ranks - 1)
+    )
     variance = innovation / (1 - rho**2) * _variance_of_mean(rho, steps)
     tau = (1 + rho) / (1 - rho)
     dof = max(0.5, steps / tau - 1) * (ranks - 1)

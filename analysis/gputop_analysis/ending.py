@@ -14,7 +14,9 @@ Event = dict[str, Any]
 
 def stopping_event(record: RunRecord) -> Event | None:
     """The first ``interrupt`` event that the training did not outlive, or None."""
-    return first_stop(record.events("interrupt"), max((int(rows[-1]) for rows in _step_ends(record)), default=0))
+    return first_stop(
+        record.events("interrupt"), max((int(rows[-1]) for rows in _step_ends(record)), default=0)
+    )
 
 
 def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:

@@ -21,9 +21,18 @@ def of_split(split: Split, layers: int = 0) -> list[str]:
     """What of a split the planner's cost model was never held against, each in a sentence; empty for most."""
     chunks = split.pp * split.vpp
     cases = (
-        (split.stage == 3 and split.pp > 1, "FSDP in a pipeline: no measured run has calibrated its step time"),
-        (split.expert_tp < split.tp and split.ep > 1, "experts folded over tp: no measured run has calibrated them"),
-        (layers % chunks > 0, f"{layers} layers on {chunks} stages: no measured run has calibrated uneven stages"),
+        (
+            split.stage == 3 and split.pp > 1,
+            "FSDP in a pipeline: no measured run has calibrated its step time",
+        ),
+        (
+            split.expert_tp < split.tp and split.ep > 1,
+            "experts folded over tp: no measured run has calibrated them",
+        ),
+        (
+            layers % chunks > 0,
+            f"{layers} layers on {chunks} stages: no measured run has calibrated uneven stages",
+        ),
     )
     return [said for applies, said in cases if applies]
 

@@ -29,7 +29,9 @@ def explain(report: Report, name: str, width: int = 80) -> str:
     """
     if name.upper() in CATALOGUE:
         raised = raised_as(report, name.upper())
-        parts = [finding_text(report, one, width) for one in raised] or [_not_raised(name.upper(), width)]
+        parts = [finding_text(report, one, width) for one in raised] or [
+            _not_raised(name.upper(), width)
+        ]
         return "\n\n".join(parts)
     return "\n\n".join(figure_text(one, width) for one in figures_named(report, name))
 
@@ -50,7 +52,9 @@ def figures_named(report: Report, name: str) -> list[Figure]:
     if found:
         return found
     names = [*CATALOGUE, *(f.name for f in known), *{f.name.rpartition(".")[2] for f in known}]
-    near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.upper(), CATALOGUE, n=1)
+    near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(
+        name.upper(), CATALOGUE, n=1
+    )
     hint = f"did you mean {near[0]}?" if near else "--explain without a name lists what there is"
     raise NotInReport(f"no finding and no figure {name!r} in this report: {hint}")
 
@@ -58,11 +62,15 @@ def figures_named(report: Report, name: str) -> list[Figure]:
 def overview(report: Report, width: int) -> str:
     """All that can be asked for: the findings of this run and every figure with its value."""
     lines = ["findings"]
-    lines += [f"  {one.id}  {one.title}"[:width] for one in (*report.findings, *report.explained)] or ["  none"]
+    lines += [
+        f"  {one.id}  {one.title}"[:width] for one in (*report.findings, *report.explained)
+    ] or ["  none"]
     lines.append("figures")
     ranks = [f"ranks.{rank}." for rank in report.view.ranks[RANKS_LISTED:]]
     if ranks:
-        lines.append(f"  ({len(ranks)} more ranks have the same names as rank {report.view.ranks[0]})")
+        lines.append(
+            f"  ({len(ranks)} more ranks have the same names as rank {report.view.ranks[0]})"
+        )
     for one in figures(report):
         if one.name.startswith(tuple(ranks)):
             continue
@@ -85,7 +93,11 @@ def finding_text(report: Report, one: Finding, width: int) -> str:
     said = f"taken in by {one.absorbed_by}" if one.absorbed_by else one.severity
     lines = [f"{one.id} {one.name}: {said}{where}, confidence {confidence(one.confidence)}"]
     lines += wrapped("says", one.title, width, indent=2)
-    lines += _proof(one.proof, width) if one.proof else wrapped("evidence", one.evidence, width, indent=2)
+    lines += (
+        _proof(one.proof, width)
+        if one.proof
+        else wrapped("evidence", one.evidence, width, indent=2)
+    )
     if won := recoverable(one):
         lines += wrapped("wins back", won, width, indent=2)
     lines += wrapped("fix", one.fix, width, indent=2)
@@ -114,13 +126,22 @@ def _proof(proof: Proof, width: int) -> list[str]:
 def _kept(head: str, said: str, width: int) -> list[str]:
     """One line with its columns kept, or wrapped where it does not fit."""
     whole = head + said
-    return [whole] if len(whole) <= width else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
+    return (
+        [whole]
+        if len(whole) <= width
+        else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
+    )
 
 
 def _small_print(id: str, width: int) -> list[str]:
     spec = CATALOGUE[id]
     labelled = {"raised": spec.trigger, "silent": spec.silent, "traps": spec.traps}
-    return [line for label, text in labelled.items() if text for line in wrapped(label, text, width, indent=2)]
+    return [
+        line
+        for label, text in labelled.items()
+        if text
+        for line in wrapped(label, text, width, indent=2)
+    ]
 
 
 def _not_raised(id: str, width: int) -> str:
@@ -143,7 +164,9 @@ def explain_data(report: Report, name: str) -> dict[str, object]:
     if name.upper() in CATALOGUE:
         root = report.view.record.manifest.cwd
         found = raised_as(report, name.upper())
-        raised = [{**finding_data(one), "in_source": in_source(one.site, root) or None} for one in found]
+        raised = [
+            {**finding_data(one), "in_source": in_source(one.site, root) or None} for one in found
+        ]
         return finite({"findings": raised, "catalogue": entry(CATALOGUE[name.upper()])})
     return finite({"figures": [asdict(one) for one in figures_named(report, name)]})
 

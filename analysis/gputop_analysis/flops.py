@@ -65,7 +65,10 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     series = view.per_rank[rank]
     units = series.n_steps if unit.unit == "steps" else series.rows[unit.unit].astype(np.float64)
     steady_s = float(series.rows["wall_ns"][series.steady].sum()) / 1e9
-    steady_units, steps = float(units[series.steady].sum()), int(series.n_steps[series.steady].sum())
+    steady_units, steps = (
+        float(units[series.steady].sum()),
+        int(series.n_steps[series.steady].sum()),
+    )
     if steady_s <= 0 or steady_units <= 0:
         return None
     return Efficiency(
@@ -82,12 +85,18 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
 
 def precision(hello: dict[str, Any]) -> str:
     """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
-    sharded = ((hello.get("parallel") or {}).get("fsdp") or {}) if isinstance(hello.get("parallel"), dict) else {}
+    sharded = (
+        ((hello.get("parallel") or {}).get("fsdp") or {})
+        if isinstance(hello.get("parallel"), dict)
+        else {}
+    )
     mixed = (sharded.get("mixed_precision") or {}) if isinstance(sharded, dict) else {}
     amp = hello.get("amp") or {}
     weights = (hello.get("model") or {}).get("by_dtype") or {}
     largest = max(weights, key=lambda kind: weights[kind], default="float32")
-    found = mixed.get("param_dtype") or (amp.get("dtype") if amp.get("autocast") else None) or largest
+    found = (
+        mixed.get("param_dtype") or (amp.get("dtype") if amp.get("autocast") else None) or largest
+    )
     flags = hello.get("flags") or {}
     fast = flags.get("cuda_matmul_tf32") or flags.get("matmul_precision") in ("high", "medium")
     return "tf32" if found == "float32" and fast else str(found)
@@ -123,19 +132,30 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     model: dict[str, Any] = hello.get("model") or {}
     config: dict[str, Any] = model.get("config") or {}
     rows = view.per_rank[rank].rows
-    if not model.get("parameters") or not rows["tokens"].any() or _is_spread(hello) or config.get("experts"):
+    if (
+        not model.get("parameters")
+        or not rows["tokens"].any()
+        or _is_spread(hello)
+        or config.get("experts")
+    ):
         return None
     trainable = float(model.get("trainable") or 0)
     weights = float(model["parameters"])
     hidden, layers = config.get("hidden_size"), config.get("layers")
     attention, known = 0.0, isinstance(config.get("vocab_size"), int)
     if isinstance(hidden, int) and isinstance(layers, int) and known:
-        if not config.get("tied_embeddings", True):  # the input's embedding is a look-up, no product
+        if not config.get(
+            "tied_embeddings", True
+        ):  # the input's embedding is a look-up, no product
             table = float(config["vocab_size"]) * hidden
             trainable -= table if trainable == weights else 0.0
             weights -= table
-        length = float(rows["tokens"].sum(dtype=np.float64)) / max(float(rows["samples"].sum(dtype=np.float64)), 1.0)
-        width = config["heads"] * config["head_dim"] if _ints(config, "heads", "head_dim") else hidden
+        length = float(rows["tokens"].sum(dtype=np.float64)) / max(
+            float(rows["samples"].sum(dtype=np.float64)), 1.0
+        )
+        width = (
+            config["heads"] * config["head_dim"] if _ints(config, "heads", "head_dim") else hidden
+        )
         attention = 12.0 * layers * width * length
     flops = 4.0 * weights + 2.0 * trainable + attention
     again = RECOMPUTED if hello.get("checkpointing") else 1.0
@@ -150,9 +170,15 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
 def _is_spread(hello: dict[str, Any]) -> bool:
     """Whether the parameter count may be of a part of the model only, or a rank computes only a part of it."""
     parallel = hello.get("parallel") or {}
-    names = ((parallel.get("mesh") or {}).get("names") or ()) if isinstance(parallel.get("mesh"), dict) else ()
+    names = (
+        ((parallel.get("mesh") or {}).get("names") or ())
+        if isinstance(parallel.get("mesh"), dict)
+        else ()
+    )
     fsdp = parallel.get("fsdp")
-    flat = bool((hello.get("model") or {}).get("sharded")) and not (isinstance(fsdp, dict) and fsdp.get("version") == 2)
+    flat = bool((hello.get("model") or {}).get("sharded")) and not (
+        isinstance(fsdp, dict) and fsdp.get("version") == 2
+    )
     deepspeed = parallel.get("deepspeed")
     zero3 = isinstance(deepspeed, dict) and deepspeed.get("zero_stage") == 3
     return flat or zero3 or bool({"tp", "cp", "ep"} & set(names))

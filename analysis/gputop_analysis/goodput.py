@@ -53,9 +53,7 @@ class Goodput:
     parts_ns: dict[str, int]
     attempts: int
     rank: int
-    source: str = (
-        "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json"
-    )
+    source: str = "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json"
 
     @property
     def goodput(self) -> float:
@@ -64,12 +62,21 @@ class Goodput:
 
     def told(self) -> str:
         """``goodput of the session 71.2 % (restarting 20.4 %, lost work 5.0 %; 1 restart)``."""
-        shares = {NAMES[name]: ns / self.session_ns for name, ns in self.parts_ns.items() if name in NAMES}
-        large = sorted((name for name, share in shares.items() if share >= TELLING), key=lambda name: -shares[name])
+        shares = {
+            NAMES[name]: ns / self.session_ns for name, ns in self.parts_ns.items() if name in NAMES
+        }
+        large = sorted(
+            (name for name, share in shares.items() if share >= TELLING),
+            key=lambda name: -shares[name],
+        )
         said = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
-        again = f"{self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
+        again = (
+            f"{self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
+        )
         beside = "; ".join(filter(None, (said, again)))
-        return f"goodput of the session {100 * self.goodput:.1f} %" + (f" ({beside})" if beside else "")
+        return f"goodput of the session {100 * self.goodput:.1f} %" + (
+            f" ({beside})" if beside else ""
+        )
 
     @property
     def restarts(self) -> int:
@@ -132,7 +139,11 @@ def _attempts(record: RunRecord, rank: int, rows: Array) -> list[Array]:
 def _attempt(rows: Array) -> tuple[int, int, int]:
     """Begin, end of the first record (which is the first step alone) and end."""
     first = rows[0]
-    return int(first["t_end_ns"] - first["wall_ns"]), int(first["t_end_ns"]), int(rows[-1]["t_end_ns"])
+    return (
+        int(first["t_end_ns"] - first["wall_ns"]),
+        int(first["t_end_ns"]),
+        int(rows[-1]["t_end_ns"]),
+    )
 
 
 class RunningTime:
@@ -159,7 +170,9 @@ def _hangs(record: RunRecord) -> list[Span]:
     """Disjoint spans without a step, in order."""
     spans: list[Span] = []
     began = None
-    for event in sorted(record.events("hang_suspected", "hang_over"), key=lambda e: e.get("t_ns", 0)):
+    for event in sorted(
+        record.events("hang_suspected", "hang_over"), key=lambda e: e.get("t_ns", 0)
+    ):
         t_ns = int(event.get("t_ns", 0))
         if event["type"] == "hang_suspected" and began is None:
             began = t_ns - int(1e9 * float(event.get("silent_s", 0)))
@@ -168,7 +181,10 @@ def _hangs(record: RunRecord) -> list[Span]:
             began = None
     if began is not None:
         spans.append((began, _NEVER))
-    return [(max(a, before), b) for (a, b), before in zip(spans, [0, *(b for _, b in spans)], strict=False)]
+    return [
+        (max(a, before), b)
+        for (a, b), before in zip(spans, [0, *(b for _, b in spans)], strict=False)
+    ]
 
 
 def _within(spans: list[Span], limits: Span) -> list[Span]:

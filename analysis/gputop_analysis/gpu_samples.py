@@ -79,7 +79,9 @@ class Device:
         """Share of the busy samples with one of these event reasons; NaN for too few of them."""
         rows = self.told(self.busy)
         return (
-            float(((rows["clock_event_reasons"] & bits) != 0).mean()) if len(rows) >= ENOUGH_SAMPLES else float("nan")
+            float(((rows["clock_event_reasons"] & bits) != 0).mean())
+            if len(rows) >= ENOUGH_SAMPLES
+            else float("nan")
         )
 
     def clock_drop(self, bits: int) -> float:
@@ -93,8 +95,16 @@ class Device:
         if not with_it.any():
             return float("nan")
         free = rows["sm_clock_mhz"][~with_it]
-        reference = float(np.median(free)) if len(free) >= ENOUGH_SAMPLES else self.known("sm_clock_max_mhz")
-        return 1 - float(np.median(rows["sm_clock_mhz"][with_it])) / reference if reference > 0 else float("nan")
+        reference = (
+            float(np.median(free))
+            if len(free) >= ENOUGH_SAMPLES
+            else self.known("sm_clock_max_mhz")
+        )
+        return (
+            1 - float(np.median(rows["sm_clock_mhz"][with_it])) / reference
+            if reference > 0
+            else float("nan")
+        )
 
     def known(self, column: str, rows: Array | None = None) -> float:
         """Median of a column's told values; NaN for none."""
@@ -111,7 +121,9 @@ class Device:
     @property
     def seconds(self) -> float:
         """Time between the first and the last sample."""
-        return float(self.rows["t_ns"][-1] - self.rows["t_ns"][0]) / 1e9 if len(self.rows) > 1 else 0.0
+        return (
+            float(self.rows["t_ns"][-1] - self.rows["t_ns"][0]) / 1e9 if len(self.rows) > 1 else 0.0
+        )
 
 
 @once_per_view
@@ -131,7 +143,9 @@ def devices(view: RunView) -> list[Device]:
                 rank = _rank_of(view, host.name, int(index), info.uuid if info else "")
                 default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
-                found.append(Device(host.name if several else "", int(index), name, rank, mine, watts))
+                found.append(
+                    Device(host.name if several else "", int(index), name, rank, mine, watts)
+                )
     return found
 
 

@@ -50,19 +50,35 @@ def level_change(values: Array) -> Change | None:
     n = len(values)
     if n < 20:
         return None
-    low, high = np.quantile(values, (TRIM, 1 - TRIM))  # a new level that lasts is among them, a few outliers are not
+    low, high = np.quantile(
+        values, (TRIM, 1 - TRIM)
+    )  # a new level that lasts is among them, a few outliers are not
     series = np.clip(values, low - (high - low), high + (high - low)) if high > low else values
     index = _place(series)
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])
-    residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = 0.0  # rounding has no autocorrelation
-    independent = float(np.sqrt(float(residuals @ residuals) / (n - 2) * (1 / index + 1 / (n - index))))
+    residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = (
+        0.0  # rounding has no autocorrelation
+    )
+    independent = float(
+        np.sqrt(float(residuals @ residuals) / (n - 2) * (1 / index + 1 / (n - index)))
+    )
     if abs(float(after.mean()) - float(before.mean())) < SURE * independent:
         return None  # autocorrelation makes no error smaller
-    tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index))) if residuals.any() else 1.0
+    tau = (
+        max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
+        if residuals.any()
+        else 1.0
+    )
     if min(index, n - index) < ENOUGH * tau:
         return None
-    change = Change(index, float(before.mean()), float(after.mean()), independent * float(np.sqrt(tau)) or 1e-12, tau)
+    change = Change(
+        index,
+        float(before.mean()),
+        float(after.mean()),
+        independent * float(np.sqrt(tau)) or 1e-12,
+        tau,
+    )
     end = float(np.median(series[-max(1, n // 5) :]))
     stays = abs(end - change.after) < abs(end - change.before)
     return change if abs(change.score) >= SURE and stays else None
@@ -125,4 +141,6 @@ def ramp(values: Array) -> Ramp | None:
 
 
 def _beside_a_step(blocks: Array, index: int) -> float:
-    return float(sum(np.abs(part - np.median(part)).sum() for part in (blocks[:index], blocks[index:])))
+    return float(
+        sum(np.abs(part - np.median(part)).sum() for part in (blocks[:index], blocks[index:]))
+    )

@@ -13,7 +13,16 @@ from gputop_probes.record.reader import RunRecord
 ALL_UP_TO = 32
 CHOSEN = 16
 TAIL_RECORDS = 32
-_COLUMNS = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "other_ns", "gc_ns", "wall_ns")
+_COLUMNS = (
+    "data_ns",
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "comm_ns",
+    "other_ns",
+    "gc_ns",
+    "wall_ns",
+)
 
 
 def live_ranks(record: RunRecord) -> list[int]:

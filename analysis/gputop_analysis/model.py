@@ -139,7 +139,17 @@ class HostSummary:
 
 
 BottleneckKind = Literal[
-    "input", "host", "compute", "comm", "straggler", "memory", "throttle", "numerics", "hang", "crash", "unknown"
+    "input",
+    "host",
+    "compute",
+    "comm",
+    "straggler",
+    "memory",
+    "throttle",
+    "numerics",
+    "hang",
+    "crash",
+    "unknown",
 ]
 
 

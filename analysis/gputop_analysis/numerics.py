@@ -51,4 +51,6 @@ def _numerics(view: RunView, rank: int, points: int) -> Numerics:
     spikes = spikes_of(series)
     on_gpu = bool((view.per_rank[rank].rows["peak_allocated_bytes"] > 0).any())
     trend = loss_trend(series.first_step, series.step, series.loss)
-    return Numerics(rank, series, "allocated" if on_gpu else "resident", spikes, instabilities(spikes), trend)
+    return Numerics(
+        rank, series, "allocated" if on_gpu else "resident", spikes, instabilities(spikes), trend
+    )

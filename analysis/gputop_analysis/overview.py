@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, PhaseStats, RankSummary
 
-Health = Literal["waiting", "looking", "healthy", "attention", "critical", "ended", "stopped", "failed"]
+Health = Literal[
+    "waiting", "looking", "healthy", "attention", "critical", "ended", "stopped", "failed"
+]
 
 
 JUDGED_AFTER = 30

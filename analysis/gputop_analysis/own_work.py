@@ -19,7 +19,11 @@ class OwnWork(NamedTuple):
 
 def own_work(view: RunView) -> OwnWork | None:
     """None before any step."""
-    return max((_of(series.rows) for series in view.per_rank.values() if len(series.rows)), key=sum, default=None)
+    return max(
+        (_of(series.rows) for series in view.per_rank.values() if len(series.rows)),
+        key=sum,
+        default=None,
+    )
 
 
 def _of(rows: Array) -> OwnWork:

@@ -35,7 +35,9 @@ def measured_bubble(busy: Array, wall: Array) -> float:
     return 1 - float(np.sum(busy)) / total if total > 0 else float("nan")
 
 
-def bubble_excess(busy: Array, wall: Array, stages: int, micro_batches: int, chunks: int = 1) -> float:
+def bubble_excess(
+    busy: Array, wall: Array, stages: int, micro_batches: int, chunks: int = 1
+) -> float:
     """What is idle beyond ``expected_bubble``, 0 to 1; below 0 where the schedule does better."""
     return measured_bubble(busy, wall) - expected_bubble(stages, micro_batches, chunks)
 

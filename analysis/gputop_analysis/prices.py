@@ -47,7 +47,9 @@ def _prices() -> dict[str, Price]:
         if offer.on_demand_usd_per_hour is not None and not offer.marketplace:
             found.setdefault(offer.gpu, []).append(offer.on_demand_usd_per_hour)
     return {
-        name: Price(name, median(prices), min(prices), max(prices), len(prices), _source(name, prices))
+        name: Price(
+            name, median(prices), min(prices), max(prices), len(prices), _source(name, prices)
+        )
         for name, prices in found.items()
         if len(prices) >= ENOUGH_PRICES
     }

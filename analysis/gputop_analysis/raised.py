@@ -32,7 +32,11 @@ def _in_order(record: RunRecord) -> list[Event]:
 def _went_on(record: RunRecord, one: Event) -> bool:
     """Whether the process that raised it trained on; a restarted one is another process."""
     rank, step, at = one.get("rank"), one.get("step"), int(one.get("t_ns", 0))
-    if rank not in record.ranks() or step is None or int(record.steps(rank)["step"][-1]) < int(step) + _WENT_ON_STEPS:
+    if (
+        rank not in record.ranks()
+        or step is None
+        or int(record.steps(rank)["step"][-1]) < int(step) + _WENT_ON_STEPS
+    ):
         return False
     starts = (e for e in record.events("rank_start") if e.get("rank") == rank and e.get("attempt"))
     restarts = (e.get("t_ns", 0) for e in starts)

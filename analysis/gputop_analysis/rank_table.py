@@ -96,7 +96,11 @@ def rank_table(view: RunView) -> RankTable:
     found = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
     culprit = waited.ranks[found.column] if waited is not None and found is not None else None
     straggling = straggling_shares(view)
-    exposed = [w * (1 - straggling.get(rank, 0.0)) for w, rank in zip(wait_ms, ranks, strict=True) if w == w]
+    exposed = [
+        w * (1 - straggling.get(rank, 0.0))
+        for w, rank in zip(wait_ms, ranks, strict=True)
+        if w == w
+    ]
     return RankTable(
         ranks=ranks,
         hosts=tuple(view.host_of(rank) for rank in ranks),
@@ -175,12 +179,16 @@ def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], 
     table = np.stack([phases[name] for name in _OWN_PHASES])
     if table.shape[1] < 2:
         return ("",) * table.shape[1], np.zeros(table.shape[1])
-    usual = table[:, ::-1] if table.shape[1] == 2 else _median(table)  # the median of two would halve the difference
+    usual = (
+        table[:, ::-1] if table.shape[1] == 2 else _median(table)
+    )  # the median of two would halve the difference
     excess = np.nan_to_num(table - usual, nan=0.0)
     largest = excess.argmax(axis=0)
     by_ms = excess[largest, np.arange(excess.shape[1])]
     by_ms[~(by_ms > MIN_EXCESS_SHARE * step_ms)] = 0.0
-    return tuple(_OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)), by_ms
+    return tuple(
+        _OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)
+    ), by_ms
 
 
 def _median(table: Array) -> Array:
@@ -197,7 +205,11 @@ def _slowest_share(waited: Waits | None, ranks: tuple[int, ...]) -> Array:
 
 
 def _critical_path(waited: Waits | None) -> Array:
-    return np.empty(0, np.int64) if waited is None else np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
+    return (
+        np.empty(0, np.int64)
+        if waited is None
+        else np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
+    )
 
 
 def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pattern:
@@ -207,10 +219,18 @@ def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pat
         return "persistent"
     lead = float((np.median(waited.ms, axis=1) - waited.ms.min(axis=1)).mean())
     slowest = step_ms - float(waited.ms.min(axis=1).mean())
-    return "rotating" if slowest > lead > 0 and slowest / (slowest - lead) > ROTATING_RATIO else "balanced"
+    return (
+        "rotating"
+        if slowest > lead > 0 and slowest / (slowest - lead) > ROTATING_RATIO
+        else "balanced"
+    )
 
 
 def _imbalance(compute_ms: Array) -> float:
     """Percent imbalance of DeRose et al. 2007, as a fraction: largest / mean - 1."""
     known = compute_ms[np.isfinite(compute_ms)]
-    return float(known.max() / known.mean() - 1) if len(known) > 1 and known.mean() > 0 else float("nan")
+    return (
+        float(known.max() / known.mean() - 1)
+        if len(known) > 1 and known.mean() > 0
+        else float("nan")
+    )

@@ -54,7 +54,9 @@ def _half_width(rows: np.ndarray) -> float:
 def own_cost(view: RunView) -> OwnCost | None:
     """Share of a step that gputop itself took: the mean over the ranks of what each has told last."""
     newest = {event["rank"]: event for event in view.record.events("own_cost") if "rank" in event}
-    costs = [event for event in newest.values() if event.get("step_us", 0) > 0 and "cost_us" in event]
+    costs = [
+        event for event in newest.values() if event.get("step_us", 0) > 0 and "cost_us" in event
+    ]
     if not costs:
         return None
     share = _mean([event["cost_us"] / event["step_us"] for event in costs])
@@ -65,7 +67,13 @@ def own_cost(view: RunView) -> OwnCost | None:
     ]
     low = _mean([low for low, _ in intervals]) if len(intervals) == len(costs) else float("nan")
     high = _mean([high for _, high in intervals]) if len(intervals) == len(costs) else float("nan")
-    return OwnCost(share, low, high, _mean([event["cost_us"] for event in costs]), str(costs[0].get("method", "")))
+    return OwnCost(
+        share,
+        low,
+        high,
+        _mean([event["cost_us"] for event in costs]),
+        str(costs[0].get("method", "")),
+    )
 
 
 def _mean(values: list[float]) -> float:

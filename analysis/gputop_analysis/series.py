@@ -89,7 +89,9 @@ class RankSeries:
     @cached_property
     def past_warm_up(self) -> Array:
         """Mask of the last attempt's records past the warm-up, without set-up and gputop's own one-off work."""
-        mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (self.steps - self.n_steps + 1 >= WARM_UP_STEPS)
+        mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (
+            self.steps - self.n_steps + 1 >= WARM_UP_STEPS
+        )
         mask[: self.attempt_start] = False
         return mask
 
@@ -152,10 +154,14 @@ def tail_steps(rows: Array, steps: int) -> Array:
     """The last records that together hold at least ``steps`` steps."""
     tail = rows[-max(1, steps) :]
     held = np.cumsum(tail["n_steps"][::-1].astype(np.int64))
-    return np.asarray(tail[len(tail) - 1 - int(np.searchsorted(held, steps).clip(0, len(tail) - 1)) :])
+    return np.asarray(
+        tail[len(tail) - 1 - int(np.searchsorted(held, steps).clip(0, len(tail) - 1)) :]
+    )
 
 
-def tail_seconds(rows: Array, seconds: float, key: str = "t_end_ns", at_most: int = 100_000) -> Array:
+def tail_seconds(
+    rows: Array, seconds: float, key: str = "t_end_ns", at_most: int = 100_000
+) -> Array:
     """The records of the last ``seconds`` before the newest."""
     tail = rows[-at_most:]
     if len(tail) == 0:

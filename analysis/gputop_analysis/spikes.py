@@ -77,14 +77,19 @@ def steps_named(first: int, last: int) -> str:
 def spikes_of(series: Series) -> tuple[Spike, ...]:
     """All jumps of a series, in the order of steps."""
     found = [
-        Spike("loss", *_at(series, i), float("nan"), _last_known(series.loss, i), np.inf) for i in _first_bad(series)
+        Spike("loss", *_at(series, i), float("nan"), _last_known(series.loss, i), np.inf)
+        for i in _first_bad(series)
     ]
     found += _upwards(series, "loss", series.loss_max)
     found += _upwards(series, "grad_norm", series.grad_norm)
     found += _upwards(series, "step_time", series.step_time_max_ms, "ms", min_relative=0.5)
     found += _upwards(series, "memory", series.memory_gib, "GiB")
-    found += _changes(series, "loss_scale", series.loss_scale, lambda before, after: after <= before / 2)
-    found += _changes(series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0))
+    found += _changes(
+        series, "loss_scale", series.loss_scale, lambda before, after: after <= before / 2
+    )
+    found += _changes(
+        series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0)
+    )
     return tuple(sorted(found, key=lambda one: (one.step, one.axis)))
 
 
@@ -93,7 +98,9 @@ def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
     groups: list[list[Spike]] = []
     for one in spikes:
         last = groups[-1][-1] if groups else None
-        near = last and (one.first_step - last.step <= TOGETHER_STEPS or one.index - last.index <= 1)
+        near = last and (
+            one.first_step - last.step <= TOGETHER_STEPS or one.index - last.index <= 1
+        )
         if near:
             groups[-1].append(one)
         else:
@@ -111,7 +118,9 @@ def _instability(group: list[Spike]) -> Instability:
     return Instability(kept[0].first_step, max(one.step for one in kept), tuple(kept))
 
 
-def _upwards(series: Series, axis: str, values: Array, unit: str = "", min_relative: float = 0.2) -> list[Spike]:
+def _upwards(
+    series: Series, axis: str, values: Array, unit: str = "", min_relative: float = 0.2
+) -> list[Spike]:
     found = stand_outs(values, min_relative, logarithmic=axis == "grad_norm")
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(level), float(sigmas), unit)
@@ -135,7 +144,11 @@ def stand_outs(
     Returns:
         Indices, the medians before them, and how many robust standard deviations they lie above.
     """
-    judged = np.log(np.where(values > 0, values, np.nan)) if logarithmic else np.asarray(values, np.float64)
+    judged = (
+        np.log(np.where(values > 0, values, np.nan))
+        if logarithmic
+        else np.asarray(values, np.float64)
+    )
     known = np.flatnonzero(np.isfinite(judged))
     series, linear = judged[known], values[known]
     centre, sigma = _levels(series, linear > _least_to_stand_out(linear, min_relative))
@@ -171,7 +184,10 @@ def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
     centre, sigma = np.full(len(series), np.inf), np.zeros(len(series))
     for begin, end in EARLY:
         if wanted[begin:end].any():
-            centre[begin:end], sigma[begin:end] = np.median(series[:begin]), mad_sigma(series[:begin])
+            centre[begin:end], sigma[begin:end] = (
+                np.median(series[:begin]),
+                mad_sigma(series[:begin]),
+            )
     blocks = np.unique((WINDOW + np.flatnonzero(wanted[WINDOW:])) // STRIDE)
     if len(blocks):
         windows = np.lib.stride_tricks.sliding_window_view(series, WINDOW)[blocks * STRIDE - WINDOW]
@@ -187,7 +203,9 @@ def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
     before, after = values[known[:-1]], values[known[1:]]
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(old), np.inf)
-        for i, old in zip(known[1:][changed(before, after)], before[changed(before, after)], strict=True)
+        for i, old in zip(
+            known[1:][changed(before, after)], before[changed(before, after)], strict=True
+        )
     ]
 
 

@@ -73,7 +73,9 @@ def split_of(view: RunView, rank: int) -> Split:
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be (largest remainder)."""
-    shares = [Fraction(weight) for weight in weights]  # floats cannot hold the nanoseconds of 104 days
+    shares = [
+        Fraction(weight) for weight in weights
+    ]  # floats cannot hold the nanoseconds of 104 days
     whole = sum(shares)
     if whole <= 0:
         return [total, *[0] * (len(weights) - 1)]

@@ -118,12 +118,16 @@ def training_frames(dump: Event) -> list[str]:
     return [str(frame) for frame in training.get("frames", ())]
 
 
-def _kind(dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool) -> Kind:
+def _kind(
+    dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool
+) -> Kind:
     """A rank that waits in a collective may spin there, and so may its device: that is not being busy."""
     phase = str(dump.get("phase") or "")
     if thread.get("state") == "D" and phase in ("data", "checkpoint", "other", "eval"):
         return "storage"
-    if (cpu_share > BUSY_SHARE and not is_waiting(dump)) or (gpu_util_pct > BUSY_GPU_PCT and not somebody_waits):
+    if (cpu_share > BUSY_SHARE and not is_waiting(dump)) or (
+        gpu_util_pct > BUSY_GPU_PCT and not somebody_waits
+    ):
         return "busy"
     return "loader" if phase == "data" else "collective"
 
@@ -149,7 +153,9 @@ def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:
     outside = [rank for rank, dump in dumps.items() if not is_waiting(dump)]
     if len(outside) == 1:
         return outside[0]
-    sequence = {rank: int((dump.get("collective") or {}).get("seq", -1)) for rank, dump in dumps.items()}
+    sequence = {
+        rank: int((dump.get("collective") or {}).get("seq", -1)) for rank, dump in dumps.items()
+    }
     behind = [rank for rank in sequence if sequence[rank] == min(sequence.values())]
     if len(behind) == 1 and len(dumps) > 1:
         return behind[0]
@@ -171,7 +177,9 @@ def _share(rows: Array) -> float:
     """Of a core, used by one process between its first and last sample; NaN for less than two seconds."""
     if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < 2 * 10**9:
         return float("nan")
-    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(rows["t_ns"][-1] - rows["t_ns"][0])
+    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(
+        rows["t_ns"][-1] - rows["t_ns"][0]
+    )
 
 
 def _cpu_share(view: RunView, rank: int | None, since: int, until: int) -> float:
@@ -193,5 +201,7 @@ def _gpu_util(view: RunView, since: int, until: int) -> float:
         others = [info.index for info in host.state.gpus if not info.ours]
         rows = np.asarray(host.gpu.rows[-20_000:])
         rows = rows[(rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)]
-        used += rows["util_pct"][~np.isin(rows["index"], others) & np.isfinite(rows["util_pct"])].tolist()
+        used += rows["util_pct"][
+            ~np.isin(rows["index"], others) & np.isfinite(rows["util_pct"])
+        ].tolist()
     return float(np.mean(used)) if len(used) >= 4 else float("nan")

@@ -53,7 +53,11 @@ def weighted_quantile(values: Array, weights: Array, q: float) -> float:
 
 def mad_sigma(values: Array) -> float:
     """Robust standard deviation: 1.4826 times the median absolute deviation."""
-    return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values)))) if len(values) else float("nan")
+    return (
+        float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values))))
+        if len(values)
+        else float("nan")
+    )
 
 
 def autocorrelation_time(values: Array) -> float:
@@ -89,7 +93,11 @@ def block_sums(values: Array, block: int) -> Array:
 
 
 def block_bootstrap(
-    numerators: Array, denominators: Array, block: int | None = None, resamples: int = 400, seed: int = 0
+    numerators: Array,
+    denominators: Array,
+    block: int | None = None,
+    resamples: int = 400,
+    seed: int = 0,
 ) -> Interval:
     """Ratio of sums, such as a phase's share of the wall time, with a 95 % interval from resampled blocks of steps.
 
@@ -99,7 +107,9 @@ def block_bootstrap(
     if len(numerators) == 0 or total <= 0:
         return Interval(float("nan"), float("nan"), float("nan"))
     value = float(np.sum(numerators)) / total
-    block = block or block_length(np.asarray(numerators) / np.maximum(np.asarray(denominators), 1e-300))
+    block = block or block_length(
+        np.asarray(numerators) / np.maximum(np.asarray(denominators), 1e-300)
+    )
     above, below = block_sums(numerators, block), block_sums(denominators, block)
     drawn = _drawn(len(above), resamples, seed)
     divisors = drawn @ below
@@ -124,7 +134,9 @@ def _drawn(count: int, resamples: int, seed: int) -> Array:
     picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
     rows = np.repeat(np.arange(resamples), count)
     return (
-        np.bincount(rows * count + picks.ravel(), minlength=resamples * count).reshape(resamples, count).astype(float)
+        np.bincount(rows * count + picks.ravel(), minlength=resamples * count)
+        .reshape(resamples, count)
+        .astype(float)
     )
 
 
@@ -160,7 +172,11 @@ def mann_kendall(values: Array) -> Trend:
 
 
 def mad_spikes(
-    values: Array, window: int = 100, k: float = 8.0, min_relative: float = 0.2, min_history: int = 30
+    values: Array,
+    window: int = 100,
+    k: float = 8.0,
+    min_relative: float = 0.2,
+    min_history: int = 30,
 ) -> list[int]:
     """Indices that stand out upwards from the ``window`` values before them.
 
@@ -173,11 +189,19 @@ def mad_spikes(
     spikes: list[int] = []
     for start in range(min_history, len(series), 4096):
         stop = min(start + 4096, len(series))
-        found = [i for i in range(start, min(stop, window)) if _stands_out(series[:i], series[i], k, min_relative)]
+        found = [
+            i
+            for i in range(start, min(stop, window))
+            if _stands_out(series[:i], series[i], k, min_relative)
+        ]
         if stop > window:
             begin = max(start, window)
-            history = np.lib.stride_tricks.sliding_window_view(series[begin - window : stop - 1], window)
-            found += (begin + np.flatnonzero(_stand_out(history, series[begin:stop], k, min_relative))).tolist()
+            history = np.lib.stride_tricks.sliding_window_view(
+                series[begin - window : stop - 1], window
+            )
+            found += (
+                begin + np.flatnonzero(_stand_out(history, series[begin:stop], k, min_relative))
+            ).tolist()
         spikes += found
     return known[spikes].tolist()
 

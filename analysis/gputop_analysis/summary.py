@@ -31,7 +31,9 @@ SILENT_S = 15.0
 """The recorder samples its host every second; silent for so long, it is gone."""
 
 
-def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | None = None) -> RunSummary:
+def summarise(
+    record: RunRecord, window_steps: int | None = None, now_ns: int | None = None
+) -> RunSummary:
     """Summarise the last ``window_steps`` steps of a run, or all of it.
 
     Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, 0 while no
@@ -42,7 +44,9 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
     state, exit_code, ended_ns = run_state(record, now_ns)
     silent_s = silence_s(view, now_ns) if state == "running" else 0.0
     running = state in ("running", "starting")
-    rates = [_rates(one, running) if not silent_s else (0.0, 0.0, 0.0) for one in view.per_rank.values()]
+    rates = [
+        _rates(one, running) if not silent_s else (0.0, 0.0, 0.0) for one in view.per_rank.values()
+    ]
     walls, weights = _pooled(view)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
     return RunSummary(
@@ -77,7 +81,9 @@ def summarise(record: RunRecord, window_steps: int | None = None, now_ns: int | 
 
 def _unseen(event: dict[str, Any]) -> str:
     why = event.get("reason", "unknown")
-    return f"process {event.get('pid', '?')}: " + ("no reason found" if why == "unknown" else str(why))
+    return f"process {event.get('pid', '?')}: " + (
+        "no reason found" if why == "unknown" else str(why)
+    )
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:
@@ -122,7 +128,9 @@ def steps_done(record: RunRecord, rank: int) -> int:
 
 def context(record: RunRecord) -> dict[str, Any]:
     """Run context of all hosts: one host's as it is, several by host name."""
-    contexts = {name: host.state.context for name, host in record.hosts.items() if host.state.context}
+    contexts = {
+        name: host.state.context for name, host in record.hosts.items() if host.state.context
+    }
     return dict(next(iter(contexts.values()))) if len(contexts) == 1 else dict(contexts)
 
 
@@ -139,7 +147,9 @@ def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
     steady = rows[(rows["flags"] & wire.F_FIRST) == 0]
     rows = steady if len(steady) else rows
     seconds = max(float(rows["wall_ns"].sum()) / 1e9, 1e-9)
-    steps, samples, tokens = (float(rows[c].sum(dtype=np.float64)) for c in ("n_steps", "samples", "tokens"))
+    steps, samples, tokens = (
+        float(rows[c].sum(dtype=np.float64)) for c in ("n_steps", "samples", "tokens")
+    )
     return steps / seconds, samples / seconds, tokens / seconds
 
 
@@ -156,7 +166,10 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     series = list(view.per_rank.values())
     if not len(weights):
         return ()
-    steps, wall_ns = float(weights.sum()), sum(float(s.averaged_rows["wall_ns"].sum()) for s in series)
+    steps, wall_ns = (
+        float(weights.sum()),
+        sum(float(s.averaged_rows["wall_ns"].sum()) for s in series),
+    )
     measured = np.concatenate([s.measured[s.averaged] for s in series])
     if not measured.any():
         measured[:] = True
@@ -165,7 +178,11 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
         values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
         p50, p95 = _two_quantiles(values[measured], weights[measured]) if total_ms else (0.0, 0.0)
-        stats.append(PhaseStats(name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0))
+        stats.append(
+            PhaseStats(
+                name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0
+            )
+        )
     return tuple(stats)
 
 
@@ -228,7 +245,9 @@ def _not_finite(rows: Array, device: Array) -> str:
     """What the newest loss is where it is no number; of the device clock's late records before the steps'."""
     for table in (device, rows):
         tail = table[-100:]
-        known = np.flatnonzero(np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0))
+        known = np.flatnonzero(
+            np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0)
+        )
         if len(known):
             loss = float(tail["loss"][known[-1]])
             return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
@@ -249,4 +268,8 @@ def _gib(size: int) -> float:
 def _alive(view: RunView) -> dict[int, bool]:
     """Whether the last that was heard of each rank is that it came."""
     events = view.record.events("rank_start", "hello", "rank_lost", "goodbye")
-    return {event["rank"]: event["type"] in ("rank_start", "hello") for event in events if "rank" in event}
+    return {
+        event["rank"]: event["type"] in ("rank_start", "hello")
+        for event in events
+        if "rank" in event
+    }

@@ -6,9 +6,25 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-SGR = {"critical": "1;31", "high": "31", "medium": "33", "info": "36", "good": "32", "bold": "1", "dim": "2"}
+SGR = {
+    "critical": "1;31",
+    "high": "31",
+    "medium": "33",
+    "info": "36",
+    "good": "32",
+    "bold": "1",
+    "dim": "2",
+}
 """Select Graphic Rendition codes by style; a phase has the hue that it has on the screen."""
-SGR |= {"data": "33", "h2d": "93", "forward": "96", "backward": "34", "optimizer": "32", "comm": "35", "eval": "36"}
+SGR |= {
+    "data": "33",
+    "h2d": "93",
+    "forward": "96",
+    "backward": "34",
+    "optimizer": "32",
+    "comm": "35",
+    "eval": "36",
+}
 SGR |= {"checkpoint": "31", "compile": "95", "other": "90"}
 MISSING = "–"
 """Stands for what was not measured, on every screen and in every report."""
@@ -39,7 +55,9 @@ def sparkline(values: Sequence[float], width: int, fancy: bool) -> str:
     if not known:
         return ""
     cells = min(width, len(known))
-    means = [_mean(known[i * len(known) // cells : (i + 1) * len(known) // cells]) for i in range(cells)]
+    means = [
+        _mean(known[i * len(known) // cells : (i + 1) * len(known) // cells]) for i in range(cells)
+    ]
     low, high = min(means), max(means)
     levels = _LEVELS if fancy else _ASCII_LEVELS
     return "".join(levels[round((v - low) / (high - low) * 7) if high > low else 3] for v in means)
@@ -98,7 +116,9 @@ def plain_ascii(text: str) -> str:
 def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:
     """``label  text`` wrapped to ``width``, continuation lines below the text's first column."""
     head = " " * indent + f"{label:<{LABEL}}"
-    return textwrap.wrap(text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+    return textwrap.wrap(
+        text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)
+    ) or [head]
 
 
 def _mean(values: Sequence[float]) -> float:

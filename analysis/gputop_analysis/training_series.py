@@ -57,13 +57,17 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
         one.n_steps[one.attempt_start :],
         one.steps[one.attempt_start :],
     )
-    starts = np.unique(np.linspace(0, len(rows), min(points, len(rows)), endpoint=False).astype(np.int64))
+    starts = np.unique(
+        np.linspace(0, len(rows), min(points, len(rows)), endpoint=False).astype(np.int64)
+    )
     ends = np.append(starts[1:], len(rows)) - 1
     loss, loss_max, grad_norm = _with_late_values(view, rank, rows, lasts)
     steady = (rows["flags"] & wire.F_UNSTEADY) == 0
     steps = np.add.reduceat(counts, starts) if len(starts) else counts
     longest = np.where(steady, rows["wall_max_ns"] / 1e6, np.nan)
-    memory = np.where(rows["peak_allocated_bytes"] > 0, rows["peak_allocated_bytes"], rows["rss_bytes"])
+    memory = np.where(
+        rows["peak_allocated_bytes"] > 0, rows["peak_allocated_bytes"], rows["rss_bytes"]
+    )
     return Series(
         first_step=lasts[starts] - counts[starts] + 1,
         step=lasts[ends],
@@ -80,10 +84,16 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
     )
 
 
-def _with_late_values(view: RunView, rank: int, rows: Array, lasts: Array) -> tuple[Array, Array, Array]:
+def _with_late_values(
+    view: RunView, rank: int, rows: Array, lasts: Array
+) -> tuple[Array, Array, Array]:
     """Loss, largest loss and gradient norm per record; those that a GPU tells later are put to their steps."""
     loss = _finite(rows["loss"])
-    loss_max = np.fmax(loss, _finite(rows["loss_max"])) if "loss_max" in (rows.dtype.names or ()) else loss.copy()
+    loss_max = (
+        np.fmax(loss, _finite(rows["loss_max"]))
+        if "loss_max" in (rows.dtype.names or ())
+        else loss.copy()
+    )
     grad_norm = rows["grad_norm"].astype(np.float64)
     late = view.device(rank)
     at = np.searchsorted(lasts, late["step"].astype(np.int64))

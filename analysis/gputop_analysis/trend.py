@@ -62,7 +62,9 @@ def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | N
     span = int(lasts[-1] - firsts[0]) + 1
     if span < MIN_STEPS:
         return None
-    begin = int(np.searchsorted(firsts, lasts[-1] + 1 - max(MIN_STEPS, span // 2), side="right")) - 1
+    begin = (
+        int(np.searchsorted(firsts, lasts[-1] + 1 - max(MIN_STEPS, span // 2), side="right")) - 1
+    )
     firsts, lasts, values = firsts[max(0, begin) :], lasts[max(0, begin) :], values[max(0, begin) :]
     blocks = _blocks(values)
     if blocks is None:
@@ -150,9 +152,16 @@ def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Ru
         return None
     low, last = float(climb[0]), float(climb[-1])
     trend = mann_kendall(climb)
-    if last < AWAY * max(start, low) or last < AT_THE_TOP * climb.max() or trend.p > SURE_P or trend.tau <= 0:
+    if (
+        last < AWAY * max(start, low)
+        or last < AT_THE_TOP * climb.max()
+        or trend.p > SURE_P
+        or trend.tau <= 0
+    ):
         return None
-    return Runaway(int(firsts[edges[lowest]]), int(lasts[-1]), start, low, last, trend.p, len(climb))
+    return Runaway(
+        int(firsts[edges[lowest]]), int(lasts[-1]), start, low, last, trend.p, len(climb)
+    )
 
 
 def thrown_out(first_steps: Array, steps: Array, losses: Array, first: float) -> Runaway | None:
@@ -174,4 +183,6 @@ def thrown_out(first_steps: Array, steps: Array, losses: Array, first: float) ->
     low = float(blocks.min())
     if low < THROWN * first:
         return None
-    return Runaway(int(firsts[0]), int(lasts[-1]), first, low, float(blocks[-1]), 0.0, len(blocks), THROWN)
+    return Runaway(
+        int(firsts[0]), int(lasts[-1]), first, low, float(blocks[-1]), 0.0, len(blocks), THROWN
+    )

@@ -120,12 +120,15 @@ def trial_of(record: RunRecord) -> Trial:
 
 def timing(view: RunView) -> Timing | None:
     """How long a step takes; None with fewer than three steps."""
-    timed = {rank: np.asarray(series.rows[_counted(series)]) for rank, series in view.per_rank.items()}
+    timed = {
+        rank: np.asarray(series.rows[_counted(series)]) for rank, series in view.per_rank.items()
+    }
     timed = {rank: rows for rank, rows in timed.items() if len(rows)}
     if not timed:
         return None
     medians = {
-        rank: float(np.median(np.repeat(_per_step(rows, "wall"), rows["n_steps"]))) for rank, rows in timed.items()
+        rank: float(np.median(np.repeat(_per_step(rows, "wall"), rows["n_steps"])))
+        for rank, rows in timed.items()
     }
     slowest = max(medians, key=lambda rank: medians[rank])
     rows = timed[slowest]
@@ -143,7 +146,9 @@ def timing(view: RunView) -> Timing | None:
 
 def _counted(series: RankSeries) -> np.ndarray:
     rows = series.rows
-    return (series.steps - series.n_steps + 1 >= UNTIMED_STEPS) & ((rows["flags"] & wire.F_UNSTEADY) == 0)
+    return (series.steps - series.n_steps + 1 >= UNTIMED_STEPS) & (
+        (rows["flags"] & wire.F_UNSTEADY) == 0
+    )
 
 
 def _per_step(rows: Any, phase: str) -> np.ndarray:
@@ -160,7 +165,9 @@ def _held(series: RankSeries) -> Held:
         most = int(series.rows[column].max())
         return most / GIB if most > 0 else None
 
-    return Held(series.rank, peak("peak_allocated_bytes"), peak("reserved_bytes"), peak("rss_bytes"))
+    return Held(
+        series.rank, peak("peak_allocated_bytes"), peak("reserved_bytes"), peak("rss_bytes")
+    )
 
 
 def _failure(record: RunRecord) -> Failure | None:
@@ -180,7 +187,11 @@ def _failure(record: RunRecord) -> Failure | None:
         site=str(first.get("site") or ""),
         module=module,
         out_of_memory="memory" in first or "out of memory" in str(first.get("message")).lower(),
-        held_gib={name.removesuffix("_bytes"): size / GIB for name, size in memory.items() if size and size > 0},
+        held_gib={
+            name.removesuffix("_bytes"): size / GIB
+            for name, size in memory.items()
+            if size and size > 0
+        },
         later_ranks=tuple(sorted({int(event.get("rank") or 0) for event in raised[1:]} - {rank})),
     )
 
@@ -198,4 +209,6 @@ def _whole(view: RunView, layers: tuple[int, int] | None) -> Setup | None:
     hello = view.hello()
     model = hello["model"]
     config = {**(model.get("config") or {}), "layers": layers[1]}
-    return setup_of_hello({**hello, "model": {**model, "config": config}}, setup.accumulation, view.world_size)
+    return setup_of_hello(
+        {**hello, "model": {**model, "config": config}}, setup.accumulation, view.world_size
+    )

@@ -8,7 +8,9 @@ from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
 from gputop_analysis.text import counted
 
 NAMED_PHASES = 3
-NO_STEP = "no training step was seen (`gputop.step()` in a loop shows one that no hook of torch's sees)"
+NO_STEP = (
+    "no training step was seen (`gputop.step()` in a loop shows one that no hook of torch's sees)"
+)
 _OWN_ENDS = ("crash", "hang")
 """Causes that end a run, and so are the reason where it failed."""
 _EXIT = "HC09"
@@ -36,7 +38,9 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     if summary.steps == 0:
         return Verdict("waiting", "waiting for the first step")
     if summary.steps < JUDGED_AFTER:
-        return Verdict("waiting", f"{_steps(summary)} so far: judged once {JUDGED_AFTER} have been seen")
+        return Verdict(
+            "waiting", f"{_steps(summary)} so far: judged once {JUDGED_AFTER} have been seen"
+        )
     if not settled:
         return Verdict("looking", f"looking: {breakdown(summary)}")
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
@@ -45,7 +49,11 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
 def breakdown(summary: RunSummary) -> str:
     """The largest phases, ``backward 58 %, forward 30 %``."""
     largest = sorted(summary.phases, key=lambda phase: -phase.share)[:NAMED_PHASES]
-    return ", ".join(f"{phase.name} {phase.share:.0%}".replace("%", " %") for phase in largest if phase.share >= 0.01)
+    return ", ".join(
+        f"{phase.name} {phase.share:.0%}".replace("%", " %")
+        for phase in largest
+        if phase.share >= 0.01
+    )
 
 
 def _problem(serious: list[Finding]) -> str:
@@ -78,7 +86,11 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
-    said = _problem(serious) if serious else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
+    said = (
+        _problem(serious)
+        if serious
+        else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
+    )
     return f"ended: {_steps(summary)}, {how}; {said}"
 
 

@@ -63,7 +63,11 @@ class RunView:
         """When the window begins; 0 for all of the run."""
         if not self.windowed:
             return 0
-        begins = [int(s.rows["t_end_ns"][0] - s.rows["wall_ns"][0]) for s in self.per_rank.values() if len(s.rows)]
+        begins = [
+            int(s.rows["t_end_ns"][0] - s.rows["wall_ns"][0])
+            for s in self.per_rank.values()
+            if len(s.rows)
+        ]
         return min(begins, default=0)
 
     @cached_property
@@ -109,7 +113,11 @@ class RunView:
             wanted = (rows["kind"] == PROCESS_RANK) & (rows["t_ns"] >= self.from_ns)
             places = np.flatnonzero(wanted & np.isin(rows["rank"], self.ranks))
             places = places[np.argsort(rows["rank"][places], kind="stable")]
-            for part in np.split(places, np.flatnonzero(np.diff(rows["rank"][places])) + 1) if len(places) else ():
+            for part in (
+                np.split(places, np.flatnonzero(np.diff(rows["rank"][places])) + 1)
+                if len(places)
+                else ()
+            ):
                 mine = part[rows["pid"][part] == rows["pid"][part[-1]]]
                 found.setdefault(int(rows["rank"][part[0]]), []).append(rows.take(mine))
         return {rank: parts[0] for rank, parts in found.items()}

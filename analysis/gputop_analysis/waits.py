@@ -65,7 +65,9 @@ def straggling_shares(view: RunView) -> dict[int, float]:
         return {}
     least, own = found.ms.min(axis=1).mean(), found.ms.mean(axis=0)
     shares = 1 - least / np.maximum(own, 1e-12)
-    return {rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)}
+    return {
+        rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)
+    }
 
 
 @once_per_view
@@ -94,7 +96,11 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     keep &= covered
     if keep.sum() < 10:
         return None
-    source = "DDP's timers" if at_buffers is None else "DDP's timers, and forwards that wait for its buffers"
+    source = (
+        "DDP's timers"
+        if at_buffers is None
+        else "DDP's timers, and forwards that wait for its buffers"
+    )
     ms = wait / 1e6 if at_buffers is None else wait / 1e6 + at_buffers
     return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
 
@@ -108,7 +114,9 @@ def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Arra
     synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
     if not synced or not (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
         return None, np.ones(len(edges) - 1, bool)
-    before = sum(common.per_step_ms(f"{phase}_ns") for phase in ("data", "h2d", "optimizer", "other"))
+    before = sum(
+        common.per_step_ms(f"{phase}_ns") for phase in ("data", "h2d", "optimizer", "other")
+    )
     forward = common.per_step_ms("forward_ns")
     last = np.asarray(before).argmax(axis=1)[:, None]
     early = np.take_along_axis(before, last, axis=1) - before
@@ -118,7 +126,9 @@ def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Arra
     count = np.full(len(starts), float(size))
     spread = [bucketed(starts, starts + size, column * size, count, edges) for column in waited.T]
     steps = spread[0][1]
-    return np.stack([total for total, _ in spread], axis=1) / np.maximum(steps, 1e-9)[:, None], steps > 0
+    return np.stack([total for total, _ in spread], axis=1) / np.maximum(steps, 1e-9)[
+        :, None
+    ], steps > 0
 
 
 def _steady_rows(rows: Array, common: Aligned) -> Array:
@@ -137,7 +147,9 @@ def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
     return np.arange(common.edges[0], common.edges[-1] + size, size)
 
 
-def _bucket_means(rows: list[Array], columns: tuple[str, ...], edges: Array) -> tuple[Array, list[Array]]:
+def _bucket_means(
+    rows: list[Array], columns: tuple[str, ...], edges: Array
+) -> tuple[Array, list[Array]]:
     """Records per bucket and rank, and the means of the columns over them."""
     buckets, width = len(edges) - 1, int(edges[1] - edges[0])
     counts = np.empty((buckets, len(rows)))
@@ -174,9 +186,13 @@ def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
     times = np.array([[arrivals[rank][key] for rank in common.ranks] for key in keys], np.float64)
     waited = times.max(axis=1, keepdims=True) - times
     ends = view.per_rank[common.ranks[0]].rows["t_end_ns"]
-    _, step_of, counts = np.unique(np.searchsorted(ends, times[:, 0]), return_inverse=True, return_counts=True)
+    _, step_of, counts = np.unique(
+        np.searchsorted(ends, times[:, 0]), return_inverse=True, return_counts=True
+    )
     sums = np.stack([np.bincount(step_of, weights=column) for column in waited.T], axis=1)
-    whole = counts >= np.median(counts)  # a dump of the newest collectives begins and ends within a step
+    whole = counts >= np.median(
+        counts
+    )  # a dump of the newest collectives begins and ends within a step
     if np.count_nonzero(whole) < 10:
         return None
     return Waits(sums[whole] / 1e6, common.ranks, ARRIVALS)

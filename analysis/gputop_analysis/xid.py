@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Action = Literal["restart the job", "reset the GPU", "reboot the node", "replace the GPU", "look at the application"]
+Action = Literal[
+    "restart the job",
+    "reset the GPU",
+    "reboot the node",
+    "replace the GPU",
+    "look at the application",
+]
 
 
 class Xid(NamedTuple):
@@ -28,16 +34,24 @@ TABLE: dict[int, Xid] = {
     31: Xid("GPU memory page fault: an illegal address, most often of the program", _APP, False),
     32: Xid("invalid or corrupted push buffer stream", _RESTART, True),
     38: Xid("driver firmware error", _RESET, True),
-    43: Xid("GPU stopped processing: the program's channel was reset after an error", _RESTART, False),
+    43: Xid(
+        "GPU stopped processing: the program's channel was reset after an error", _RESTART, False
+    ),
     44: Xid("graphics engine fault during context switch", _RESTART, True),
-    45: Xid("preemptive cleanup, after another error or because the program ended", _RESTART, False),
+    45: Xid(
+        "preemptive cleanup, after another error or because the program ended", _RESTART, False
+    ),
     46: Xid("GPU stopped processing", _RESET, True),
     48: Xid("double-bit ECC error: data in GPU memory was lost", _RESET, True),
     54: Xid("auxiliary power is not connected", _REPLACE, True),
     56: Xid("display engine error", _RESET, True),
     61: Xid("internal micro-controller breakpoint", _RESET, True),
     62: Xid("internal micro-controller halt", _RESET, True),
-    63: Xid("ECC page retirement or row remapping was recorded: takes effect at the next reset", _RESET, True),
+    63: Xid(
+        "ECC page retirement or row remapping was recorded: takes effect at the next reset",
+        _RESET,
+        True,
+    ),
     64: Xid("ECC page retirement or row remapping could not be recorded", _REPLACE, True),
     68: Xid("video processor exception", _RESTART, True),
     69: Xid("graphics engine class error", _APP, False),

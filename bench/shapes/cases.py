@@ -52,12 +52,21 @@ LOADER = ("IN01", "IN02", "IN03")
 SHAPES = (
     Shape("decode", "cnn.py", LOADER, also=LOADER, timed=True),
     Shape("slow_disk", "cnn.py", (*LOADER, "IN07"), also=LOADER),
-    Shape("loader_rebuilt", "cnn.py", ("IN15", "IN02", "IN01", "HO06"), also=("IN15", *LOADER), timed=True, twin=False),
+    Shape(
+        "loader_rebuilt",
+        "cnn.py",
+        ("IN15", "IN02", "IN01", "HO06"),
+        also=("IN15", *LOADER),
+        timed=True,
+        twin=False,
+    ),
     Shape("item_scatter", "cnn.py", HOST, timed=True),
     Shape("log_fsync", "cnn.py", HOST, timed=True),
     Shape("checkpoint_often", "cnn.py", ("HO07",), also=("HO15",)),
     Shape("disk_full", "cnn.py", ("HC06", "HC09"), also=("HC06", "HC09"), exit_code=1),
-    Shape("lr_nan", "lstm.py", ("NU01", "NU02", "NU03", "NU07"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape(
+        "lr_nan", "lstm.py", ("NU01", "NU02", "NU03", "NU07"), also=("NU01", "NU02", "NU03", "NU07")
+    ),
     Shape("dead_relu", "lstm.py", ("NU13", "NU08"), also=("NU13", "NU08")),
     Shape("lr_gone", "lstm.py", ("NU06",)),
     Shape("losses_keep_graph", "lstm.py", ("ME02", "ME05"), also=("ME02", "ME05", "HO12")),
@@ -121,7 +130,14 @@ SHAPES = (
     Shape("rank0_log", "ddp.py", ("CR04", "HO06"), rank=0, also=("CR04", "HO06")),
     Shape("replicas", "ddp.py", ("NU09",), rank=None),
     Shape("rank_dies", "ddp.py", ("HC06",), rank=1, exit_code=(1,), also=("HC09",)),
-    Shape("rank_killed", "ddp.py", ("HC09", "HC06"), rank=1, exit_code=(1, 9, 137), also=("HC09", "HC06")),
+    Shape(
+        "rank_killed",
+        "ddp.py",
+        ("HC09", "HC06"),
+        rank=1,
+        exit_code=(1, 9, 137),
+        also=("HC09", "HC06"),
+    ),
     Shape("rank_hangs", "ddp.py", ("HC01",), rank=1, exit_code=130, hangs=True),
 )
 SECOND = (
@@ -132,7 +148,9 @@ SECOND = (
     Shape("json_history", "tagger.py", ("HO06", "CE11"), also=("HO06", "CE11")),
     Shape("pil_turn", "vae.py", HOST, timed=True),
     Shape("worker_raises", "vae.py", ("HC06", "HC09"), exit_code=1, also=("HC09", "HC06")),
-    Shape("vae_overflow", "vae.py", ("NU01", "NU02", "NU07"), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape(
+        "vae_overflow", "vae.py", ("NU01", "NU02", "NU07"), also=("NU01", "NU02", "NU03", "NU07")
+    ),
     Shape("exit_message", "vae.py", ("HC09", "HC06"), exit_code=1, also=("HC09", "HC06")),
     Shape("negatives", "vae.py", HOST, timed=True),
     Shape("reload", "vae.py", HOST, timed=True),

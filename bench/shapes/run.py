@@ -30,7 +30,9 @@ from gputop_probes.record.reader import RunRecord  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-k", nargs="*", default=[], help="only the faults of these names, or of these scripts")
+    parser.add_argument(
+        "-k", nargs="*", default=[], help="only the faults of these names, or of these scripts"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the records")
     parser.add_argument("--again", type=Path, help="folder with records to judge anew")
@@ -54,7 +56,9 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     runs = []
     for shape in (*SHAPES, *SECOND):
         if not options.k or shape.name in options.k or shape.script in options.k:
-            names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (shape.twin and not options.faults)
+            names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
+                shape.twin and not options.faults
+            )
             runs += [(shape, name) for name in names if name not in done]
     return runs
 
@@ -83,18 +87,24 @@ def outcome_of(shape: Shape, name: str, keep: Path | None, again: Path | None) -
     with tempfile.TemporaryDirectory() as scratch:
         folder = (keep / name) if keep else Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        paths = os.pathsep.join([str(ROOT / "tests" / "faults" / "scripts"), os.environ.get("PYTHONPATH", "")])
+        paths = os.pathsep.join(
+            [str(ROOT / "tests" / "faults" / "scripts"), os.environ.get("PYTHONPATH", "")]
+        )
         until = "stack_dump" if shape.hangs and name == shape.name else None
         extra = {"FAULT": name, "PYTHONPATH": paths, **ENVIRONMENT.get(name, {})}
         outcome = run(folder, str(SCRIPTS / shape.script), until=until, **extra)
-        (folder / "truth.json").write_text(json.dumps({"exit_code": outcome.exit_code, "truth": outcome.truth}))
+        (folder / "truth.json").write_text(
+            json.dumps({"exit_code": outcome.exit_code, "truth": outcome.truth})
+        )
         return judged(shape, name, outcome)
 
 
 def judged(shape: Shape, name: str, outcome: Outcome) -> dict:
     """The outcome beside what is expected."""
     serious = [one for one in outcome.findings if one.severity != "info"]
-    told = [f"{one.severity} {one.id} r{one.rank} {one.site or '-'}: {one.title}" for one in serious]
+    told = [
+        f"{one.severity} {one.id} r{one.rank} {one.site or '-'}: {one.title}" for one in serious
+    ]
     row = {"name": name, "exit_code": outcome.exit_code, "told": told}
     row["infos"] = [f"{one.id} {one.title}" for one in outcome.findings if one.severity == "info"]
     if name != shape.name:
@@ -137,7 +147,11 @@ def table(rows: list[dict]) -> None:
     found = [row for row in faults if row["found"]]
     false = sum(len(row["false"]) for row in [*faults, *clean])
     placed = [row["place"] for row in found if row["place"] is not None]
-    offs = [row["promised_ms"] / row["truth_ms"] - 1 for row in found if row.get("truth_ms") and row["promised_ms"]]
+    offs = [
+        row["promised_ms"] / row["truth_ms"] - 1
+        for row in found
+        if row.get("truth_ms") and row["promised_ms"]
+    ]
     figures = {
         "faults": len(faults),
         "recall": round(len(found) / max(1, len(faults)), 3),
@@ -153,14 +167,24 @@ def table(rows: list[dict]) -> None:
     print(json.dumps({"bench": "shapes", **figures}))
     for row in latest.values():
         if "error" in row or not row["well"]:
-            print("broken", row["name"], row.get("error"), row.get("exit_code"), row.get("output", "")[-300:])
+            print(
+                "broken",
+                row["name"],
+                row.get("error"),
+                row.get("exit_code"),
+                row.get("output", "")[-300:],
+            )
             continue
         wrong = []
         if "found" in row:
             wrong += [] if row["found"] else ["missed"]
             wrong += [] if row["rank"] else ["rank"]
             wrong += [f"place {row['site']}"] if row["place"] is False else []
-            if row.get("truth_ms") and row["promised_ms"] and abs(row["promised_ms"] / row["truth_ms"] - 1) > 0.25:
+            if (
+                row.get("truth_ms")
+                and row["promised_ms"]
+                and abs(row["promised_ms"] / row["truth_ms"] - 1) > 0.25
+            ):
                 wrong += [f"promised {row['promised_ms']:.1f} of {row['truth_ms']:.1f} ms"]
             if row["found"] and row.get("truth_ms") and not row["promised_ms"]:
                 wrong += [f"promised nothing of {row['truth_ms']:.1f} ms"]

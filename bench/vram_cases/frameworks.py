@@ -45,7 +45,9 @@ class Framework:
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
 LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
 """``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
-UNSLOTH = Framework("transformers", "fp32", "flash", kernels=True, checkpointing="full", offloads_activations=True)
+UNSLOTH = Framework(
+    "transformers", "fp32", "flash", kernels=True, checkpointing="full", offloads_activations=True
+)
 """``use_gradient_checkpointing = "unsloth"``, as its notebooks have it."""
 TORCHTITAN = Framework(
     "torchtitan",

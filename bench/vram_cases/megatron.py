@@ -24,7 +24,9 @@ class NotModelled(ValueError):
     """Arguments that no formula here covers; its text says which."""
 
 
-def shape_of(shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None, seq: int) -> ModelShape:
+def shape_of(
+    shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None, seq: int
+) -> ModelShape:
     """The model that the arguments describe.
 
     Raises:
@@ -53,7 +55,11 @@ def _family(args: dict[str, Any], test: str) -> str:
         return "bert"
     if args.get("normalization") == "RMSNorm":
         return "llama"
-    return "gpt2" if args.get("position-embedding-type", "learned_absolute") == "learned_absolute" else "gpt_neox"
+    return (
+        "gpt2"
+        if args.get("position-embedding-type", "learned_absolute") == "learned_absolute"
+        else "gpt_neox"
+    )
 
 
 def _refuse(args: dict[str, Any], test: str) -> None:

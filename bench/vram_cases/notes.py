@@ -15,7 +15,9 @@ PROJECTIONS = {
 }
 """LitGPT's switches of LoRA and the layers that they adapt."""
 MLP = ("gate_proj", "up_proj", "down_proj")
-_NAMES = re.compile(r"\b(?:[qkvo]_proj|gate_proj|up_proj|down_proj|qkv_proj|c_attn|query_key_value|out_proj|fc[12])\b")
+_NAMES = re.compile(
+    r"\b(?:[qkvo]_proj|gate_proj|up_proj|down_proj|qkv_proj|c_attn|query_key_value|out_proj|fc[12])\b"
+)
 
 
 def parsed(notes: str) -> dict[str, Any]:
@@ -40,10 +42,14 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
     if re.search(r"target\w*\s*=\s*all|all[- ]linear|all layers|all linear", notes, re.IGNORECASE):
         return ("all-linear",)
     switched = [
-        name for key, name in PROJECTIONS.items() if re.search(rf"'?{key}'?\s*[:=]\s*true", notes, re.IGNORECASE)
+        name
+        for key, name in PROJECTIONS.items()
+        if re.search(rf"'?{key}'?\s*[:=]\s*true", notes, re.IGNORECASE)
     ]
     if switched:
-        return tuple(dict.fromkeys(one for name in switched for one in (MLP if name == "mlp" else (name,))))
+        return tuple(
+            dict.fromkeys(one for name in switched for one in (MLP if name == "mlp" else (name,)))
+        )
     if re.search(r"(?:^|\W)q\s*,\s*v(?:\W|$)", notes):
         return ("q_proj", "v_proj")
     return tuple(dict.fromkeys(_NAMES.findall(notes))) or None
@@ -53,7 +59,9 @@ def other_adapter(said: dict[str, Any]) -> str | None:
     """The name of a way to fine-tune that is neither full training nor LoRA; None: none is named."""
     kind = said.get("peft_type", said.get("tuner"))
     if kind is None:
-        section = re.search(r"finetuning with (?:the )?([\w ]+?) on", str(said.get("section", "")), re.IGNORECASE)
+        section = re.search(
+            r"finetuning with (?:the )?([\w ]+?) on", str(said.get("section", "")), re.IGNORECASE
+        )
         kind = section[1] if section else None
     plain = str(kind or "").lower().replace(" ", "").replace("-", "")
     exp = str(said.get("exp", "")).lower()

@@ -65,13 +65,17 @@ def read(row: Mapping[str, str], source: str) -> Case:
     )
     try:
         if measured is None and failed is None:
-            raise Skip(f"no amount of memory: {written[:40]}" if written else "nothing was measured")
+            raise Skip(
+                f"no amount of memory: {written[:40]}" if written else "nothing was measured"
+            )
         if measured is not None and not failed and metric is None:
             raise Skip("which memory was measured is not said")
         setup = setup_of(cells, said)
     except (Skip, Unknown, megatron.NotModelled) as why:
         return replace(case, reason=str(why))
-    return replace(case, setup=setup, run=case.run or f"{name} {zlib.crc32(repr(setup).encode()):08x}")
+    return replace(
+        case, setup=setup, run=case.run or f"{name} {zlib.crc32(repr(setup).encode()):08x}"
+    )
 
 
 def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
@@ -90,7 +94,9 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     _refuse_other_adapters(said, shape, lora)
     loss = _known(text.loss(cells.get("fused_loss", "")), "loss", cells.get("fused_loss", ""))
     dtype = text.compute_dtype(
-        cells.get("quant", "") if "fp8" in cells.get("quant", "").lower() else cells.get("dtype", "")
+        cells.get("quant", "")
+        if "fp8" in cells.get("quant", "").lower()
+        else cells.get("dtype", "")
     )
     if notes.length_varies(cells.get("notes", "")):
         raise Skip("sequences are not packed, their length is not said")
@@ -111,7 +117,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         loss=_loss(cells, loss, lora, habits),
         kernels=loss in ("kernel", "fused") or habits.kernels or _compiles_loss(cells, habits),
         gated_kernel=not _FOAK.search(cells.get("notes", "") + cells.get("fused_loss", "")),
-        optimizer_in_backward="optimizer_in_b" in cells.get("optimizer", "") + cells.get("notes", ""),
+        optimizer_in_backward="optimizer_in_b"
+        in cells.get("optimizer", "") + cells.get("notes", ""),
         offload_activations=_offloads_activations(cells, habits),
         autocast=text.autocast(cells.get("dtype", "")),
         dropout=megatron.dropout(said.get("args")) if habits.recipe == "megatron" else 0.0,
@@ -192,9 +199,14 @@ def _virtual(cells: Mapping[str, str], pp: int) -> int:
 def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) -> ModelShape:
     """The model of a row; with Megatron-LM's arguments, where its notes hold them."""
     shape = shape_of(cells)
-    if isinstance(args := said.get("args"), dict) and "megatron" in cells.get("framework", "").lower():
+    if (
+        isinstance(args := said.get("args"), dict)
+        and "megatron" in cells.get("framework", "").lower()
+    ):
         vocab = text.count(cells.get("vocab", ""))
-        return megatron.shape_of(shape, args, str(said.get("test", "")), parallel.tp, vocab, _needed(cells, "seq"))
+        return megatron.shape_of(
+            shape, args, str(said.get("test", "")), parallel.tp, vocab, _needed(cells, "seq")
+        )
     return shape
 
 
@@ -202,7 +214,9 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
     """The adapter of a row: rank 8, peft's default, where only the word default stands; on the four projections of the
     attention, halfway between peft's default and all linear layers, where no layers are named."""
     written = cells.get("lora_rank", "")
-    if text.count(written) == 0 or (text.blank(written) and not notes.names_lora(cells.get("notes", ""))):
+    if text.count(written) == 0 or (
+        text.blank(written) and not notes.names_lora(cells.get("notes", ""))
+    ):
         return None
     dtype = text.adapter_dtype(cells.get("dtype", "")) or habits.adapter_dtype
     return Lora(
@@ -227,7 +241,12 @@ def _refuse_other_adapters(said: dict[str, Any], shape: ModelShape, lora: Lora |
     if other := notes.other_adapter(said):
         raise Skip(f"a way of fine-tuning that is not modelled: {other}")
     trained = notes.trainable(said)
-    if lora is None and trained is not None and shape.params and trained < TRAINED_SHARE * shape.params:
+    if (
+        lora is None
+        and trained is not None
+        and shape.params
+        and trained < TRAINED_SHARE * shape.params
+    ):
         raise Skip("few parameters are trained, by an adapter that is not modelled")
 
 
@@ -243,7 +262,9 @@ def _quantized(cells: Mapping[str, str], lora: Lora | None) -> str:
     return quantized
 
 
-def _weights(written: str, dtype: str, parallel: Split, habits: Framework, lora: Lora | None) -> str:
+def _weights(
+    written: str, dtype: str, parallel: Split, habits: Framework, lora: Lora | None
+) -> str:
     """fp32 under FSDP with mixed precision where the framework raises what it trains to fp32."""
     habit = habits.stored if lora is None else ""
     stored = text.stored_dtype(written) or habit or ("bf16" if dtype == "fp8" else dtype)
@@ -268,13 +289,17 @@ def _optimizer(cells: Mapping[str, str], lora: Lora | None, habits: Framework) -
         raise Skip(f"optimizer of a kind that is not modelled: {written}")
     if found in (None, "adamw") and versions.before_torch_2(cells.get("framework_version", "")):
         return "adamw-loop"
-    return "adamw-fused" if habits.fused_optimizer and found in (None, "adamw") else found or "adamw"
+    return (
+        "adamw-fused" if habits.fused_optimizer and found in (None, "adamw") else found or "adamw"
+    )
 
 
 def _attention(cells: Mapping[str, str], habits: Framework) -> str:
     """The framework's; what Transformers wrote out before it took PyTorch's fused one."""
     said = cells.get("framework_version", "")
-    old = habits.recipe == "transformers" and versions.before_sdpa(said, text.transformers_version(said))
+    old = habits.recipe == "transformers" and versions.before_sdpa(
+        said, text.transformers_version(said)
+    )
     return "eager" if old and habits.attention == "sdpa" else habits.attention
 
 
@@ -297,7 +322,11 @@ def _compiles(cells: Mapping[str, str]) -> bool:
 
 
 def _compiles_loss(cells: Mapping[str, str], habits: Framework) -> bool:
-    return habits.compiles_loss and _compiles(cells) and versions.compiles_loss(cells.get("framework_version", ""))
+    return (
+        habits.compiles_loss
+        and _compiles(cells)
+        and versions.compiles_loss(cells.get("framework_version", ""))
+    )
 
 
 def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:

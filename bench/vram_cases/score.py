@@ -79,7 +79,9 @@ def _run(key: tuple[str, str, str, str], found: Sequence[Answer]) -> Run:
     source, name, metric, tier = key
     median = float(np.median([answer.error_pct for answer in found]))
     measured = max(answer.case.measured_gib or 0.0 for answer in found)
-    return Run(source, name, metric, tier, setup, median, len(found), measured < _lasting_gib(setup))
+    return Run(
+        source, name, metric, tier, setup, median, len(found), measured < _lasting_gib(setup)
+    )
 
 
 def _lasting_gib(setup: Setup) -> float:
@@ -90,7 +92,11 @@ def _lasting_gib(setup: Setup) -> float:
     if setup.parallel.pp > 1 or two_stacks(setup):
         return 0.0
     held = formula.peak(setup).breakdown
-    gradients = intervals.kind(setup) == "full" and setup.optimizer != "none" and not setup.optimizer_in_backward
+    gradients = (
+        intervals.kind(setup) == "full"
+        and setup.optimizer != "none"
+        and not setup.optimizer_in_backward
+    )
     kept = sum(held.get(name, 0) for name in ("weights", "optimizer", "master_weights"))
     return (kept + gradients * held.get("weights", 0)) / GIB
 
@@ -98,7 +104,13 @@ def _lasting_gib(setup: Setup) -> float:
 def errors(found: Sequence[Run]) -> dict[str, float | int | None]:
     """Count, median and 90th percentile of the absolute error, and bias (the median error), in percent."""
     if not found:
-        return {"runs": 0, "rows": 0, "median_abs_error_pct": None, "p90_abs_error_pct": None, "bias_pct": None}
+        return {
+            "runs": 0,
+            "rows": 0,
+            "median_abs_error_pct": None,
+            "p90_abs_error_pct": None,
+            "bias_pct": None,
+        }
     values = np.array([run.error_pct for run in found])
     return {
         "runs": len(found),
@@ -121,14 +133,21 @@ def group(run: Run) -> str:
     """What a run is, as far as memory goes: recipe, what is trained, sharding, checkpointing, attention, loss."""
     setup = run.setup
     words = [setup.recipe, intervals.kind(setup), setup.parallel.sharding, setup.checkpointing]
-    words += [setup.attention, setup.loss + (" kernel" if setup.kernels and setup.loss == "plain" else "")]
+    words += [
+        setup.attention,
+        setup.loss + (" kernel" if setup.kernels and setup.loss == "plain" else ""),
+    ]
     words += [setup.optimizer] if setup.optimizer != "adamw" else []
     return ", ".join(words)
 
 
 def large_megatron(found: Sequence[Run]) -> list[Run]:
     """Distinct tests of Megatron-LM of at least 1024 hidden channels."""
-    return [run for run in found if run.setup.recipe == "megatron" and run.setup.model.hidden >= LARGE_HIDDEN]
+    return [
+        run
+        for run in found
+        if run.setup.recipe == "megatron" and run.setup.model.hidden >= LARGE_HIDDEN
+    ]
 
 
 def fits(answers: Iterable[Answer]) -> dict[str, Any]:

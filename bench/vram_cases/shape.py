@@ -64,13 +64,21 @@ def shape_of(row: Mapping[str, str]) -> ModelShape:
     known = _catalogued(name)
     if known and _agrees(known, given):
         return known
-    if known and _agrees(known, {**given, "layers": 0, "vocab": 0}) and given["ffn"] in (0, known.ffn):
+    if (
+        known
+        and _agrees(known, {**given, "layers": 0, "vocab": 0})
+        and given["ffn"] in (0, known.ffn)
+    ):
         layers, vocab = given["layers"] or known.layers, given["vocab"] or known.vocab
-        return replace(known, name=f"{known.name} of {layers} layers", layers=layers, vocab=vocab, params=0)
+        return replace(
+            known, name=f"{known.name} of {layers} layers", layers=layers, vocab=vocab, params=0
+        )
     if not (given["hidden"] and given["layers"]):
         if known:
             raise Unknown(f"its dimensions are not those of {known.name} and do not suffice alone")
-        raise Unknown(f"the model is not in the catalog and its dimensions are not given: {name or 'no name'}")
+        raise Unknown(
+            f"the model is not in the catalog and its dimensions are not given: {name or 'no name'}"
+        )
     return from_columns(name, given, text.parameters(row.get("params", "")) or 0)
 
 
@@ -78,7 +86,11 @@ def _catalogued(name: str) -> ModelShape | None:
     name = IN_BITS.sub("", name)
     tuned = ((re.search(words, name.lower()), origin) for words, origin in TUNED)
     name = next((found.expand(origin) for found, origin in tuned if found), name)
-    for spelling in (name, re.sub(r"(?<=[a-z])(?=\d)", "-", name.lower()), re.sub(r"[_ ]", "-", name.lower())):
+    for spelling in (
+        name,
+        re.sub(r"(?<=[a-z])(?=\d)", "-", name.lower()),
+        re.sub(r"[_ ]", "-", name.lower()),
+    ):
         try:
             return catalog.model(spelling) if spelling else None
         except LookupError:
@@ -88,7 +100,10 @@ def _catalogued(name: str) -> ModelShape | None:
 
 def _agrees(shape: ModelShape, given: Mapping[str, int]) -> bool:
     """Whether no stated dimension contradicts; vocabularies are padded by some, so they may differ a little."""
-    same = all(not given[column] or given[column] == getattr(shape, column) for column in ("hidden", "layers", "heads"))
+    same = all(
+        not given[column] or given[column] == getattr(shape, column)
+        for column in ("hidden", "layers", "heads")
+    )
     return same and (not given["vocab"] or abs(given["vocab"] - shape.vocab) <= 0.05 * shape.vocab)
 
 
@@ -113,6 +128,9 @@ def from_columns(name: str, given: Mapping[str, int], params: int) -> ModelShape
     if not params:
         return base
     readings = [
-        replace(base, gated_mlp=gated, tied_embeddings=tied) for gated, tied in product((True, False), repeat=2)
+        replace(base, gated_mlp=gated, tied_embeddings=tied)
+        for gated, tied in product((True, False), repeat=2)
     ]
-    return replace(min(readings, key=lambda shape: abs(catalog.total(shape) - params)), params=params)
+    return replace(
+        min(readings, key=lambda shape: abs(catalog.total(shape) - params)), params=params
+    )

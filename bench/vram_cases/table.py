@@ -12,7 +12,9 @@ _CANONICAL = {MEASURED.lower(): MEASURED}
 _SEPARATORS = ",;\t|"
 _GIB = {"": 1.0, "g": 1.0, "k": 2.0**-20, "m": 2.0**-10, "t": 2.0**10}
 """By the letter of a unit. ``GB`` is taken as GiB, as PyTorch, nvidia-smi and the reports that quote them mean it."""
-_AMOUNT = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:([kmgt]?)i?b(?:ytes)?|(bytes?))?", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:([kmgt]?)i?b(?:ytes)?|(bytes?))?", re.IGNORECASE
+)
 _UNIT = re.compile(r"(?<![a-z_.])(?:([kmgt])i?b|(bytes))(?![a-z])", re.IGNORECASE)
 MOST_GIB = 2048.0
 """Beyond the memory of any GPU: a number in another unit, or none at all."""
@@ -30,7 +32,9 @@ def rows(lines: Iterable[str]) -> Iterator[dict[str, str]] | None:
     return _rows(text, names, separator, _unit_of_column(written))
 
 
-def _rows(lines: Iterable[str], names: list[str], separator: str, unit: str) -> Iterator[dict[str, str]]:
+def _rows(
+    lines: Iterable[str], names: list[str], separator: str, unit: str
+) -> Iterator[dict[str, str]]:
     reader = csv.reader(lines, delimiter=separator)
     while True:
         try:
@@ -41,7 +45,11 @@ def _rows(lines: Iterable[str], names: list[str], separator: str, unit: str) -> 
             continue
         if any(cell.strip() for cell in cells):
             row = dict(zip(names, cells, strict=False))
-            yield {**row, MEASURED: f"{row[MEASURED]} {unit}".strip()} if unit and row.get(MEASURED) else row
+            yield (
+                {**row, MEASURED: f"{row[MEASURED]} {unit}".strip()}
+                if unit and row.get(MEASURED)
+                else row
+            )
 
 
 def gib(cell: str, metric: str) -> float | None:
@@ -68,7 +76,11 @@ def gib(cell: str, metric: str) -> float | None:
 
 def _name(column: str) -> str:
     plain = re.sub(r"[\s\-]+", "_", column.strip().lower())
-    return MEASURED if re.fullmatch(r"measured_peak(_[kmgt]?i?b|_bytes)?", plain) else _CANONICAL.get(plain, plain)
+    return (
+        MEASURED
+        if re.fullmatch(r"measured_peak(_[kmgt]?i?b|_bytes)?", plain)
+        else _CANONICAL.get(plain, plain)
+    )
 
 
 def _unit_of_column(columns: list[str]) -> str:

@@ -10,9 +10,7 @@ import re
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EMPTY = ("", "nan", "none", "null", "n/a", "na", "?", "-", "unknown")
-DRIVER = (
-    r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb|\bvram\b|(?:gpu|video) memory (?:usage|used|occupied|util)"
-)
+DRIVER = r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb|\bvram\b|(?:gpu|video) memory (?:usage|used|occupied|util)"
 """Words for what the driver shows of a GPU."""
 OFF = ("no", "none", "false", "off", "0", "disabled", "no_shard")
 
@@ -74,7 +72,9 @@ def stored_dtype(text: str) -> str | None:
     """Of the weights in memory, where the text names it apart (``torch_dtype=``, ``-true``, ``-mixed``); None: not
     said."""
     lower = text.lower()
-    if named := re.search(r"(?:torch_dtype|model_dtype|param_dtype|dtype)\s*[=:]?\s*(?:auto->)?\s*(\w+)", lower):
+    if named := re.search(
+        r"(?:torch_dtype|model_dtype|param_dtype|dtype)\s*[=:]?\s*(?:auto->)?\s*(\w+)", lower
+    ):
         return compute_dtype(named[1])
     if true := re.search(r"(\w+)-true", lower):
         return compute_dtype(true[1])
@@ -83,7 +83,9 @@ def stored_dtype(text: str) -> str | None:
 
 def adapter_dtype(text: str) -> str | None:
     """Of the adapters, where the text says it: ``bfloat16; adapter autocast fp32``."""
-    found = re.search(r"(?:adapter|lora)[^;,]*?(fp32|float32|bf16|bfloat16|fp16|float16)", text.lower())
+    found = re.search(
+        r"(?:adapter|lora)[^;,]*?(fp32|float32|bf16|bfloat16|fp16|float16)", text.lower()
+    )
     return compute_dtype(found[1]) if found else None
 
 
@@ -114,7 +116,9 @@ def sharding(text: str) -> str | None:
         return "hsdp"
     if "fsdp2" in lower or "fullyshard" in lower:
         return "fsdp2"
-    if re.search("fsdp|fullshard|shardgradop|noshard", lower):  # the names of FSDP1's strategies stand for it
+    if re.search(
+        "fsdp|fullshard|shardgradop|noshard", lower
+    ):  # the names of FSDP1's strategies stand for it
         return _fsdp(lower)
     if stage:
         return ("ddp", "zero1", "zero2", "zero3")[int(stage[1])]
@@ -142,7 +146,9 @@ def offload(text: str) -> str:
 def checkpointing(text: str, gpus: int) -> str | None:
     """``none``, ``selective`` or ``full``; a text may say it by the number of GPUs (``none on 1 GPU; with FSDP
     full``)."""
-    clauses = [clause for clause in re.split(r"[;,](?![^\[]*\])", text.lower()) if _applies(clause, gpus)]
+    clauses = [
+        clause for clause in re.split(r"[;,](?![^\[]*\])", text.lower()) if _applies(clause, gpus)
+    ]
     for clause in clauses:
         if (found := _checkpointing(clause.strip())) is not None:
             return found
@@ -160,7 +166,9 @@ def _checkpointing(clause: str) -> str | None:
         return "none"
     if "selective" in clause or "sac" in clause.split() or "op ac" in clause:
         return "selective"
-    if re.search(r"full|checkpoint|ckpt|recompute|\byes\b|\btrue\b|\bon\b|^1$|uniform|block", clause):
+    if re.search(
+        r"full|checkpoint|ckpt|recompute|\byes\b|\btrue\b|\bon\b|^1$|uniform|block", clause
+    ):
         return "full"
     return None
 
@@ -195,7 +203,11 @@ def loss(text: str) -> str | None:
         return "chunked"
     if re.search(r"linear|liger|flce|cut[- ]?cross|\bcce\b", lower):
         return "fused"
-    return "kernel" if re.search(r"triton|kernel|fused|unsloth|inplace|in-place|yes|true|^1$", lower) else None
+    return (
+        "kernel"
+        if re.search(r"triton|kernel|fused|unsloth|inplace|in-place|yes|true|^1$", lower)
+        else None
+    )
 
 
 def quantized(text: str) -> str | None:
@@ -224,6 +236,10 @@ def failed(oom: str, measured: str) -> bool | None:
     lower, said = oom.strip().lower(), f"{oom}; {measured}".lower()
     if count(lower) == 0 or re.match(r"(?:false|no|not|ok|fits|without)\b", lower):
         return False
-    if count(lower) == 1 or lower in ("true", "yes", "failed") or re.search(r"\boom\b|out of memory", said):
+    if (
+        count(lower) == 1
+        or lower in ("true", "yes", "failed")
+        or re.search(r"\boom\b|out of memory", said)
+    ):
         return True
     return None

@@ -82,7 +82,9 @@ def _close_first_step(grad, parameter, end_ns):
     session.last_ns = end_ns
     open_step.belongs_to_training()
     steps.close(end_ns)
-    totals[session.phase] -= session.last_ns - end_ns  # the hello's time: what has been since then is booked once
+    totals[session.phase] -= (
+        session.last_ns - end_ns
+    )  # the hello's time: what has been since then is booked once
 
 
 def start(now_ns, by_backward=True):
@@ -109,7 +111,11 @@ def adopt(by_backward=True):
     if session.thread_ident == NOT_ACTIVE:
         start(now, by_backward)
         return True
-    if session.thread_ident == SWITCHED_OFF or now - session.last_ns < IDLE_NS or _alive(session.thread_ident):
+    if (
+        session.thread_ident == SWITCHED_OFF
+        or now - session.last_ns < IDLE_NS
+        or _alive(session.thread_ident)
+    ):
         return False
     _take_over(now)
     return True

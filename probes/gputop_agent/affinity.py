@@ -7,7 +7,9 @@ from .session import session
 
 _FLUSH_AFTER = 10  # looks
 
-_near = frozenset()  # cores of the GPU's own socket; empty where they are not known, or are all there are
+_near = (
+    frozenset()
+)  # cores of the GPU's own socket; empty where they are not known, or are all there are
 
 
 def describe(properties):
@@ -34,7 +36,11 @@ class Watch:
         if not _near or not session.native_tid:
             return
         try:
-            last = int(descriptors.read("/proc/self/task/%d/stat" % session.native_tid).rpartition(b")")[2].split()[36])
+            last = int(
+                descriptors.read("/proc/self/task/%d/stat" % session.native_tid)
+                .rpartition(b")")[2]
+                .split()[36]
+            )
         except (OSError, ValueError, IndexError):
             interrupts.pass_on()
             return
@@ -63,16 +69,25 @@ def spell(cpus):
             parts[-1][1] = cpu
         else:
             parts.append([cpu, cpu])
-    return ",".join(str(first) if first == last else "%d-%d" % (first, last) for first, last in parts)
+    return ",".join(
+        str(first) if first == last else "%d-%d" % (first, last) for first, last in parts
+    )
 
 
 def _device_cpus(properties):
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
         return None
-    place = "%04x:%02x:%02x.0" % (getattr(properties, "pci_domain_id", 0), bus, getattr(properties, "pci_device_id", 0))
+    place = "%04x:%02x:%02x.0" % (
+        getattr(properties, "pci_domain_id", 0),
+        bus,
+        getattr(properties, "pci_device_id", 0),
+    )
     try:
-        return descriptors.read("/sys/bus/pci/devices/%s/local_cpulist" % place).decode().strip() or None
+        return (
+            descriptors.read("/sys/bus/pci/devices/%s/local_cpulist" % place).decode().strip()
+            or None
+        )
     except OSError:
         interrupts.pass_on()
         return None

@@ -83,7 +83,9 @@ def flush(now_s):
         changed = [(name, list(_totals[name])) for name in _unsent]
         _unsent.clear()
     for name, (phase, total_ns, count) in changed:
-        transport.send_event("named_phase", name=name, phase=wire.PHASES[phase], total_ns=total_ns, count=count)
+        transport.send_event(
+            "named_phase", name=name, phase=wire.PHASES[phase], total_ns=total_ns, count=count
+        )
 
 
 @session.after_fork

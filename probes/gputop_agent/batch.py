@@ -14,7 +14,9 @@ _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
-_CRC_FIRST = 8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
+_CRC_FIRST = (
+    8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
+)
 _MASK_NAME = "attention_mask"
 _MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
@@ -24,7 +26,11 @@ _crc = 0
 description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
 site = None  # the line of user code that fetched it
 inside = ()  # packages between that line and the fetch
-_padding = [0, 0, 0]  # batches with a mask that were looked at, their places for tokens, the places that hold one
+_padding = [
+    0,
+    0,
+    0,
+]  # batches with a mask that were looked at, their places for tokens, the places that hold one
 
 
 @modes.unseen
@@ -175,9 +181,16 @@ def _children(value):
     if isinstance(value, dict):
         return [(dict.__getitem__, key, item) for key, item in dict.items(value)]
     if isinstance(value, list):
-        return [(list.__getitem__, i, list.__getitem__(value, i)) for i in range(min(list.__len__(value), _MAX_ITEMS))]
+        return [
+            (list.__getitem__, i, list.__getitem__(value, i))
+            for i in range(min(list.__len__(value), _MAX_ITEMS))
+        ]
     if isinstance(value, tuple):
-        return [(tuple.__getitem__, i, item) for i, item in enumerate(tuple.__iter__(value)) if i < _MAX_ITEMS]
+        return [
+            (tuple.__getitem__, i, item)
+            for i, item in enumerate(tuple.__iter__(value))
+            if i < _MAX_ITEMS
+        ]
     if isinstance(value, UserDict):
         return [(_user_item, key, item) for key, item in value.__dict__.get("data", {}).items()]
     fields = getattr(value, "__dict__", None)
@@ -228,7 +241,12 @@ def fingerprint(tensor):
 
 def _count_padding(mask):
     """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where its bytes are."""
-    if len(mask.shape) != 2 or str(mask.device) != "cpu" or mask.dtype.is_floating_point or mask.dtype.is_complex:
+    if (
+        len(mask.shape) != 2
+        or str(mask.device) != "cpu"
+        or mask.dtype.is_floating_point
+        or mask.dtype.is_complex
+    ):
         return
     row_bytes = mask.shape[1] * mask.element_size()
     rows = min(mask.shape[0], _MASK_BYTES // max(row_bytes, 1))

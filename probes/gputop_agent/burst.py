@@ -146,7 +146,9 @@ class Burst:
         try:
             path = self._write_trace()
             rows = table(self._profile.key_averages())
-            transport.send_event("profile", steps=self._done, first_step=self._first, table=rows, trace_path=path)
+            transport.send_event(
+                "profile", steps=self._done, first_step=self._first, table=rows, trace_path=path
+            )
         except Exception as error:
             interrupts.pass_on()
             _report_failure(error)
@@ -158,7 +160,9 @@ class Burst:
         if not self._trace_dir:
             return None
         os.makedirs(self._trace_dir, exist_ok=True)
-        path = os.path.join(self._trace_dir, "rank-%05d-step-%d.trace.json" % (session.rank, self._first))
+        path = os.path.join(
+            self._trace_dir, "rank-%05d-step-%d.trace.json" % (session.rank, self._first)
+        )
         part = path[: -len(".json")] + ".part"
         self._profile.export_chrome_trace(part)
         os.replace(part, path)
@@ -217,8 +221,12 @@ def table(averages):
 
 def _device_us(row):
     found = getattr(row, "self_device_time_total", None)
-    return found if found is not None else getattr(row, "self_cuda_time_total", 0)  # before torch 2.4
+    return (
+        found if found is not None else getattr(row, "self_cuda_time_total", 0)
+    )  # before torch 2.4
 
 
 def _report_failure(error):
-    transport.send_event("profile", steps=0, table=[], error="%s: %s" % (type(error).__name__, error))
+    transport.send_event(
+        "profile", steps=0, table=[], error="%s: %s" % (type(error).__name__, error)
+    )

@@ -22,7 +22,9 @@ GIVE_UP_STEPS = 3  # a look that met no update for so long ends
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 MAX_NAMES = 8
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
-VANISHED = 2.0**-24  # of the largest learning rate: a million such steps are less than one of the largest
+VANISHED = (
+    2.0**-24
+)  # of the largest learning rate: a million such steps are less than one of the largest
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -73,10 +75,16 @@ def on_step_closed(step):
 def _begin(step):
     K.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
     K.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
-    optimizers = [optimizer for optimizer in (reference() for reference in session.optimizers.values()) if optimizer]
+    optimizers = [
+        optimizer
+        for optimizer in (reference() for reference in session.optimizers.values())
+        if optimizer
+    ]
     if optimizers and late.may_look():
         _send_unsent()
-        K.optimizer = max(optimizers, key=lambda one: sum(len(group["params"]) for group in one.param_groups))
+        K.optimizer = max(
+            optimizers, key=lambda one: sum(len(group["params"]) for group in one.param_groups)
+        )
         K.found, K.values, K.weights = {"step": step}, late.Late(), None
         K.began_step, open_step.look = step, 1
 
@@ -122,12 +130,18 @@ def _look_at_stale():
         open_step.look = 3
         if sum(reference() is not None for reference in session.optimizers.values()) > 1:
             return  # this backward may be for another one, whose turn to be cleared comes first
-        held = [one.grad.detach() for one in _trainable() if one.grad is not None and late.is_plain(one.grad)]
+        held = [
+            one.grad.detach()
+            for one in _trainable()
+            if one.grad is not None and late.is_plain(one.grad)
+        ]
         held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
         if not held:
             K.found["stale"] = False
         elif late.may_look():
-            K.values.put("stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held))
+            K.values.put(
+                "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
+            )
 
 
 def _look_at_missing(optimizer):
@@ -137,9 +151,13 @@ def _look_at_missing(optimizer):
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
-    K.found["lr_max"] = max((_number(group.get("lr")) for group in optimizer.param_groups), default=None)
+    K.found["lr_max"] = max(
+        (_number(group.get("lr")) for group in optimizer.param_groups), default=None
+    )
     low = [
-        one for one in parameters if one.dtype is session.torch.bfloat16 and one.grad is not None and late.is_plain(one)
+        one
+        for one in parameters
+        if one.dtype is session.torch.bfloat16 and one.grad is not None and late.is_plain(one)
     ]
     if low and late.may_look():
         largest = max(low, key=lambda one: one.numel())
@@ -154,10 +172,16 @@ def _note_missing(parameters, without):
 
 def _look_at_gradients(parameters):
     """How many of the values that are looked at are not zero: of tensors from the first to the last."""
-    held = [one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)]
+    held = [
+        one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)
+    ]
     if held and late.may_look():
-        chosen = sorted({round(i * (len(held) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)})
-        parts = [held[i].reshape(-1)[:MAX_VALUES] for i in chosen if held[i].device == held[0].device]
+        chosen = sorted(
+            {round(i * (len(held) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+        )
+        parts = [
+            held[i].reshape(-1)[:MAX_VALUES] for i in chosen if held[i].device == held[0].device
+        ]
         K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
         K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
 
@@ -215,7 +239,9 @@ def _send(found):
 
 def _trainable():
     """Parameters of the optimizer that want gradients."""
-    return [one for group in K.optimizer.param_groups for one in group["params"] if one.requires_grad]
+    return [
+        one for group in K.optimizer.param_groups for one in group["params"] if one.requires_grad
+    ]
 
 
 def _bytes(tensor):
@@ -255,7 +281,9 @@ def _scheduler_came_first():
     """Whether torch has warned of it; Python keeps given warnings in the module whose line caused them."""
     for module in list(sys.modules.values()):
         given = getattr(module, "__dict__", {}).get("__warningregistry__")
-        if given and any(type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING) for key in list(given)):
+        if given and any(
+            type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING) for key in list(given)
+        ):
             return True
     return False
 

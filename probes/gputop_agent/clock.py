@@ -11,14 +11,21 @@ from time import monotonic_ns
 from .session import OTHER, UNMEASURED, session
 
 N_PHASES = OTHER + 1
-GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(UNMEASURED + 1, UNMEASURED + 8)
+GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(
+    UNMEASURED + 1, UNMEASURED + 8
+)
 
 totals = [0] * (UNMEASURED + 8)
-floor = [0] * len(totals)  # totals at the last end of a step, or where the present one may have ended
+floor = [0] * len(
+    totals
+)  # totals at the last end of a step, or where the present one may have ended
 stack = []  # phases to go back to
 MOST = 1 << 13
 """Collections that are kept for the next booking: each process has them, also one that never trains and books none."""
-collections_began, collections_ended = deque(maxlen=MOST), deque(maxlen=MOST)  # times of the garbage collector's
+collections_began, collections_ended = (
+    deque(maxlen=MOST),
+    deque(maxlen=MOST),
+)  # times of the garbage collector's
 
 
 def enter(phase):

@@ -1,6 +1,18 @@
 """Where the guest begins: called once, right after ``import torch``."""
 
-from . import activation, dryrun, exceptions, finder, guard, hello, modes, process, sampling, steps, transport
+from . import (
+    activation,
+    dryrun,
+    exceptions,
+    finder,
+    guard,
+    hello,
+    modes,
+    process,
+    sampling,
+    steps,
+    transport,
+)
 from .hooks import (
     amp,
     autograd,

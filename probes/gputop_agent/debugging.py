@@ -34,7 +34,9 @@ class Watch:
         self.looks += 1
         if torch.is_anomaly_enabled():
             self.anomaly += 1
-        if not burst.is_active() and getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
+        if not burst.is_active() and getattr(
+            torch.autograd.profiler, "_is_profiler_enabled", False
+        ):
             self.profiler += 1
         if self.looks % _MIN_LOOKS == 0:
             session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
@@ -50,7 +52,10 @@ def describe_tracers():
 
     ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module that it is from.
     """
-    found: "dict[str, Any]" = {"trace": _module_of(sys.gettrace()), "profile": _module_of(sys.getprofile())}
+    found: "dict[str, Any]" = {
+        "trace": _module_of(sys.gettrace()),
+        "profile": _module_of(sys.getprofile()),
+    }
     monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
     if monitoring is not None:
         for key, ids in (("trace", (0, 1)), ("profile", (2,))):

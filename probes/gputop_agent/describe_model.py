@@ -8,7 +8,9 @@ from time import monotonic_ns
 from . import interrupts
 
 _TOP_KINDS = 20
-BUDGET_NS = 15_000_000  # in the training thread the walk stops here and says so: 5,000 modules or more
+BUDGET_NS = (
+    15_000_000  # in the training thread the walk stops here and says so: 5,000 modules or more
+)
 PATIENT_NS = 2_000_000_000  # in the agent's thread, which then finishes it
 _MAX_ROOTS = 8
 
@@ -39,14 +41,18 @@ _CONFIG = {
     "model_type": ("model_type",),
     "name": ("_name_or_path",),
 }
-_CONFIG_WITHIN = 8  # modules, the outermost first, in which a configuration is looked for (peft wraps two deep)
+_CONFIG_WITHIN = (
+    8  # modules, the outermost first, in which a configuration is looked for (peft wraps two deep)
+)
 
 
 def describe_model(roots, budget_ns=BUDGET_NS):
     """The ``model`` entry of the hello for the outermost modules that are trained; None without any."""
     if not roots:
         return None
-    main = max((unwrap(root) for root in roots[:_MAX_ROOTS]), key=lambda module: len(_children(module)))
+    main = max(
+        (unwrap(root) for root in roots[:_MAX_ROOTS]), key=lambda module: len(_children(module))
+    )
     totals = _Totals(monotonic_ns() + budget_ns)
     for root in roots[:_MAX_ROOTS]:
         totals.add(root)
@@ -68,7 +74,9 @@ def describe_lora(root):
             if adapters is None:
                 continue
             targets.add(name)
-            ranks.update(rank for rank in (child.__dict__.get("r") or {}).values() if isinstance(rank, int))
+            ranks.update(
+                rank for rank in (child.__dict__.get("r") or {}).values() if isinstance(rank, int)
+            )
             for adapter in _children(adapters).values():
                 found = [one for one in _parameters(adapter).values() if one is not None]
                 dtypes.update(str(one.dtype).replace("torch.", "") for one in found)
@@ -87,7 +95,14 @@ def describe_lora(root):
 def unwrap(module):
     """The user's own module inside DDP, FSDP, DeepSpeed or a compiled wrapper."""
     for _ in range(8):
-        name = next((_WRAPPERS[base.__name__] for base in type(module).__mro__ if base.__name__ in _WRAPPERS), None)
+        name = next(
+            (
+                _WRAPPERS[base.__name__]
+                for base in type(module).__mro__
+                if base.__name__ in _WRAPPERS
+            ),
+            None,
+        )
         inner = _children(module).get(name) if name else None
         if inner is None:
             return module
@@ -99,7 +114,9 @@ def wrappers(root):
     """Class names of the wrappers around a root, outermost first."""
     found = []
     for _ in range(8):
-        name = next((base.__name__ for base in type(root).__mro__ if base.__name__ in _WRAPPERS), None)
+        name = next(
+            (base.__name__ for base in type(root).__mro__ if base.__name__ in _WRAPPERS), None
+        )
         inner = _children(root).get(_WRAPPERS[name]) if name else None
         if inner is None:
             return found
@@ -141,7 +158,9 @@ def describe_config(config):
     kind = getattr(type(config), "model_type", None)  # an attribute of the class in transformers
     found = {"model_type": kind} if isinstance(kind, str) and kind else {}
     for name, aliases in _CONFIG.items():
-        value = next((fields[alias] for alias in aliases if isinstance(fields.get(alias), (int, str))), None)
+        value = next(
+            (fields[alias] for alias in aliases if isinstance(fields.get(alias), (int, str))), None
+        )
         if value is not None:
             found[name] = value
     return found or None
@@ -162,7 +181,9 @@ def _outermost(root):
     while level:
         for module in level:
             yield module
-        level = [child for module in level for child in _children(module).values() if child is not None]
+        level = [
+            child for module in level for child in _children(module).values() if child is not None
+        ]
 
 
 def _children(module):

@@ -4,7 +4,17 @@ import math
 
 from . import interrupts
 
-_FLAGS = ("fused", "foreach", "capturable", "amsgrad", "nesterov", "maximize", "weight_decay", "momentum", "eps")
+_FLAGS = (
+    "fused",
+    "foreach",
+    "capturable",
+    "amsgrad",
+    "nesterov",
+    "maximize",
+    "weight_decay",
+    "momentum",
+    "eps",
+)
 
 
 def describe_optimizer(optimizers):
@@ -18,10 +28,14 @@ def describe_optimizer(optimizers):
         "class": type(main).__name__,
         "module": type(main).__module__.split(".")[0],
         "groups": len(groups),
-        "parameters": sum(_numel(parameter) for group in groups for parameter in group.get("params", ())),
+        "parameters": sum(
+            _numel(parameter) for group in groups for parameter in group.get("params", ())
+        ),
         "tensors": sum(len(group.get("params", ())) for group in groups),
         "lr": number(first.get("lr")),
-        "betas": [number(beta) for beta in first["betas"]] if isinstance(first.get("betas"), (tuple, list)) else None,
+        "betas": [number(beta) for beta in first["betas"]]
+        if isinstance(first.get("betas"), (tuple, list))
+        else None,
         "state": _state(main),
         "others": [type(unwrap(other)).__name__ for other in optimizers[1:8]],
     }

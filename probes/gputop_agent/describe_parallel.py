@@ -77,7 +77,9 @@ def _describe_fsdp(units):
     group = root._get_fsdp_state()._fsdp_param_group
     found["reshard_after_forward"] = bool(getattr(group, "_reshard_after_forward", True))
     found["mixed_precision"] = _dtypes(getattr(group, "mp_policy", None))
-    found["cpu_offload"] = type(getattr(group, "offload_policy", None)).__name__ == "CPUOffloadPolicy"
+    found["cpu_offload"] = (
+        type(getattr(group, "offload_policy", None)).__name__ == "CPUOffloadPolicy"
+    )
     return found
 
 

@@ -18,7 +18,17 @@ _ENVIRONMENT = frozenset(
     """.split()
 )
 _LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "peft", "gymnasium", "gym")
-_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_", "UCX_", "FI_")
+_PREFIXES = (
+    "NCCL_",
+    "TORCH_",
+    "PYTORCH_",
+    "GLOO_",
+    "TORCHINDUCTOR_",
+    "TORCHDYNAMO_",
+    "RCCL_",
+    "UCX_",
+    "FI_",
+)
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE")
 _MAX_VALUE = 300
 _UNSET_SEED = 67280421310721  # c10::detail::default_rng_seed_val
@@ -63,7 +73,12 @@ def describe_device(torch, parameter, cuda):
     """
     device = getattr(parameter, "device", None)
     kind = getattr(device, "type", "cuda" if cuda else "cpu")
-    found = {"device": kind, "device_index": getattr(device, "index", None), "device_name": None, "device_uuid": None}
+    found = {
+        "device": kind,
+        "device_index": getattr(device, "index", None),
+        "device_name": None,
+        "device_uuid": None,
+    }
     if kind != "cuda" or not cuda:
         return found
     index = found["device_index"]
@@ -77,7 +92,9 @@ def describe_device(torch, parameter, cuda):
         device_uuid="GPU-%s" % uuid if uuid else None,
         device_memory_bytes=properties.total_memory,
         device_capability="%d.%d" % (properties.major, properties.minor),
-        allocator=str(torch.cuda.get_allocator_backend()) if hasattr(torch.cuda, "get_allocator_backend") else None,
+        allocator=str(torch.cuda.get_allocator_backend())
+        if hasattr(torch.cuda, "get_allocator_backend")
+        else None,
     )
     return found
 
@@ -102,7 +119,8 @@ def describe_environment(environ):
     return {
         name: value[:_MAX_VALUE]
         for name, value in sorted(environ.items())
-        if (name in _ENVIRONMENT or name.startswith(_PREFIXES)) and not any(word in name for word in _SECRET_WORDS)
+        if (name in _ENVIRONMENT or name.startswith(_PREFIXES))
+        and not any(word in name for word in _SECRET_WORDS)
     }
 
 

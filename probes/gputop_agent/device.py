@@ -15,7 +15,9 @@ from . import memory, transport, wire
 from .session import session
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
-_NS_PER_MARK = 6_000_000  # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
+_NS_PER_MARK = (
+    6_000_000  # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
+)
 _SCALAR_PERIOD_NS = 50_000_000
 _MAX_MARKS = 128
 _MAX_PENDING = 8
@@ -26,7 +28,12 @@ _MAX_NONFINITE = 5
 BOUNDARY = "boundary"
 LOG_PREFIX = "log."  # late scalars of gputop.log(): sent as a log event
 #: which duration ends at a mark; what lies between other points belongs to "other"
-_ENDS = {"data_end": "data", "forward_end": "forward", "backward_end": "backward", "optimizer_end": "optimizer"}
+_ENDS = {
+    "data_end": "data",
+    "forward_end": "forward",
+    "backward_end": "backward",
+    "optimizer_end": "optimizer",
+}
 _PARTS = ("data", "h2d", "forward", "backward", "optimizer", "other")
 _NAN = float("nan")
 
@@ -123,7 +130,9 @@ def _part(before, point):
 
 
 def _float32(value):
-    return value if not math.isfinite(value) or abs(value) < 3e38 else math.copysign(math.inf, value)
+    return (
+        value if not math.isfinite(value) or abs(value) < 3e38 else math.copysign(math.inf, value)
+    )
 
 
 class DeviceClock:
@@ -211,10 +220,20 @@ class DeviceClock:
         parts = sample.parts_ms()
         scalars = {name: float(slot) for name, slot, _ in sample.scalars}
         loss, grad_norm = scalars.get("loss", _NAN), _float32(scalars.get("grad_norm", _NAN))
-        times = [_NAN] * 7 if parts is None else [parts[name] for name in _PARTS] + [sum(parts.values())]
-        record = wire.DEVICE.pack(sample.t_end_ns, loss, *times, grad_norm, sample.step & 0xFFFFFFFF, sample.flags)
+        times = (
+            [_NAN] * 7
+            if parts is None
+            else [parts[name] for name in _PARTS] + [sum(parts.values())]
+        )
+        record = wire.DEVICE.pack(
+            sample.t_end_ns, loss, *times, grad_norm, sample.step & 0xFFFFFFFF, sample.flags
+        )
         transport.send_records(wire.MSG_DEVICE, record)
-        logged = {name[len(LOG_PREFIX) :]: value for name, value in scalars.items() if name.startswith(LOG_PREFIX)}
+        logged = {
+            name[len(LOG_PREFIX) :]: value
+            for name, value in scalars.items()
+            if name.startswith(LOG_PREFIX)
+        }
         if logged:
             transport.send_event("log", step=sample.step, values=logged)
         if "loss" in scalars and not math.isfinite(loss) and self._nonfinite < _MAX_NONFINITE:

@@ -34,7 +34,11 @@ def steps_wanted():
 
 def wants(error):
     """Whether an exception is told though the process has not trained yet: in a trial the first step may not come."""
-    return bool(steps_wanted()) and type(error).__name__ not in _SECOND_HAND and isinstance(error, Exception)
+    return (
+        bool(steps_wanted())
+        and type(error).__name__ not in _SECOND_HAND
+        and isinstance(error, Exception)
+    )
 
 
 def install(_torch):
@@ -54,7 +58,9 @@ def describe():
     """The ``dryrun`` entry of the hello."""
     if not steps_wanted():
         return {}
-    return {"dryrun": {"steps": steps_wanted(), "layers": Cut.layers or None, "of": Cut.whole or None}}
+    return {
+        "dryrun": {"steps": steps_wanted(), "layers": Cut.layers or None, "of": Cut.whole or None}
+    }
 
 
 def _end_when_done(step, *_):

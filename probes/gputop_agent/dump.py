@@ -24,10 +24,15 @@ def send(reason=""):
 
 def thread_stacks():
     """``[{name, training, frames}]``, the training thread first; frames (``"file:line function"``) innermost first."""
-    names = {ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())}
+    names = {
+        ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())
+    }
     current = sys._current_frames()
     own = threading.get_ident()
-    idents = sorted((ident for ident in current if ident != own), key=lambda ident: ident != session.thread_ident)
+    idents = sorted(
+        (ident for ident in current if ident != own),
+        key=lambda ident: ident != session.thread_ident,
+    )
     return [
         {
             "name": names.get(ident, "thread-%d" % ident),
@@ -40,7 +45,11 @@ def thread_stacks():
 
 def _labels(innermost):
     """The frames by name, without those of our own wrappers."""
-    shown = (f for f in frames.stack(innermost, _MAX_FRAMES) if frames.origin(f.f_code.co_filename) != frames.AGENT)
+    shown = (
+        f
+        for f in frames.stack(innermost, _MAX_FRAMES)
+        if frames.origin(f.f_code.co_filename) != frames.AGENT
+    )
     return [frames.label(frame) for frame in shown]
 
 

@@ -69,10 +69,16 @@ def process_ends():
     """Close the last step if it is complete."""
     if open_step.unsure:
         open_step.belongs_to_evaluation()
-    if open_step.pending:  # it ended with the last thing seen; what the script did after training is no part of it
+    if (
+        open_step.pending
+    ):  # it ended with the last thing seen; what the script did after training is no part of it
         steps.close(session.last_ns)
     elif open_step.backwards and not session.manual and sentinel.watching():
-        complete = open_step.backwards >= sentinel.backwards if sentinel.was_freed() else sentinel.was_updated()
+        complete = (
+            open_step.backwards >= sentinel.backwards
+            if sentinel.was_freed()
+            else sentinel.was_updated()
+        )
         if complete:
             _believe()
             _close_inferred()
@@ -136,7 +142,14 @@ def _believe():
     steps.close_at_cut()
     if later is not None:
         ended, upto, flags, loss_sum, loss_count, backwards = later
-        open_step.cut = ended, upto, flags, loss_sum - guess[3], loss_count - guess[4], backwards - guess[5]
+        open_step.cut = (
+            ended,
+            upto,
+            flags,
+            loss_sum - guess[3],
+            loss_count - guess[4],
+            backwards - guess[5],
+        )
 
 
 def _close_inferred():

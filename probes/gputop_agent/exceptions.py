@@ -69,7 +69,11 @@ def _details_of_main(args):
 
 
 def _details_of_thread(args):
-    return args[0].exc_value, args[0].exc_traceback, str(getattr(args[0].thread, "name", None) or "a thread")
+    return (
+        args[0].exc_value,
+        args[0].exc_traceback,
+        str(getattr(args[0].thread, "name", None) or "a thread"),
+    )
 
 
 def report(error, traceback, thread=None):
@@ -149,7 +153,9 @@ def _quoted(message):
     """The frames in a DataLoader worker, where the exception was raised in one: torch hands them on as text."""
     if not message.startswith("Caught "):
         return []
-    return [(filename, int(line), function) for filename, line, function in _QUOTED.findall(message)]
+    return [
+        (filename, int(line), function) for filename, line, function in _QUOTED.findall(message)
+    ]
 
 
 def _phase(error, traceback):

@@ -17,15 +17,29 @@ _KEY = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_fact
 
 #: what is read of torch's iterator; where another version has other names, nothing is looked at
 _PARTS = frozenset(
-    ("_task_info", "_rcvd_idx", "_tasks_outstanding", "_prefetch_factor", "_num_workers", "_data_queue", "_workers")
+    (
+        "_task_info",
+        "_rcvd_idx",
+        "_tasks_outstanding",
+        "_prefetch_factor",
+        "_num_workers",
+        "_data_queue",
+        "_workers",
+    )
 )
 
 #: reference to the iterator that the training fetches from -> (key, its attributes, which are let go when it goes)
 _watched = {}
-_training = (0, None)  # id of the iterator that the training fetches from, and the key of its loader
+_training = (
+    0,
+    None,
+)  # id of the iterator that the training fetches from, and the key of its loader
 _epochs = []  # (key, step, end_ns, start_ns, first_ns), at most so many between two events
 _sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
-_made = (0, 0)  # id of an iterator that was made and not yet fetched from, and how long the making took
+_made = (
+    0,
+    0,
+)  # id of an iterator that was made and not yet fetched from, and how long the making took
 _ended_ns = 0  # how long the fetch took that found no more batches: it shuts the workers down
 
 
@@ -140,7 +154,9 @@ class Watch:
     def flush_if_due(self):
         """Send what was counted, if it is time."""
         now = monotonic()
-        if now - self._flushed >= min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60)):
+        if now - self._flushed >= min(
+            _MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60)
+        ):
             self.flush()
 
     def flush(self):
@@ -151,7 +167,10 @@ class Watch:
         del _epochs[: len(epochs)]
         sums = {key: _sums.pop(key) for key in list(_sums)}
         for key in set(counted).union(sums):
-            counts, mine = counted.get(key) or Counts(), [epoch[1:] for epoch in epochs if epoch[0] == key]
+            counts, mine = (
+                counted.get(key) or Counts(),
+                [epoch[1:] for epoch in epochs if epoch[0] == key],
+            )
             begun, start_ns, first_ns = sums.get(key, (0, 0, 0))
             transport.send_event(
                 "loader",
@@ -162,7 +181,10 @@ class Watch:
                 behind=counts.behind,
                 unpacking=counts.unpacking,
                 states=counts.states,
-                waited_for=[{"worker": worker, "looks": n} for worker, n in sorted(counts.waited_for.items())],
+                waited_for=[
+                    {"worker": worker, "looks": n}
+                    for worker, n in sorted(counts.waited_for.items())
+                ],
                 epochs=begun,
                 starts_ms=round(start_ns / 1e6, 3),
                 firsts_ms=round(first_ns / 1e6, 3),

@@ -18,7 +18,9 @@ def use(finder):
 def after_import(name, callback):
     """``callback(module)`` once ``name`` is imported; now if it is already."""
     module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is not None and not getattr(
+        getattr(module, "__spec__", None), "_initializing", False
+    ):
         guard.safely(callback, module)
     elif _finder is not None:
         _finder.targets[name] = lambda module: guard.safely(callback, module)

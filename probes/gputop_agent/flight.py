@@ -26,7 +26,9 @@ def send(reason=""):
     for part, chunk in enumerate(chunks):
         while len(json.dumps(chunk)) > _LIMIT_BYTES:
             chunk = chunk[len(chunk) // 2 :]
-        transport.send_event("flight_recorder", reason=reason, part=part, parts=len(chunks), entries=chunk)
+        transport.send_event(
+            "flight_recorder", reason=reason, part=part, parts=len(chunks), entries=chunk
+        )
 
 
 def entries(only_active=False):
@@ -35,7 +37,9 @@ def entries(only_active=False):
     ``state`` is ``scheduled`` or ``started`` while the collective runs, ``completed`` after.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(
+        c10d, "_dump_nccl_trace_json", None
+    )
     if dump is None:
         return []
     return [compact(entry) for entry in json.loads(dump(True, only_active)).get("entries", [])]

@@ -70,12 +70,22 @@ def _take(step):
     counter.__exit__(None, None, None)
     before, Request.counter = Request.before, None
     Request.left -= 1
-    if before is None or counter.failed or not counter.flops or any(totals[i] != before[i] for i in _NOT_TRAINING):
+    if (
+        before is None
+        or counter.failed
+        or not counter.flops
+        or any(totals[i] != before[i] for i in _NOT_TRAINING)
+    ):
         return
     session.step_listeners.remove(on_step_closed)
     samples, tokens = (totals[i] - before[i] for i in (SAMPLES, TOKENS))
     transport.send_event(
-        "flops", step=step, flops=counter.flops, samples=samples, tokens=tokens, operators=counter.operators
+        "flops",
+        step=step,
+        flops=counter.flops,
+        samples=samples,
+        tokens=tokens,
+        operators=counter.operators,
     )
 
 

@@ -9,7 +9,10 @@ from . import interrupts
 USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
 
 _AGENT_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_STDLIB_DIRS = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, os.path.join(sys.base_prefix, "lib", "python"))
+_STDLIB_DIRS = (
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep,
+    os.path.join(sys.base_prefix, "lib", "python"),
+)
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MAX_KNOWN = 4096
 
@@ -94,7 +97,15 @@ def caller_site():
 
 
 #: packages that own a loop, and build what the loop needs from the user's arguments
-TRAINERS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning", "transformers", "trl")
+TRAINERS = (
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+    "transformers",
+    "trl",
+)
 
 
 def packages(frame):
@@ -132,7 +143,9 @@ def _find_origin(filename):
             return TORCH if path.rpartition(marker)[2].startswith("torch" + os.sep) else LIBRARY
     if path.startswith(_STDLIB_DIRS):
         return STDLIB
-    torch_file = getattr(sys.modules.get("torch"), "__file__", None)  # a torch built from its sources
+    torch_file = getattr(
+        sys.modules.get("torch"), "__file__", None
+    )  # a torch built from its sources
     return TORCH if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep) else USER
 
 

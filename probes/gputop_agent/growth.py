@@ -13,7 +13,9 @@ from .session import session
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
 MAX_LOOKS = 6
-MAX_LOOK_NS = 100_000_000  # a pass that took longer is the last one, but one count alone would say nothing
+MAX_LOOK_NS = (
+    100_000_000  # a pass that took longer is the last one, but one count alone would say nothing
+)
 
 
 class Growth:

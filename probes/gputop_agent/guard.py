@@ -142,7 +142,9 @@ def vanish(error, where):
 
 def is_ours(code):
     """Whether code is the guest's."""
-    return code.co_filename == interrupts.HIDDEN_FILE or code.co_filename.startswith(interrupts.AGENT_DIR)
+    return code.co_filename == interrupts.HIDDEN_FILE or code.co_filename.startswith(
+        interrupts.AGENT_DIR
+    )
 
 
 def dress(wrapper, original):
@@ -185,7 +187,11 @@ class Patch:
 
     def _current(self):
         owner = self.owner
-        return owner.__dict__.get(self.name) if isinstance(owner, type) else getattr(owner, self.name, None)
+        return (
+            owner.__dict__.get(self.name)
+            if isinstance(owner, type)
+            else getattr(owner, self.name, None)
+        )
 
 
 def patch(owner, name, replacement, steady=True):

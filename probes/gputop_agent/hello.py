@@ -91,12 +91,16 @@ def send_updates(now_s):
     _next_look_s = now_s if now_s - _first_look_s < _EARLY_S else now_s + 10.0
     fields = _attempt(_late_fields)
     if len(session.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
-        fields.update(_attempt(lambda: {"model": _model(_alive(session.roots), describe_model.PATIENT_NS)}))
+        fields.update(
+            _attempt(lambda: {"model": _model(_alive(session.roots), describe_model.PATIENT_NS)})
+        )
     _send_news(fields)
 
 
 def _send_news(fields):
-    news = {name: value for name, value in fields.items() if value is not None and _is_news(name, value)}
+    news = {
+        name: value for name, value in fields.items() if value is not None and _is_news(name, value)
+    }
     if news:
         _sent.update(news)
         transport.send_event("hello_update", **news)
@@ -115,7 +119,11 @@ def _graph_eval():
 
 def _is_news(name, value):
     """Whether it says anything new; a learning rate moves by nature, and each step record has it."""
-    return _without_lr(_sent.get(name)) != _without_lr(value) if name == "optimizer" else _sent.get(name) != value
+    return (
+        _without_lr(_sent.get(name)) != _without_lr(value)
+        if name == "optimizer"
+        else _sent.get(name) != value
+    )
 
 
 def _without_lr(optimizer):
@@ -183,7 +191,11 @@ def _ranks():
     if found is not None:
         session.rank, session.world_size = found
     local = os.environ.get("LOCAL_RANK", "")
-    return {"rank": session.rank, "world_size": session.world_size, "local_rank": int(local) if local.isdigit() else 0}
+    return {
+        "rank": session.rank,
+        "world_size": session.world_size,
+        "local_rank": int(local) if local.isdigit() else 0,
+    }
 
 
 def _total_steps():

@@ -42,7 +42,9 @@ def pass_on():
         return
     try:
         passes = is_users(error)
-    except Exception as another:  # a second signal came meanwhile, or what we look at is not as we know it
+    except (
+        Exception
+    ) as another:  # a second signal came meanwhile, or what we look at is not as we know it
         passes = _was_raised_by_handler(another)
     if passes:
         if get_ident() == session.thread_ident:
@@ -63,7 +65,9 @@ def is_users(error):
     if innermost is None or session.agent_ident == get_ident():
         return False
     if not _is_known_class(type(error)):
-        return not foreign_code  # neither ours nor torch's nor Python's own code could have raised it
+        return (
+            not foreign_code
+        )  # neither ours nor torch's nor Python's own code could have raised it
     is_bare = not error.args and not isinstance(error, _BARE)
     return is_bare and innermost.f_code.co_filename.startswith(AGENT_DIR)
 
@@ -81,10 +85,14 @@ def _was_raised_by_handler(error):
 def _has_interrupted(frame):
     """Whether the frame was called as a signal's handler is: with the frame that it interrupted."""
     interrupted = frame.f_back
-    if interrupted is None or frame.f_code.co_filename.startswith(AGENT_DIR):  # ours may be given frames, too
+    if interrupted is None or frame.f_code.co_filename.startswith(
+        AGENT_DIR
+    ):  # ours may be given frames, too
         return False
     for value in list(frame.f_locals.values()):
-        if value is interrupted or (type(value) is tuple and any(item is interrupted for item in value)):
+        if value is interrupted or (
+            type(value) is tuple and any(item is interrupted for item in value)
+        ):
             return True
     return False
 
@@ -122,7 +130,9 @@ def _mend():
     for _ in range(2):
         try:
             return mend_step()
-        except Exception:  # interrupted once more (the first exception is on its way already), or worse
+        except (
+            Exception
+        ):  # interrupted once more (the first exception is on its way already), or worse
             continue
     session.thread_ident = SWITCHED_OFF
     return None

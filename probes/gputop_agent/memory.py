@@ -130,7 +130,9 @@ def _counters():
 def _peak_since_last(allocated, counter):
     global _last_counter, _noted
     highest = max(_noted, allocated)
-    grew = counter != _last_counter  # up: a new peak; down: the user reset it, and it counts from there
+    grew = (
+        counter != _last_counter
+    )  # up: a new peak; down: the user reset it, and it counts from there
     _last_counter = counter
     _noted = 0
     return max(highest, counter) if grew else highest

@@ -43,7 +43,9 @@ def describe(traceback):
 def held():
     """Bytes by what they are held for, of this process: parameters, gradients, states, and what the allocator says."""
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
-    optimizers = [one for one in (reference() for reference in session.optimizers.values()) if one is not None]
+    optimizers = [
+        one for one in (reference() for reference in session.optimizers.values()) if one is not None
+    ]
     found = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
     seen = set()
     for root in roots:
@@ -83,7 +85,11 @@ def _state_bytes(optimizer, seen):
 def _size(tensor, seen):
     """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies elsewhere."""
     tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
-    if not hasattr(tensor, "element_size") or id(tensor) in seen or (session.cuda and not tensor.is_cuda):
+    if (
+        not hasattr(tensor, "element_size")
+        or id(tensor) in seen
+        or (session.cuda and not tensor.is_cuda)
+    ):
         return 0
     seen.add(id(tensor))
     return tensor.numel() * tensor.element_size()
@@ -112,4 +118,6 @@ def _named(root):
         seen.add(id(module))
         yield path, module
         children = module.__dict__.get("_modules") or {}
-        todo.extend((path + "." + name if path else name, child) for name, child in children.items())
+        todo.extend(
+            (path + "." + name if path else name, child) for name, child in children.items()
+        )

@@ -43,7 +43,12 @@ class OwnCost:
         if len(self.pairs) >= MIN_PAIRS and self.counted_steps:
             return self._by_windows()
         if self.hooked_steps >= MIN_STEPS and not self.counted_steps:
-            return _fields("clock", session.hook_ns / self.hooked_steps, None, self.hooked_wall_ns / self.hooked_steps)
+            return _fields(
+                "clock",
+                session.hook_ns / self.hooked_steps,
+                None,
+                self.hooked_wall_ns / self.hooked_steps,
+            )
         return None
 
     def _by_windows(self):
@@ -65,7 +70,11 @@ class OwnCost:
 
 
 def _fields(method, cost_ns, interval, step_ns):
-    fields = {"method": method, "cost_us": round(cost_ns / 1e3, 3), "step_us": round(step_ns / 1e3, 3)}
+    fields = {
+        "method": method,
+        "cost_us": round(cost_ns / 1e3, 3),
+        "step_us": round(step_ns / 1e3, 3),
+    }
     if interval:
         fields["low_us"], fields["high_us"] = (round(end / 1e3, 3) for end in interval)
     return fields

@@ -30,7 +30,10 @@ class Watch:
         faults, system_s = self._before[0] - before[0], self._before[1] - before[1]
         if faults > _MANY_PER_S * elapsed_s:
             transport.send_event(
-                "paging", period_ms=round(elapsed_s * 1e3, 1), faults=faults, system_ms=round(system_s * 1e3, 3)
+                "paging",
+                period_ms=round(elapsed_s * 1e3, 1),
+                faults=faults,
+                system_ms=round(system_s * 1e3, 3),
             )
 
 

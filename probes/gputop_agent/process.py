@@ -64,7 +64,9 @@ def _end():
     guard.safely(api.flush, float("inf"))
     guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
-    transport.send_event("goodbye", steps=session.step, dropped=session.dropped, errors=session.errors, reason=reason)
+    transport.send_event(
+        "goodbye", steps=session.step, dropped=session.dropped, errors=session.errors, reason=reason
+    )
     guard.safely(thread.stop)
     transport.close(FLUSH_S)
 

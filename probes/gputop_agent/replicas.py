@@ -34,7 +34,9 @@ def on_boundary(step, t_end_ns):
     update = totals[OPTIMIZER_STEPS]
     if _waiting:
         _send_waiting()
-    if (update in FIRST or update - 1 in FIRST or (update % PERIOD < 2 and update > 1)) and late.may_look():
+    if (
+        update in FIRST or update - 1 in FIRST or (update % PERIOD < 2 and update > 1)
+    ) and late.may_look():
         steps.book_agent_time(_look, update)
 
 
@@ -60,7 +62,10 @@ def reset():
 
 
 def _ddp():
-    return next((module for module in (reference() for reference in session.ddp) if module is not None), None)
+    return next(
+        (module for module in (reference() for reference in session.ddp) if module is not None),
+        None,
+    )
 
 
 def _parameters():
@@ -68,7 +73,11 @@ def _parameters():
     if module is None:
         return []
     ignored = set(getattr(module, "parameters_to_ignore", None) or ())
-    return [one for name, one in module.module.named_parameters() if one.requires_grad and name not in ignored]
+    return [
+        one
+        for name, one in module.module.named_parameters()
+        if one.requires_grad and name not in ignored
+    ]
 
 
 def _content(parameter):
@@ -80,8 +89,12 @@ def _bit_sum(sample):
     """Sum of the values' bits as integers: exact, so equal replicas give equal sums."""
     torch = session.torch
     kind = sample[0].dtype
-    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[sample[0].element_size()]
-    parts = [one.detach().reshape(-1)[:MAX_VALUES].view(integer) for one in sample if one.dtype == kind]
+    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        sample[0].element_size()
+    ]
+    parts = [
+        one.detach().reshape(-1)[:MAX_VALUES].view(integer) for one in sample if one.dtype == kind
+    ]
     return torch.cat(parts).sum(dtype=torch.int64)
 
 
@@ -95,7 +108,9 @@ def _send_waiting():
 
 def _send(update, parameters):
     random = guard.safely(_random_state)
-    transport.send_event("replica", update=update, group=_group_size(), parameters=parameters, random=random)
+    transport.send_event(
+        "replica", update=update, group=_group_size(), parameters=parameters, random=random
+    )
 
 
 def _group_size():

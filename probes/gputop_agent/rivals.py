@@ -57,14 +57,22 @@ class Watch:
         used = _cpu_times(threads)
         elapsed_ns, self._looked = max(1.0, (now_s - self._looked) * 1e9), now_s
         before, self._used_ns = self._used_ns, used
-        shares = {thread: (used[thread.native_id] - before.get(thread.native_id, 0)) / elapsed_ns for thread in threads}
-        busy = sorted((thread for thread in shares if shares[thread] > _BUSY), key=lambda thread: -shares[thread])
+        shares = {
+            thread: (used[thread.native_id] - before.get(thread.native_id, 0)) / elapsed_ns
+            for thread in threads
+        }
+        busy = sorted(
+            (thread for thread in shares if shares[thread] > _BUSY),
+            key=lambda thread: -shares[thread],
+        )
         places, self._busy = self._busy, {thread.ident: {} for thread in busy[:_TOP]}
         if busy:
             transport.send_event(
                 "threads",
                 period_ms=round(elapsed_ns / 1e6, 1),
-                threads=[_described(one, shares[one], places.get(one.ident)) for one in busy[:_TOP]],
+                threads=[
+                    _described(one, shares[one], places.get(one.ident)) for one in busy[:_TOP]
+                ],
             )
 
 
@@ -80,7 +88,9 @@ def _cpu_times(threads):
 
 
 def _described(thread, share, places):
-    site, function, caller = max(places, key=lambda place: places[place]) if places else ("", "", "")
+    site, function, caller = (
+        max(places, key=lambda place: places[place]) if places else ("", "", "")
+    )
     return {
         "name": thread.name,
         "cpu_share": round(share, 3),
@@ -95,7 +105,9 @@ def _age_s(native_id):
     """Seconds since a thread began, by /proc (to 10 ms); None where the system does not tell."""
     try:
         fields = descriptors.read("/proc/self/task/%d/stat" % native_id).rpartition(b")")[2].split()
-        began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of the line, counted from the state
+        began_s = int(fields[19]) / os.sysconf(
+            "SC_CLK_TCK"
+        )  # field 22 of the line, counted from the state
         return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 2)
     except (OSError, ValueError, IndexError, AttributeError):
         interrupts.pass_on()

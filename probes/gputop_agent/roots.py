@@ -57,7 +57,9 @@ def know(optimizer):
     """Remember an optimizer, so that a step waits for it."""
     events.forget_optimizers()
     if id(optimizer) not in session.optimizers:
-        session.optimizers[id(optimizer)] = living.Reference(optimizer, events.gone_optimizers.append)
+        session.optimizers[id(optimizer)] = living.Reference(
+            optimizer, events.gone_optimizers.append
+        )
         events.known_optimizers[id(optimizer)] = session.step
 
 
@@ -94,7 +96,11 @@ def watch_leaf(loss):
         leaf = getattr(node, "variable", None)
         if leaf is not None and leaf.grad is not None:
             return sentinel.watch((leaf,), bare=True)
-        todo += [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
+        todo += [
+            following
+            for following, _ in getattr(node, "next_functions", ())
+            if following is not None
+        ]
 
 
 @session.after_fork
@@ -114,7 +120,11 @@ def _live_objects():
     optimizer_types = set(_subclasses(torch.optim.Optimizer))
     found = _of_types(gc.get_objects(), module_types | optimizer_types)
     modules = [item for item in found if type(item) in module_types and "_modules" in item.__dict__]
-    optimizers = [item for item in found if type(item) in optimizer_types and item.__dict__.get("param_groups")]
+    optimizers = [
+        item
+        for item in found
+        if type(item) in optimizer_types and item.__dict__.get("param_groups")
+    ]
     return modules, optimizers
 
 
@@ -133,7 +143,9 @@ def _subclasses(kind):
 
 
 def _children(module):
-    return [child for child in (module.__dict__.get("_modules") or {}).values() if child is not None]
+    return [
+        child for child in (module.__dict__.get("_modules") or {}).values() if child is not None
+    ]
 
 
 def _parameters_of(optimizer):
@@ -156,7 +168,11 @@ def _hook_with_wrapped(module, trained):
 
 def _note_roots(found, wanted):
     global _frontier, _depth
-    trained = [module for module in found if not wanted or any(id(p) in wanted for p in module.parameters())]
+    trained = [
+        module
+        for module in found
+        if not wanted or any(id(p) in wanted for p in module.parameters())
+    ]
     _frontier, _depth = [weakref.ref(module) for module in trained], 0
     session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
     ddp = session.torch.nn.parallel.DistributedDataParallel

@@ -23,7 +23,10 @@ from .step_state import open_step
 
 SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
 BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
-BOOK_NS, BOOK_EARLY_NS = 50_000_000, 20_000_000  # counted steps wait so long; ranks are compared, they wait less
+BOOK_NS, BOOK_EARLY_NS = (
+    50_000_000,
+    20_000_000,
+)  # counted steps wait so long; ranks are compared, they wait less
 FIRST_STEP = 120  # looks at gradients are frequent before
 CALM_STEPS = 64  # that were measured since something did not fit
 ASK_EVERY = 16  # steps
@@ -36,12 +39,16 @@ class Sampler:
     """The one object that knows whether hooks are in, and why."""
 
     def __init__(self):
-        self.log = deque(maxlen=MAX_PERIOD * PERIODS)  # ids of optimizers that stepped, and ``_STEP_ENDS``
+        self.log = deque(
+            maxlen=MAX_PERIOD * PERIODS
+        )  # ids of optimizers that stepped, and ``_STEP_ENDS``
         self.calm_since = 0  # the step after which all fits
         self.shares = Shares()
         self.base = list(totals)  # totals when the step began that is being measured
         self.hook_base = session.hook_ns  # when that step began
-        self.recent_ns = self.recent_steps = 0  # of the steps since it was asked whether they are short
+        self.recent_ns = self.recent_steps = (
+            0  # of the steps since it was asked whether they are short
+        )
         # -- the pattern: ids of optimizers, and whether a step ends with each
         self.ids: Any = ()
         self.ends: Any = ()
@@ -81,7 +88,9 @@ def on_closed(step, flags):
         if not self.window_left:
             self.calm_since = step + 1
     elif min(delta[: clock.N_PHASES]) >= 0:
-        if self.is_random:  # what the hooks took lies in "other"; steps without hooks have none of it
+        if (
+            self.is_random
+        ):  # what the hooks took lies in "other"; steps without hooks have none of it
             delta[OTHER] = max(0, delta[OTHER] - hook_ns)
             self.shares.add_step(delta)
         self.recent_ns += wall_ns
@@ -131,10 +140,15 @@ def find_pattern(log):
         ``(ids, ends)``: ids of the optimizers in turn, and whether a step ends with each. None without a pattern.
     """
     for period in range(2, min(MAX_PERIOD, len(log) // PERIODS) + 1):
-        if log[-1] == _STEP_ENDS and log[-period * PERIODS : -period] == log[-period * (PERIODS - 1) :]:
+        if (
+            log[-1] == _STEP_ENDS
+            and log[-period * PERIODS : -period] == log[-period * (PERIODS - 1) :]
+        ):
             entries = log[-period:]
             ids = tuple(entry for entry in entries if entry != _STEP_ENDS)
-            ends = tuple(entries[i + 1] == _STEP_ENDS for i in range(period) if entries[i] != _STEP_ENDS)
+            ends = tuple(
+                entries[i + 1] == _STEP_ENDS for i in range(period) if entries[i] != _STEP_ENDS
+            )
             return (ids, ends) if sum(ends) == entries.count(_STEP_ENDS) else None
     return None
 
@@ -210,7 +224,9 @@ def _shut():
     self.began_ns = session.last_ns
     clock.rebase(UNMEASURED)
     block = schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
-    self.until_window = self.passed = schedule.window_after(schedule.seed(), session.step, block) - session.step
+    self.until_window = self.passed = (
+        schedule.window_after(schedule.seed(), session.step, block) - session.step
+    )
     steps.fold.probing = False
     steps.fold.mark = wire.F_ESTIMATED
     self.updates = 0
@@ -357,7 +373,9 @@ def _tell_ddp(times):
 def _open(now):
     """Put the hooks in for a window."""
     self = sampler
-    self.window_left = schedule.window_length(schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS))
+    self.window_left = schedule.window_length(
+        schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
+    )
     _put_in()
     steps.fold.mark = wire.F_WINDOW
     self.window_marks = []
@@ -480,7 +498,11 @@ def mend():
     totals[OPTIMIZER_STEPS] += self.updates
     totals[UNMEASURED] = self.updates = 0
     if n:
-        steps.fold.upto, steps.fold.end_ns, steps.fold.last_step = totals[:], session.last_ns, session.step + n - 1
+        steps.fold.upto, steps.fold.end_ns, steps.fold.last_step = (
+            totals[:],
+            session.last_ns,
+            session.step + n - 1,
+        )
         steps.fold.n_steps += n
         session.step += n
     if session.hooks_out:

@@ -24,7 +24,9 @@ class Sentinel:
         self.backwards = 0  # of the last step that ended by an update unseen
         self.guess: Any = None  # where the first step ended if the change seen there was an update
         self.believed = False  # such changes are updates
-        self.by_grads = False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
+        self.by_grads = (
+            False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
+        )
         self.bare = False  # a tensor of no module: an update may put another one in its place
 
     @modes.unseen
@@ -39,7 +41,11 @@ class Sentinel:
 
     def follow(self, parameter):
         """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version alone."""
-        self.reference, self.version, self.by_grads = weakref.ref(parameter), parameter._version, True
+        self.reference, self.version, self.by_grads = (
+            weakref.ref(parameter),
+            parameter._version,
+            True,
+        )
 
     def optimizer_stepped(self):
         """An optimizer event was seen: nothing needs to be inferred."""

@@ -10,19 +10,35 @@ from typing import Any
 
 from . import wire
 
-DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, EVAL, CHECKPOINT, COMPILE, OTHER = range(len(wire.PHASES))
+DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, EVAL, CHECKPOINT, COMPILE, OTHER = range(
+    len(wire.PHASES)
+)
 
-UNMEASURED = OTHER + 1  # between two windows, see ``sampling``: whatever no hook that stays in measures
+UNMEASURED = (
+    OTHER + 1
+)  # between two windows, see ``sampling``: whatever no hook that stays in measures
 
 NOT_ACTIVE = 0  # thread_ident before the first backward or optimizer step
-SWITCHED_OFF = -1  # thread_ident after three errors: no thread has it, so every hook passes straight through
+SWITCHED_OFF = (
+    -1
+)  # thread_ident after three errors: no thread has it, so every hook passes straight through
 
 
 class Session:
     """Plain attributes; ``reset`` is what a forked child starts from."""
 
     #: read at every hook
-    __slots__ = ("__dict__", "cuda", "hook_ns", "hooks_out", "last_ns", "manual", "phase", "step", "thread_ident")
+    __slots__ = (
+        "__dict__",
+        "cuda",
+        "hook_ns",
+        "hooks_out",
+        "last_ns",
+        "manual",
+        "phase",
+        "step",
+        "thread_ident",
+    )
 
     def __init__(self):
         self.torch: Any = None
@@ -41,7 +57,9 @@ class Session:
     def reset(self):
         """Forget everything that belongs to one process."""
         self.pid = os.getpid()
-        self.lock = threading.RLock()  # re-entrant: a user's signal handler may train in the middle of our code
+        self.lock = (
+            threading.RLock()
+        )  # re-entrant: a user's signal handler may train in the middle of our code
         # -- the training thread
         self.thread_ident = NOT_ACTIVE
         self.native_tid = 0
@@ -50,7 +68,10 @@ class Session:
         self.phase = OTHER  # index into wire.PHASES, or UNMEASURED
         self.hooks_out = False  # steps are only counted, see ``sampling``
         self.update_times: Any = []  # monotonic nanoseconds of the steps that were counted and not booked yet
-        self.phase_at_error: Any = (0, "")  # id of the exception that passed a wrapper last, name of what was wrapped
+        self.phase_at_error: Any = (
+            0,
+            "",
+        )  # id of the exception that passed a wrapper last, name of what was wrapped
         self.last_ns = 0  # when the phase began or was last booked
         self.hook_ns = 0  # spent between the first and the last line of hooks, by their own clock
         self.manual = False  # gputop.step() gives the boundaries

@@ -73,7 +73,9 @@ class Shares:
         """Book the unmeasured time of steps that took ``walls`` nanoseconds. Returns flags of what was found out."""
         limit = self.long_ns()
         long_walls = [wall for wall in walls if wall > limit]
-        elsewhere = sum(walls) - unmeasured_ns  # was measured, such as a checkpoint: that makes a step long
+        elsewhere = (
+            sum(walls) - unmeasured_ns
+        )  # was measured, such as a checkpoint: that makes a step long
         long_ns = min(unmeasured_ns, max(0, sum(long_walls) - max(0, elsewhere)))
         _divide(unmeasured_ns - long_ns, self.ordinary.weights())
         if not long_ns:

@@ -18,7 +18,15 @@ _MAX_INTERVAL_S = 30.0
 _MAX_SITES = 512
 _MAX_INSIDE = 32
 #: parts of the standard library that only pass a call on
-_TRANSPARENT = ("contextlib.py", "functools.py", "_weakrefset.py", "weakref.py", "typing.py", "abc.py", "enum.py")
+_TRANSPARENT = (
+    "contextlib.py",
+    "functools.py",
+    "_weakrefset.py",
+    "weakref.py",
+    "typing.py",
+    "abc.py",
+    "enum.py",
+)
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
@@ -104,12 +112,16 @@ def _add(counts, phase, place, inside, count):
 
 def _most(places):
     """Entries of the event, the most seen first; of many places the rarer ones are counted at their callers' lines."""
-    samples = sorted((_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"])
+    samples = sorted(
+        (_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"]
+    )
     folded = {}
     for sample in samples[_TOP:]:
         above = tuple(sample["path"][:-1])
         site, _, function = (above[-1] if above else sample["site"]).partition(" ")
-        known = folded.setdefault(above, dict(sample, site=site, function=function, path=list(above), code="", count=0))
+        known = folded.setdefault(
+            above, dict(sample, site=site, function=function, path=list(above), code="", count=0)
+        )
         known["count"] += sample["count"]
     return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
 
@@ -144,7 +156,13 @@ def describe(frame, look_closer=False):
         index = _first(found, (frames.LIBRARY,)) or 0
     chosen, outer = found[index], found[index + 1 :]
     caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
-    inside = frames.label(_telling(found[:index])) if index else tensor_work.label(found[0]) if look_closer else ""
+    inside = (
+        frames.label(_telling(found[:index]))
+        if index
+        else tensor_work.label(found[0])
+        if look_closer
+        else ""
+    )
     library = _first(found[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(found[library])

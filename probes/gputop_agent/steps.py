@@ -10,7 +10,17 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from . import batch, clock, comm, device, guard, interrupts, memory, modes, transport, wire
-from .clock import AGENT_NS, COMPUTE_CPU_NS, GC_NS, MICRO_BATCHES, N_PHASES, OPTIMIZER_STEPS, SAMPLES, TOKENS, totals
+from .clock import (
+    AGENT_NS,
+    COMPUTE_CPU_NS,
+    GC_NS,
+    MICRO_BATCHES,
+    N_PHASES,
+    OPTIMIZER_STEPS,
+    SAMPLES,
+    TOKENS,
+    totals,
+)
 from .session import OTHER, session
 from .step_state import NAN, open_step
 from .wire import F_NO_FORWARD, F_UNSTEADY
@@ -158,11 +168,19 @@ def close_at_cut():
     """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to the next one."""
     now_ns, upto, flags, loss_sum, loss_count, backwards = open_step.cut
     later_flags = open_step.flags & ~flags
-    later = open_step.loss_sum - loss_sum, open_step.loss_count - loss_count, open_step.backwards - backwards
+    later = (
+        open_step.loss_sum - loss_sum,
+        open_step.loss_count - loss_count,
+        open_step.backwards - backwards,
+    )
     forwards, inputs = open_step.forwards, open_step.inputs
     open_step.flags, open_step.loss_sum, open_step.loss_count = flags, loss_sum, loss_count
     close(now_ns, upto)
-    open_step.flags, open_step.forwards, open_step.inputs = open_step.flags | later_flags, forwards, inputs
+    open_step.flags, open_step.forwards, open_step.inputs = (
+        open_step.flags | later_flags,
+        forwards,
+        inputs,
+    )
     open_step.loss_sum, open_step.loss_count, open_step.backwards = later
 
 
@@ -276,7 +294,11 @@ def _emit():
         rss,
         fold.loss,
         fold.loss_max,
-        _float32(fold.grad_norm_max if fold.grad_norm_max > STANDS_OUT * fold.grad_norm else fold.grad_norm),
+        _float32(
+            fold.grad_norm_max
+            if fold.grad_norm_max > STANDS_OUT * fold.grad_norm
+            else fold.grad_norm
+        ),
         _float32(fold.lr),
         _float32(fold.loss_scale),
         fold.last_step & _UINT32,

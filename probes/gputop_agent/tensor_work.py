@@ -17,7 +17,9 @@ from .session import session
 from .step_state import open_step
 
 _MAX_KNOWN = 4096
-_HOST = frozenset(("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward"))
+_HOST = frozenset(
+    ("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward")
+)
 _PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
@@ -43,7 +45,9 @@ def _in_loss():
 def _label(node, names, in_loss):
     if isinstance(node, ast.Call):
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        in_place = method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
+        in_place = (
+            method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
+        )
         work = in_place or (in_loss and _is_torch_call(node.func, names))
     else:
         work = isinstance(node, _OPERATORS) and (in_loss or _mentions_gradient(node))
@@ -81,17 +85,27 @@ def _is_torch_call(callee, names):
     while isinstance(root, ast.Attribute):
         root = root.value
     owner = names.get(root.id) if isinstance(root, ast.Name) else None
-    return _is_torchs(owner) if isinstance(owner, types.ModuleType) else _is_tensor_method(callee.attr)
+    return (
+        _is_torchs(owner) if isinstance(owner, types.ModuleType) else _is_tensor_method(callee.attr)
+    )
 
 
 def _is_torchs(thing):
-    name = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
+    name = (
+        thing.__name__
+        if isinstance(thing, types.ModuleType)
+        else getattr(thing, "__module__", None)
+    )
     return isinstance(name, str) and name.partition(".")[0] == "torch"
 
 
 def _is_tensor_method(name):
     """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss flows."""
-    return name not in _HOST and hasattr(session.torch.Tensor, name) and not any(hasattr(kind, name) for kind in _PLAIN)
+    return (
+        name not in _HOST
+        and hasattr(session.torch.Tensor, name)
+        and not any(hasattr(kind, name) for kind in _PLAIN)
+    )
 
 
 def _mentions_gradient(node):

@@ -37,7 +37,9 @@ _MAX_FAILURES = 3
 _IDLE_S = 0.5  # between ticks while no recorder listens
 
 _running_pid = 0
-_wake = None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
+_wake = (
+    None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
+)
 _loop = None
 _registered = False
 
@@ -53,8 +55,14 @@ def start():
     if not _registered:
         _registered = True
         atexit.register(guard.safely, stop)
-    arguments = (_run, _wake, _running_pid)  # guarded: an exception in a bare thread would be printed
-    _thread.start_new_thread(guard.safely, arguments)  # one of threading's would be among the user's own
+    arguments = (
+        _run,
+        _wake,
+        _running_pid,
+    )  # guarded: an exception in a bare thread would be printed
+    _thread.start_new_thread(
+        guard.safely, arguments
+    )  # one of threading's would be among the user's own
 
 
 def stop():

@@ -20,7 +20,9 @@ ENV_TRANSPORT = "GPUTOP_TRANSPORT"  # "stream": length-prefixed STREAM instead o
 ENV_DISABLE = "GPUTOP_DISABLE"  # "1": the agent stays out
 ENV_COUNT_FLOPS = "GPUTOP_COUNT_FLOPS"  # "1": count the floating-point operations of one step
 ENV_DRYRUN_STEPS = "GPUTOP_DRYRUN_STEPS"  # a number: the training ends after so many steps
-ENV_DRYRUN_LAYERS = "GPUTOP_DRYRUN_LAYERS"  # a number: models of transformers are cut to so many layers
+ENV_DRYRUN_LAYERS = (
+    "GPUTOP_DRYRUN_LAYERS"  # a number: models of transformers are cut to so many layers
+)
 ENV_DEBUG = "GPUTOP_AGENT_DEBUG"  # a file path: the agent's own tracebacks are appended there
 
 # ---- messages: first byte of each datagram
@@ -32,7 +34,18 @@ MSG_COMMAND = b"X"  # recorder -> agent, or a client -> recorder: one JSON objec
 MAX_MESSAGE_BYTES = 128 * 1024  # larger events are split or cut by the agent
 
 # ---- phases: the exclusive parts of a step; they add up to its wall time exactly
-PHASES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "eval", "checkpoint", "compile", "other")
+PHASES = (
+    "data",
+    "h2d",
+    "forward",
+    "backward",
+    "optimizer",
+    "comm",
+    "eval",
+    "checkpoint",
+    "compile",
+    "other",
+)
 
 # ---- one record per step, or per n folded steps: durations, counts and byte sums are sums over the n steps
 STEP_FIELDS = (
@@ -52,14 +65,26 @@ STEP_FIELDS = (
     ("cpu_ns", "q"),  # CPU time of the training thread; -1: not measured
     ("compute_cpu_ns", "q"),  # the same inside forward and backward only; -1: not measured
     ("gc_ns", "q"),  # Python's garbage collector (lies inside the phases, not beside them)
-    ("agent_ns", "q"),  # gputop's own one-off work, such as finding the root modules (inside "other")
+    (
+        "agent_ns",
+        "q",
+    ),  # gputop's own one-off work, such as finding the root modules (inside "other")
     ("allocated_bytes", "q"),  # torch.cuda.memory_allocated at the step's end; -1: no CUDA
     ("reserved_bytes", "q"),
-    ("peak_allocated_bytes", "q"),  # peak of this step where it can be had without resetting the user's statistics
+    (
+        "peak_allocated_bytes",
+        "q",
+    ),  # peak of this step where it can be had without resetting the user's statistics
     ("rss_bytes", "q"),  # resident set of the process; -1: not measured
-    ("loss", "d"),  # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
+    (
+        "loss",
+        "d",
+    ),  # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
     ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
-    ("grad_norm", "f"),  # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
+    (
+        "grad_norm",
+        "f",
+    ),  # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
     ("lr", "f"),
     ("loss_scale", "f"),
     ("step", "I"),  # index of the last step in this record, from 0, per process
@@ -78,7 +103,9 @@ F_CHECKPOINT = 2
 F_EVAL = 4
 F_SCALER_SKIP = 8  # GradScaler skipped the update
 F_OPT_IN_BACKWARD = 16
-F_NO_OPT_EVENT = 32  # the boundary was inferred: no optimizer hook fired (compiled or hand-written update)
+F_NO_OPT_EVENT = (
+    32  # the boundary was inferred: no optimizer hook fired (compiled or hand-written update)
+)
 F_NO_FORWARD = 64  # no forward of a known root module was seen
 F_NONFINITE = 128  # a loss of these steps was NaN or infinite
 F_FIRST = 256  # first step of the process: contains set-up

@@ -15,7 +15,9 @@ from gputop_probes.errors import StartError
 _LENGTH = struct.Struct("<I")
 
 
-def send_command(run_dir: Path, command: dict[str, Any], timeout_s: float = 2.0) -> dict[str, Any] | None:
+def send_command(
+    run_dir: Path, command: dict[str, Any], timeout_s: float = 2.0
+) -> dict[str, Any] | None:
     """Send one command to the recorder of a run on this machine.
 
     Args:
@@ -32,11 +34,18 @@ def send_command(run_dir: Path, command: dict[str, Any], timeout_s: float = 2.0)
         _, state = runs.local_state(run_dir)
     except StartError:
         return None
-    return send_to(str(state.get("socket", "")), command, timeout_s, stream=state.get("transport") == "stream")
+    return send_to(
+        str(state.get("socket", "")), command, timeout_s, stream=state.get("transport") == "stream"
+    )
 
 
 def send_to(
-    path: str, command: dict[str, Any], timeout_s: float = 2.0, *, stream: bool = False, answer: bool = True
+    path: str,
+    command: dict[str, Any],
+    timeout_s: float = 2.0,
+    *,
+    stream: bool = False,
+    answer: bool = True,
 ) -> dict[str, Any] | None:
     """Send one command to the recorder that listens at ``path``. Never raises on a dead one."""
     message = wire.MSG_COMMAND + json.dumps(command).encode()

@@ -36,9 +36,13 @@ def collect(command: list[str], cwd: str, environment: dict[str, str]) -> dict[s
         "cwd": cwd,
         "git": git(cwd),
         "container": container(environment),
-        "slurm": _with_prefix(environment, "SLURM_", ("JOB_ID", "JOB_NAME", "JOB_PARTITION", "NNODES", "NTASKS")),
+        "slurm": _with_prefix(
+            environment, "SLURM_", ("JOB_ID", "JOB_NAME", "JOB_PARTITION", "NNODES", "NTASKS")
+        ),
         "kubernetes": kubernetes(environment),
-        "ray": _with_prefix(environment, "RAY_", ("JOB_ID", "JOB_NAME", "CLUSTER_NAME", "NODE_TYPE_NAME")),
+        "ray": _with_prefix(
+            environment, "RAY_", ("JOB_ID", "JOB_NAME", "CLUSTER_NAME", "NODE_TYPE_NAME")
+        ),
         "host": host(),
         "environment": matters(environment),
     }
@@ -50,7 +54,9 @@ def matters(environment: dict[str, str]) -> dict[str, str]:
     return {
         name: value[:_MAX_VALUE_CHARS]
         for name, value in sorted(environment.items())
-        if _ALLOWED.match(name) and not redact.is_secret_name(name) and not redact.is_secret_value(value)
+        if _ALLOWED.match(name)
+        and not redact.is_secret_name(name)
+        and not redact.is_secret_value(value)
     }
 
 
@@ -61,7 +67,11 @@ def git(cwd: str) -> dict[str, Any]:
         return {}
     commit, branch = head.split()
     changes = _git(cwd, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes.strip())}
+    return {
+        "commit": commit,
+        "branch": branch,
+        "dirty": None if changes is None else bool(changes.strip()),
+    }
 
 
 def container(environment: dict[str, str]) -> str:
@@ -99,8 +109,12 @@ def host() -> dict[str, Any]:
     }
 
 
-def _with_prefix(environment: dict[str, str], prefix: str, names: tuple[str, ...]) -> dict[str, str]:
-    return {name.lower(): environment[prefix + name] for name in names if prefix + name in environment}
+def _with_prefix(
+    environment: dict[str, str], prefix: str, names: tuple[str, ...]
+) -> dict[str, str]:
+    return {
+        name.lower(): environment[prefix + name] for name in names if prefix + name in environment
+    }
 
 
 def _git(cwd: str, *words: str) -> str | None:

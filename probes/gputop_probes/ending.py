@@ -73,7 +73,12 @@ def _write_end(run_dir: Path, host_dir: Path, state: dict[str, Any], exit_code: 
         truncate_torn_line(host_dir / "events.jsonl")
         seconds = (now_ns - int(state.get("started_ns", now_ns))) / 1e9
         number = exit_code - 128 if exit_code > 128 else None
-        end = {"type": "run_end", "exit_code": exit_code, "signal": number, "duration_s": round(seconds, 3)}
+        end = {
+            "type": "run_end",
+            "exit_code": exit_code,
+            "signal": number,
+            "duration_s": round(seconds, 3),
+        }
         writer.append_event({"t_ns": now_ns, **end})
         state = {**state, "state": "ended", "ended_ns": now_ns, "signal": number}
     writer.write_state({**state, "exit_code": exit_code})

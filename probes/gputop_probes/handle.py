@@ -170,7 +170,9 @@ class RunHandle:
 
         state = ending.read_state(self.host_dir)
         stream = state.get("transport") == "stream"
-        client.send_to(str(state.get("socket", "")), note, 0.5 if answer else 0.2, stream=stream, answer=answer)
+        client.send_to(
+            str(state.get("socket", "")), note, 0.5 if answer else 0.2, stream=stream, answer=answer
+        )
 
     def _runs(self) -> bool:
         """Whether the command can be signalled: safe in a signal handler, wherever it came between."""

@@ -24,7 +24,14 @@ _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by Python for itself; a shell's child finds the default."""
 _LIMITS = tuple(
     getattr(resource, name)
-    for name in ("RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_CPU")
+    for name in (
+        "RLIMIT_NOFILE",
+        "RLIMIT_NPROC",
+        "RLIMIT_FSIZE",
+        "RLIMIT_AS",
+        "RLIMIT_DATA",
+        "RLIMIT_CPU",
+    )
     if hasattr(resource, name)
 )
 _DESCRIPTORS = 1024

@@ -189,6 +189,9 @@ def _reads(pid: int, path: str) -> bool:
         return (procfs.read_bytes(f"/proc/{pid}/wchan") or b"").strip() == b"n_tty_read"
     try:
         number, descriptor = int(words[0]), int(words[1], 16)
-        return number == _READ.get(os.uname().machine) and os.readlink(f"/proc/{pid}/fd/{descriptor}") == path
+        return (
+            number == _READ.get(os.uname().machine)
+            and os.readlink(f"/proc/{pid}/fd/{descriptor}") == path
+        )
     except (OSError, ValueError, IndexError):  # it runs
         return False

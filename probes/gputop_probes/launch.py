@@ -135,7 +135,10 @@ def adopt(run_dir: Path) -> bool:
         """In a fresh interpreter: the caller may have loaded far more than a recorder should hold."""
         os.set_inheritable(report, True)
         root = str(Path(__file__).parents[1])
-        os.execv(sys.executable, [sys.executable, "-c", _ADOPT, root, str(run_dir.absolute()), host, str(report)])
+        os.execv(
+            sys.executable,
+            [sys.executable, "-c", _ADOPT, root, str(run_dir.absolute()), host, str(report)],
+        )
 
     before = inherited.hold()
     try:
@@ -156,7 +159,10 @@ def _recorded(host_dir: Path, state: dict[str, Any]) -> bool:
     deadline = time.monotonic() + _ADOPT_WITHIN_S
     path, stream = str(state.get("socket", "")), state.get("transport") == "stream"
     while lock.held(host_dir):
-        if client.send_to(path, {"cmd": "ping"}, 0.3, stream=stream) or time.monotonic() >= deadline:
+        if (
+            client.send_to(path, {"cmd": "ping"}, 0.3, stream=stream)
+            or time.monotonic() >= deadline
+        ):
             return True
         time.sleep(0.02)
     return False
@@ -171,10 +177,14 @@ def attach(run_dir: Path) -> RunHandle:
     from gputop_probes import runs
 
     host, state = runs.local_state(run_dir)
-    greeting = {key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")}
+    greeting = {
+        key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")
+    }
     greeting["ignored_signals"] = state.get("ignored_signals")
     run_id = str(ending.read_json(run_dir / "run.json").get("run_id", ""))
-    return RunHandle(run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1)))
+    return RunHandle(
+        run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1))
+    )
 
 
 def _fork(work: Callable[[int], None]) -> tuple[int, int]:
@@ -230,9 +240,15 @@ def _greeting_of_orphan(fate: Fate | None) -> dict[str, Any]:
     """Of the command of a recorder that ended without a word: it is our child now, if it came to be."""
     pid = fate.pid() if fate is not None else None
     if pid is None:
-        raise RecordingImpossible("the recorder ended before it could start the command: this is a bug in gputop", 1)
+        raise RecordingImpossible(
+            "the recorder ended before it could start the command: this is a bug in gputop", 1
+        )
     found = procfs.stat(pid)
-    return {"command_pid": pid, "command_pgid": pid, "command_start_ticks": found.start_ticks if found else 0}
+    return {
+        "command_pid": pid,
+        "command_pgid": pid,
+        "command_start_ticks": found.start_ticks if found else 0,
+    }
 
 
 def _become_subreaper() -> None:
@@ -259,7 +275,9 @@ def _open_streams(run: rundir.RunDir, spec: RunSpec, terminal: tuple[int, int] |
         opened = streams.open_streams(layout.host_dir(run.path, run.host), spec, terminal)
     except OSError as error:
         rundir.discard(run)
-        raise RecordingImpossible(f"cannot open the command's streams: {error.strerror}", 1) from None
+        raise RecordingImpossible(
+            f"cannot open the command's streams: {error.strerror}", 1
+        ) from None
     try:
         opened.output.start_keeper()
     except OSError as error:

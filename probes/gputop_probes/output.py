@@ -158,12 +158,18 @@ class Output:
             self.routes[number] = route._replace(target=fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
             base = keeper.STREAMS + number * keeper.STREAM_CELLS
             self._cells[base + keeper.PASSED] = self._cells[base + keeper.LOGGED]
-            _copy(route.log, self._cells[keeper.LOGS + route.log_number * keeper.LOG_CELLS + keeper.START])
+            _copy(
+                route.log,
+                self._cells[keeper.LOGS + route.log_number * keeper.LOG_CELLS + keeper.START],
+            )
         self.start_keeper()
 
     def losses(self) -> Losses:
         """What has been lost so far."""
-        logs = [keeper.LOGS + number * keeper.LOG_CELLS for number in {route.log_number for route in self.routes}]
+        logs = [
+            keeper.LOGS + number * keeper.LOG_CELLS
+            for number in {route.log_number for route in self.routes}
+        ]
         return Losses(
             sum(self._cells[base + keeper.LOST] for base in logs),
             sum(self._cells[base + keeper.CUT] for base in logs),
@@ -173,7 +179,11 @@ class Output:
     def last_byte(self, target: int) -> int | None:
         """The last byte that went to the place where our descriptor ``target`` leads; None before the first."""
         for number, route in enumerate(self.routes):
-            if route.target >= 0 and _same_file(route.target, target) and self._cell(number, keeper.PASSED):
+            if (
+                route.target >= 0
+                and _same_file(route.target, target)
+                and self._cell(number, keeper.PASSED)
+            ):
                 return self._cell(number, keeper.LAST_BYTE)
         return None
 
@@ -212,12 +222,18 @@ class Output:
         return self._cell(number, keeper.READ)
 
     def _reached(self, number: int, cell: int, goal: int) -> bool:
-        failing = self._cell(number, keeper.TARGET_ERRNO) if cell == keeper.PASSED else self._log_errno(number)
+        failing = (
+            self._cell(number, keeper.TARGET_ERRNO)
+            if cell == keeper.PASSED
+            else self._log_errno(number)
+        )
         broken = self._cell(number, keeper.BROKEN)
         return self._cell(number, cell) >= goal or bool(failing) or bool(broken)
 
     def _log_errno(self, number: int) -> int:
-        return self._cells[keeper.LOGS + self.routes[number].log_number * keeper.LOG_CELLS + keeper.LOG_ERRNO]
+        return self._cells[
+            keeper.LOGS + self.routes[number].log_number * keeper.LOG_CELLS + keeper.LOG_ERRNO
+        ]
 
     def _words(self, numbers: dict[int, int]) -> list[str]:
         """The keeper's arguments, with the numbers that the descriptors have there."""
@@ -234,7 +250,11 @@ class Output:
         ]
 
     def _descriptors(self) -> list[int]:
-        used = {descriptor for route in self.routes for descriptor in (route.source, route.log, route.target)}
+        used = {
+            descriptor
+            for route in self.routes
+            for descriptor in (route.source, route.log, route.target)
+        }
         return [self._shared, *sorted(descriptor for descriptor in used if descriptor >= 0)]
 
     def _front_lives(self) -> bool:
@@ -256,7 +276,10 @@ class Output:
         stopped = found is not None and found.state in "Tt"
         self._stopped_since = (self._stopped_since or now) if stopped else None
         hung = self._stopped_since is not None and now - self._stopped_since > _STOPPED_S
-        mute = any(route.target >= 0 for route in self.routes) and self._cells[keeper.PASSES_ON] == keeper.MUTE
+        mute = (
+            any(route.target >= 0 for route in self.routes)
+            and self._cells[keeper.PASSES_ON] == keeper.MUTE
+        )
         if hung or mute:
             _kill(self._cells[keeper.KEEPER_PID])
             self._stopped_since = None
@@ -359,7 +382,11 @@ def _spawn(words: list[str], numbers: dict[int, int]) -> int | None:
         Its process id; None where none can be started.
     """
     home = {"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"}
-    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+    libraries = {
+        name: os.environ[name]
+        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+        if name in os.environ
+    }
     actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     actions += [(os.POSIX_SPAWN_DUP2, here, there) for here, there in numbers.items()]
     program = getattr(sys, "_base_executable", None) or sys.executable

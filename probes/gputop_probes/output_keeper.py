@@ -65,7 +65,9 @@ class Log:
 
     def end(self):
         """Where the next byte goes."""
-        return self._cells[self._base + SHIFT] + sum(self._cells[base + LOGGED] for base in self.streams)
+        return self._cells[self._base + SHIFT] + sum(
+            self._cells[base + LOGGED] for base in self.streams
+        )
 
     def failing(self):
         """Whether the last write failed."""
@@ -171,7 +173,13 @@ class Stream:
         start = RINGS_AT + number * self._size
         self._ring = memory[start : start + self._size]
         self._plain = target >= 0 and stat.S_ISREG(os.fstat(target).st_mode)
-        self._most = 1 << 20 if self._plain else _TERMINAL_BYTES if target >= 0 and os.isatty(target) else _PIPE_BYTES
+        self._most = (
+            1 << 20
+            if self._plain
+            else _TERMINAL_BYTES
+            if target >= 0 and os.isatty(target)
+            else _PIPE_BYTES
+        )
         self._retry_at = 0.0
         self._broken_since = None
         log.streams.append(self.base)
@@ -194,7 +202,9 @@ class Stream:
             return False
         if self[BROKEN] and self._broken_since is None:
             self._broken_since = time.monotonic()
-        return self._broken_since is None or time.monotonic() - self._broken_since > _LET_GO_WITHIN_S
+        return (
+            self._broken_since is None or time.monotonic() - self._broken_since > _LET_GO_WITHIN_S
+        )
 
     def wants_target(self):
         """Whether something is to be passed on, and now."""
@@ -349,7 +359,9 @@ class Keeper:
     def _others_hold(self, stream):
         """Whether the recorder or the front still has this reading end: then a writer would block, not be told."""
         return any(
-            self._cells[HOLDERS + holder] and not stream[CLOSED + holder] and _alive(self._cells[HOLDERS + holder])
+            self._cells[HOLDERS + holder]
+            and not stream[CLOSED + holder]
+            and _alive(self._cells[HOLDERS + holder])
             for holder in range(2)
         )
 
@@ -392,7 +404,9 @@ def _punch_hole(descriptor, start, length):
     if sys.platform != "linux":
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(descriptor, 3, ctypes.c_long(start), ctypes.c_long(length)):  # 3: keep the size, punch a hole
+    if libc.fallocate(
+        descriptor, 3, ctypes.c_long(start), ctypes.c_long(length)
+    ):  # 3: keep the size, punch a hole
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
@@ -420,8 +434,22 @@ def main(words):
         os.setsid()
     except OSError:
         pass
-    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ)
-    for number in (*ignored, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2):
+    ignored = (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    )
+    for number in (
+        *ignored,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    ):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     shared = int(words[0])

@@ -94,7 +94,11 @@ def _in_signal_set(pid: int, field: bytes, number: int) -> bool:
 def alive(pid: int, start_ticks: int | None = None) -> bool:
     """Whether the process runs (a zombie does not); with ``start_ticks``, that very one and no later namesake."""
     found = stat(pid)
-    return found is not None and found.state not in "ZX" and start_ticks in (None, 0, found.start_ticks)
+    return (
+        found is not None
+        and found.state not in "ZX"
+        and start_ticks in (None, 0, found.start_ticks)
+    )
 
 
 def environment(pid: int) -> dict[str, str] | None:
@@ -102,7 +106,11 @@ def environment(pid: int) -> dict[str, str] | None:
     raw = read_bytes(f"/proc/{pid}/environ")
     if raw is None:
         return None
-    pairs = (item.partition("=") for item in raw.decode(errors="surrogateescape").split("\0") if "=" in item)
+    pairs = (
+        item.partition("=")
+        for item in raw.decode(errors="surrogateescape").split("\0")
+        if "=" in item
+    )
     return {name: value for name, _, value in pairs}
 
 

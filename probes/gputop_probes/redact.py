@@ -57,7 +57,9 @@ _PASS_OF = frozenset(
 )
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
 _PLAIN = r"(?i)true|false|none|null|yes|no|auto|default|on|off|-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|"
-_PATH = r"(?:~|\.{1,2})?/[^\s]*|[\w./-]+\.(?:json|ya?ml|pem|pub|crt|txt|toml|ini|cfg|env|key|py|csv)"
+_PATH = (
+    r"(?:~|\.{1,2})?/[^\s]*|[\w./-]+\.(?:json|ya?ml|pem|pub|crt|txt|toml|ini|cfg|env|key|py|csv)"
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -101,7 +103,11 @@ def text(value: str) -> str:
     for hints, pattern, replacement in _SHAPES:
         if any(hint in lowered for hint in hints):
             value = _compiled(pattern).sub(replacement, value)
-    return _without_named(value) if "=" in value or ":" in value or " -" in value or "\t-" in value else value
+    return (
+        _without_named(value)
+        if "=" in value or ":" in value or " -" in value or "\t-" in value
+        else value
+    )
 
 
 def anything(value: Any, name: str = "") -> Any:
@@ -109,7 +115,10 @@ def anything(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         return named(name, value) if name else text(value)
     if isinstance(value, dict):
-        return {text(key) if isinstance(key, str) else key: anything(one, str(key)) for key, one in value.items()}
+        return {
+            text(key) if isinstance(key, str) else key: anything(one, str(key))
+            for key, one in value.items()
+        }
     if isinstance(value, (list, tuple)):
         if name in ("argv", "command"):
             return command([str(word) for word in value])
@@ -155,7 +164,9 @@ def _holds(name: str, value: str) -> bool:
     if kind == "password":
         return not re.fullmatch(r"(?i)true|false|none|null", value)
     if kind == "secret":
-        return (not _compiled(_PLAIN).fullmatch(value) and not _compiled(_PATH).fullmatch(value)) or _is_random(value)
+        return (
+            not _compiled(_PLAIN).fullmatch(value) and not _compiled(_PATH).fullmatch(value)
+        ) or _is_random(value)
     return kind == "key" and _is_random(value)
 
 
@@ -164,7 +175,12 @@ def _is_random(value: str) -> bool:
     if re.fullmatch(r"[0-9a-f]{32,}", value):
         return True
     kinds = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
-    return len(value) >= 16 and kinds == 3 and re.fullmatch(r"[\w+/=~.-]+", value) is not None and "/" not in value[:2]
+    return (
+        len(value) >= 16
+        and kinds == 3
+        and re.fullmatch(r"[\w+/=~.-]+", value) is not None
+        and "/" not in value[:2]
+    )
 
 
 # ---- words of a command
@@ -238,8 +254,12 @@ _PRIVATE_BLOCK = (
     r"(?s)-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.*?"
     r"(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z)"
 )
-_HOOKS = r"(?i)(https://hooks\.slack\.com/services|https://discord(?:app)?\.com/api/webhooks)/[\w/-]+"
-_HEADER = r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=](?!\s*[\"']?\[hidden\])\s*[\"']?)[^\"'\r\n]+"
+_HOOKS = (
+    r"(?i)(https://hooks\.slack\.com/services|https://discord(?:app)?\.com/api/webhooks)/[\w/-]+"
+)
+_HEADER = (
+    r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=](?!\s*[\"']?\[hidden\])\s*[\"']?)[^\"'\r\n]+"
+)
 _BEARER = r"\b([Bb]earer|BEARER|Basic|Token)\s+(?=[\w.~+/=-]*[\d=A-Z])[\w.~+/=-]{8,}"
 _SIGNED = r"(?i)([?&;](?:sig|signature|x-amz-[\w-]+|code|sharedaccesssignature)=)[^&\s\"']+"
 _ACCOUNT = r"(?i)\b((?:shared)?(?:account|access)key(?:name)?=)[^;\s\"']{8,}"
@@ -285,7 +305,12 @@ def _without_named(value: str) -> str:
 def _hidden(name: str, value: str) -> str:
     quote = value[0] if value[0] in "\"'" else ""
     inner = value[1:-1] if quote else value
-    if not inner or HIDDEN in inner or not (quote or _is_literal(inner, _kind(name))) or not _holds(name, inner):
+    if (
+        not inner
+        or HIDDEN in inner
+        or not (quote or _is_literal(inner, _kind(name)))
+        or not _holds(name, inner)
+    ):
         return value
     return f"{quote}{HIDDEN}{quote}"
 

@@ -63,7 +63,10 @@ def script_stem(command: list[str]) -> str:
     scripts = [word for word in command[1:] if word.endswith(".py")]
     modules = [after for word, after in itertools.pairwise(command) if word == "-m"]
     named = scripts or (modules if "python" in os.path.basename(command[0]) else []) or command[:1]
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(named[0]).name.removesuffix(".py")).strip("-.")[:40] or "run"
+    return (
+        re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(named[0]).name.removesuffix(".py")).strip("-.")[:40]
+        or "run"
+    )
 
 
 def _new_id(command: list[str]) -> str:
@@ -115,10 +118,16 @@ def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
     host = locations.host_name()
     head = _read_manifest(path)
     if head is None or head.get("format") != layout.FORMAT:
-        raise StartError(f"{path}/run.json was not written by gputop: give --run-dir a new directory")
+        raise StartError(
+            f"{path}/run.json was not written by gputop: give --run-dir a new directory"
+        )
     if layout.host_dir(path, host).exists():
         busy = lock.held(layout.host_dir(path, host))
-        what = "is being recorded by another gputop right now" if busy else "already holds a run of this host"
+        what = (
+            "is being recorded by another gputop right now"
+            if busy
+            else "already holds a run of this host"
+        )
         raise StartError(f"{path} {what}: give --run-dir a new directory")
     if not _others_running(path):
         raise StartError(f"{path} already holds a finished run: give --run-dir a new directory")
@@ -128,7 +137,9 @@ def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
 
 def _others_running(path: Path) -> bool:
     states = [_read_json(folder / "host.json") for folder in (path / "hosts").glob("*")]
-    return not states or any(state is None or state.get("state") in ("starting", "running") for state in states)
+    return not states or any(
+        state is None or state.get("state") in ("starting", "running") for state in states
+    )
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

@@ -148,13 +148,17 @@ def find_run(name: str) -> Path:
     candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
     if name == "last":
         return _last(candidates)
-    if path := next((run for run in candidates if run.name == name), None) or _newest_called(candidates, name):
+    if path := next((run for run in candidates if run.name == name), None) or _newest_called(
+        candidates, name
+    ):
         return path
     matches = _similar(candidates, name)
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise RunNotFound(f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ...")
+        raise RunNotFound(
+            f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ..."
+        )
     raise RunNotFound(f"no run {name[:200]!r}: `gputop runs` lists the ones there are")
 
 
@@ -179,7 +183,9 @@ def local_state(run_dir: Path) -> tuple[str, dict[str, Any]]:
     host = locations.host_name()
     state = read_json(layout.host_dir(run_dir, host) / "host.json")
     if not state:
-        raise StartError(f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its record")
+        raise StartError(
+            f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its record"
+        )
     return host, state
 
 
@@ -190,8 +196,12 @@ def require_living_command(run_dir: Path, state: dict[str, Any]) -> None:
         StartError: it has ended.
     """
     same_boot = state.get("boot_id") == procfs.boot_id()
-    if not same_boot or not procfs.alive(int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))):
-        raise StartError(f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record")
+    if not same_boot or not procfs.alive(
+        int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))
+    ):
+        raise StartError(
+            f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record"
+        )
 
 
 def _candidates() -> list[Path]:
@@ -206,13 +216,21 @@ def _candidates() -> list[Path]:
 
 def _last(candidates: list[Path]) -> Path:
     if not candidates:
-        raise RunNotFound(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
-    return max(candidates, key=lambda run: schema.manifest(read_json(run / "run.json"), Tally()).get("created_ns", 0))
+        raise RunNotFound(
+            f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`"
+        )
+    return max(
+        candidates,
+        key=lambda run: schema.manifest(read_json(run / "run.json"), Tally()).get("created_ns", 0),
+    )
 
 
 def _newest_called(candidates: list[Path], name: str) -> Path | None:
     """Directories begin with the time, so that the first of those sorted is the newest."""
-    return next((run for run in candidates if name and read_json(run / "run.json").get("name") == name), None)
+    return next(
+        (run for run in candidates if name and read_json(run / "run.json").get("name") == name),
+        None,
+    )
 
 
 def _similar(candidates: list[Path], name: str) -> list[Path]:

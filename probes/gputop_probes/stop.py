@@ -52,7 +52,11 @@ def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> N
 
 def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
     """Living processes of a run: marked by its id, descended from such a one, in its group, or known before."""
-    stats = {pid: found for pid in procfs.pids() if (found := procfs.stat(pid)) and found.state not in "ZX"}
+    stats = {
+        pid: found
+        for pid in procfs.pids()
+        if (found := procfs.stat(pid)) and found.state not in "ZX"
+    }
     ours = {pid for pid, found in stats.items() if found.pgid == pgid or _marked(pid, run_id)}
     ours |= {pid for pid in known if pid in stats}
     growing = True

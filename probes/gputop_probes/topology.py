@@ -60,7 +60,9 @@ def _bus_id(pci: Any) -> str:
     return re.sub(r"^0{4}([0-9a-f]{4}:)", r"\1", bus)
 
 
-def _links(nvml: Nvml, devices: list[Any], gpus: list[Any], nics: list[Any], root: Path) -> list[list[str]]:
+def _links(
+    nvml: Nvml, devices: list[Any], gpus: list[Any], nics: list[Any], root: Path
+) -> list[list[str]]:
     joined = [_nvlinks(nvml, device) for device in devices]
     count = len(devices) + len(nics)
     codes = [["X"] * count for _ in range(count)]
@@ -90,7 +92,9 @@ def _nvlinks(nvml: Nvml, device: Any) -> dict[str, int]:
     return found
 
 
-def _between_gpus(nvml: Nvml, devices: list[Any], gpus: list[Any], joined: list[dict[str, int]], a: int, b: int) -> str:
+def _between_gpus(
+    nvml: Nvml, devices: list[Any], gpus: list[Any], joined: list[dict[str, int]], a: int, b: int
+) -> str:
     direct = joined[a].get(gpus[b]["pci"], 0)
     through = min(joined[a].get("switch", 0), joined[b].get("switch", 0))
     if direct or through:
@@ -111,9 +115,13 @@ def _between(first: dict[str, Any], second: dict[str, Any], root: Path) -> str:
     if paths[0][0] != paths[1][0]:
         same = first.get("numa") is not None and first.get("numa") == second.get("numa")
         return "NODE" if same else "SYS"
-    shared = next((i for i, (a, b) in enumerate(zip(*paths, strict=False)) if a != b), min(map(len, paths)))
+    shared = next(
+        (i for i, (a, b) in enumerate(zip(*paths, strict=False)) if a != b), min(map(len, paths))
+    )
     ports = len(paths[0]) + len(paths[1]) - 2 * shared - 2
-    return "PHB" if shared <= 1 else "PIX" if ports <= 2 else "PXB"  # two ports: both hang below one switch
+    return (
+        "PHB" if shared <= 1 else "PIX" if ports <= 2 else "PXB"
+    )  # two ports: both hang below one switch
 
 
 def _pci_path(root: Path, bus: str) -> list[str]:
@@ -130,7 +138,11 @@ def network_cards(root: Path = Path("/sys")) -> list[dict[str, Any]]:
     """InfiniBand and RoCE cards, else the physical network interfaces that are up; ``gbit`` 0 is not told."""
     cards = [_infiniband(card) for card in sorted((root / "class/infiniband").glob("*"))]
     found = [card for card in cards if card is not None]
-    return found or [one for path in sorted((root / "class/net").glob("*")) if (one := _ethernet(path)) is not None]
+    return found or [
+        one
+        for path in sorted((root / "class/net").glob("*"))
+        if (one := _ethernet(path)) is not None
+    ]
 
 
 def _infiniband(card: Path) -> dict[str, Any] | None:
@@ -139,7 +151,13 @@ def _infiniband(card: Path) -> dict[str, Any] | None:
     if not up:
         return None
     layers = {_read(port / "link_layer") for port in up}
-    kind = "EFA" if card.name.startswith(("efa", "rdmap")) else "InfiniBand" if "InfiniBand" in layers else "RoCE"
+    kind = (
+        "EFA"
+        if card.name.startswith(("efa", "rdmap"))
+        else "InfiniBand"
+        if "InfiniBand" in layers
+        else "RoCE"
+    )
     gbit = sum(_number(_read(port / "rate")) for port in up)
     return {"name": card.name, "kind": kind, "gbit": gbit, **_where(card / "device")}
 
@@ -149,7 +167,12 @@ def _ethernet(interface: Path) -> dict[str, Any] | None:
     if not device.exists() or _read(interface / "operstate") != "up":
         return None
     mbit = _number(_read(interface / "speed"))
-    return {"name": interface.name, "kind": "Ethernet", "gbit": max(mbit, 0.0) / 1000, **_where(device)}
+    return {
+        "name": interface.name,
+        "kind": "Ethernet",
+        "gbit": max(mbit, 0.0) / 1000,
+        **_where(device),
+    }
 
 
 def _where(device: Path) -> dict[str, Any]:
@@ -162,12 +185,20 @@ def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
     for device in devices[:1]:
         make = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
         info = make() if make is not None else None
-        answered = nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None) if info is not None else None
+        answered = (
+            nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None)
+            if info is not None
+            else None
+        )
         told = info if answered is None or isinstance(answered, int) else answered
         if told is None or int(getattr(told, "state", 0)) != _FABRIC_COMPLETED:
             return None
         uuid = bytes(getattr(told, "clusterUuid", b"")).hex()
-        return {"cluster": uuid, "clique": int(getattr(told, "cliqueId", 0))} if uuid.strip("0") else None
+        return (
+            {"cluster": uuid, "clique": int(getattr(told, "cliqueId", 0))}
+            if uuid.strip("0")
+            else None
+        )
     return None
 
 
@@ -175,7 +206,10 @@ def _without_p2p(nvml: Nvml, devices: list[Any]) -> list[list[int]]:
     """Pairs of GPUs that cannot read each other's memory."""
     kind = getattr(nvml.module, "NVML_P2P_CAPS_INDEX_READ", 0)
     pairs = [(a, b) for a in range(len(devices)) for b in range(a + 1, len(devices))]
-    answers = [(a, b, nvml.ask("nvmlDeviceGetP2PStatus", devices[a], devices[b], kind, default=0)) for a, b in pairs]
+    answers = [
+        (a, b, nvml.ask("nvmlDeviceGetP2PStatus", devices[a], devices[b], kind, default=0))
+        for a, b in pairs
+    ]
     return [[a, b] for a, b, status in answers if status != 0]
 
 

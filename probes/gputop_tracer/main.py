@@ -27,7 +27,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         return _trace(setup, options)
     except ImportError as error:
-        say("error: %s has no %s: install it there, or leave --tier trace" % (sys.executable, error.name or error))
+        say(
+            "error: %s has no %s: install it there, or leave --tier trace"
+            % (sys.executable, error.name or error)
+        )
         return NO_LIBRARY
     except Exception as error:
         traceback.print_exc()
@@ -39,7 +42,10 @@ def _probe(arguments: List[str]) -> int:
     try:
         from gputop_tracer.probe import steps
     except ImportError as error:
-        say("error: %s has no %s: install it there, or name another with --python" % (sys.executable, error.name))
+        say(
+            "error: %s has no %s: install it there, or name another with --python"
+            % (sys.executable, error.name)
+        )
         return NO_LIBRARY
     return steps.main(arguments)
 
@@ -68,7 +74,11 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="gputop_tracer", description=__doc__)
     result.add_argument("--setup", required=True, help="JSON of a setup")
     result.add_argument("--out", required=True, help="the gzipped event log to write")
-    result.add_argument("--config", help="a Hugging Face config: a file, a directory or a name in the local cache")
+    result.add_argument(
+        "--config", help="a Hugging Face config: a file, a directory or a name in the local cache"
+    )
     result.add_argument("--factory", default="", help="module:callable that gives the nn.Module")
-    result.add_argument("--full", action="store_true", help="trace all layers instead of a few that stand for all")
+    result.add_argument(
+        "--full", action="store_true", help="trace all layers instead of a few that stand for all"
+    )
     return result

@@ -11,11 +11,28 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gputop_tracer.model import adapters, build, checkpointing, factory, fused, heads, losses, parts, vision
+from gputop_tracer.model import (
+    adapters,
+    build,
+    checkpointing,
+    factory,
+    fused,
+    heads,
+    losses,
+    parts,
+    vision,
+)
 from gputop_tracer.model.hf import FLASH, as_for_real_tensors, register_flash
 from gputop_tracer.operators.kernels import as_on_cuda
 from gputop_tracer.operators.known_values import Knowing
-from gputop_tracer.parallel import expert_parallel, pipeline, tensor_parallel, wrappers, zero, zero_stages
+from gputop_tracer.parallel import (
+    expert_parallel,
+    pipeline,
+    tensor_parallel,
+    wrappers,
+    zero,
+    zero_stages,
+)
 from gputop_tracer.tracking.tracker import LOSS_PHASES, Tracker
 from gputop_tracer.training import interleaved, optimizers, precision
 from gputop_tracer.training.interleaved import InterleavedLoop
@@ -54,20 +71,32 @@ class Job:
         if pipeline.stages(setup) > 1:
             build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
         self.depth = self.layers = build.depth_of(config)
-        if not self.full and self.depth > SHALLOW and build.uniform(config) and interleaved.chunks(setup) == 1:
+        if (
+            not self.full
+            and self.depth > SHALLOW
+            and build.uniform(config)
+            and interleaved.chunks(setup) == 1
+        ):
             build.set_depth(config, SHALLOW)
             self.layers = SHALLOW
         heads.experts_in_one_product(config)
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
         if losses.behave_like(self.model, setup.get("transformers") or ""):
-            self.notes.append("the loss is computed as transformers %s does" % setup["transformers"])
+            self.notes.append(
+                "the loss is computed as transformers %s does" % setup["transformers"]
+            )
         if setup.get("kernels"):
-            fused.apply(self.model, self.tracker.operator, self.notes, bool(setup.get("gated_kernel", True)))
+            fused.apply(
+                self.model, self.tracker.operator, self.notes, bool(setup.get("gated_kernel", True))
+            )
             losses.of_kernel(self.model, fused.cross_entropy)
             self.rotary = fused.rotary(self.model)
         kind = setup.get("loss") or "plain"
         if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
-            self.notes.append("%s has no head over a vocabulary that a %s loss could take" % (config.model_type, kind))
+            self.notes.append(
+                "%s has no head over a vocabulary that a %s loss could take"
+                % (config.model_type, kind)
+            )
         self.make_batch = lambda: ((), self._batch(config))
         if heads.task(config) == "image_text":
             self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
@@ -82,7 +111,9 @@ class Job:
         chunk = getattr(self.loop, "chunk", 0)
         begins = pipeline.number(self.setup) == chunk == 0
         last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
-        return pipeline.inputs(found, hidden, build.compute_dtype(self.setup), self.setup, begins, last)
+        return pipeline.inputs(
+            found, hidden, build.compute_dtype(self.setup), self.setup, begins, last
+        )
 
     def of_factory(self, name: str) -> None:
         """Any ``nn.Module``, by ``module:callable``."""
@@ -126,7 +157,15 @@ class Job:
     def run(self, steps: int) -> None:
         """The steps, on fake tensors."""
         setup, tracker = self.setup, self.tracker
-        with build.quiet(), as_on_cuda(), as_for_real_tensors(), self.rotary, self.mode, self.below, tracker:
+        with (
+            build.quiet(),
+            as_on_cuda(),
+            as_for_real_tensors(),
+            self.rotary,
+            self.mode,
+            self.below,
+            tracker,
+        ):
             tracker.mark("init", 0)
             shared = {**setup, "repeated": self._repeated}
             self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)
@@ -144,7 +183,11 @@ class Job:
 
     def _loop(self, trained: List[Any]) -> Loop:
         given = self.tracker, self.model, self._optimizer(trained), self.make_batch
-        return InterleavedLoop(self.setup, *given) if interleaved.chunks(self.setup) > 1 else Loop(*given)
+        return (
+            InterleavedLoop(self.setup, *given)
+            if interleaved.chunks(self.setup) > 1
+            else Loop(*given)
+        )
 
     @property
     def _repeated(self) -> float:
@@ -163,9 +206,15 @@ class Job:
         if setup.get("optimizer_in_backward"):
             return precision.InBackward(self.tracker, trained, make)
         if setup.get("master_weights") and any(weight.dtype in _LOW for weight in trained):
-            return precision.MasterWeights(self.tracker, trained, make, setup.get("grad_dtype") == "fp32")
+            return precision.MasterWeights(
+                self.tracker, trained, make, setup.get("grad_dtype") == "fp32"
+            )
         groups = expert_parallel.by_mesh(trained)
-        return make(trained) if len(groups) < 2 else optimizers.Several([make(group) for group in groups])
+        return (
+            make(trained)
+            if len(groups) < 2
+            else optimizers.Several([make(group) for group in groups])
+        )
 
     def _write_meta(self, trained: List[Any]) -> None:
         self.tracker.meta = {
@@ -212,7 +261,9 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         ValueError: a kind of training that only the other tiers know.
     """
     if setup.get("kernels") and tensor_parallel.degree(setup) > 1:
-        raise ValueError("fused kernels under tensor parallelism are not traced: use the formula tier")
+        raise ValueError(
+            "fused kernels under tensor parallelism are not traced: use the formula tier"
+        )
     if setup.get("recipe") == "megatron":
         raise ValueError(
             "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients added straight into "
@@ -236,7 +287,9 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
 def _had_single_experts(setup: Dict[str, Any]) -> bool:
     """Whether the run's transformers had a module for each expert, and the one here has not."""
     asked = losses.version(setup.get("transformers") or "")
-    return bool(asked) and asked < _WHOLE_EXPERTS <= losses.version(metadata.version("transformers"))
+    return bool(asked) and asked < _WHOLE_EXPERTS <= losses.version(
+        metadata.version("transformers")
+    )
 
 
 def attention_of(setup: Dict[str, Any]) -> str:

@@ -69,7 +69,9 @@ def functions():
                     dotted = ".".join(filter(None, (short, owner, name)))
                     found[dotted] = (function, ())
                     for nested in function.__code__.co_consts:
-                        if isinstance(nested, types.CodeType) and not nested.co_name.startswith("<"):
+                        if isinstance(nested, types.CodeType) and not nested.co_name.startswith(
+                            "<"
+                        ):
                             found[f"{dotted}.{nested.co_name}"] = (function, (nested.co_name,))
     return {name: value for name, value in found.items() if name not in THIN}
 
@@ -226,7 +228,10 @@ def main():
     gc.freeze()  # a child's collection then copies no page of the parent's objects
     run(folder, {"reference": None, "no_fault": None, "calls": None})
     called = {tuple(key) for key in json.loads((folder / "calls.json").read_text())}
-    run(folder, {name: fault for name, fault in functions().items() if key_of(code_of(*fault)) in called})
+    run(
+        folder,
+        {name: fault for name, fault in functions().items() if key_of(code_of(*fault)) in called},
+    )
 
 
 def run(folder, jobs):

@@ -386,7 +386,9 @@ def optimizer_in_backward():
     optimizers = {p: SlowAdamW([p]) for p in net.parameters()}
 
     for parameter in net.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda parameter: update(optimizers[parameter]))
+        parameter.register_post_accumulate_grad_hook(
+            lambda parameter: update(optimizers[parameter])
+        )
     source = iter(batches())
     for _ in range(N):
         backward(forward(net, fetch(source)))
@@ -456,7 +458,9 @@ def schedule_free():
 
 def with_workers(method):
     net = Net()
-    loader = torch.utils.data.DataLoader(Numbers(ms=0.2), 4, num_workers=2, multiprocessing_context=method)
+    loader = torch.utils.data.DataLoader(
+        Numbers(ms=0.2), 4, num_workers=2, multiprocessing_context=method
+    )
     loop(net, SlowAdamW(net.parameters()), loader)
 
 
@@ -652,7 +656,9 @@ def run(name, out):
     torch.manual_seed(0)
     expected = SCENARIOS[name]() or N
     with open(out, "a") as file:
-        file.write(json.dumps({"name": name, "pid": os.getpid(), "steps": expected, "ms": spent}) + "\n")
+        file.write(
+            json.dumps({"name": name, "pid": os.getpid(), "steps": expected, "ms": spent}) + "\n"
+        )
 
 
 def main():

@@ -48,7 +48,18 @@ for step, x in enumerate(fetch(160)):
     if kind != "order": scheduler.step()
     if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
 """
-KINDS = ["plain", "never", "between", "zeros", "graphs", "no_grad", "bf16", "clip", "order", "scaler"]
+KINDS = [
+    "plain",
+    "never",
+    "between",
+    "zeros",
+    "graphs",
+    "no_grad",
+    "bf16",
+    "clip",
+    "order",
+    "scaler",
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,9 @@ def guests(tmp_path_factory):
     script.write_text(SCRIPT)
     outcome = run_script([str(script), *KINDS], timeout=200)
     assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
-    assert outcome.stderr.count("Warning:") == 1 and "Traceback" not in outcome.stderr, "torch's own, of the scheduler"
+    assert outcome.stderr.count("Warning:") == 1 and "Traceback" not in outcome.stderr, (
+        "torch's own, of the scheduler"
+    )
     found = {guest.of_type("hello")[0]["flags"]["seed"]: guest for guest in outcome.guests}
     return {kind: found[KINDS.index(kind) + 1] for kind in KINDS}
 
@@ -108,7 +121,10 @@ def test_graphs_of_an_evaluation_are_counted(guests):
 def test_the_clip_limit_and_the_order_of_the_scheduler(guests):
     assert hello(guests, "clip")["clip"] == {"max_norm": 0.5}
     assert "clip" not in hello(guests, "plain")
-    assert [looks(guests, kind)[0]["scheduler_first"] for kind in ("plain", "order")] == [False, True]
+    assert [looks(guests, kind)[0]["scheduler_first"] for kind in ("plain", "order")] == [
+        False,
+        True,
+    ]
 
 
 def test_the_learning_rate_is_followed_in_the_fast_lane(guests):

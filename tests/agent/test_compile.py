@@ -89,7 +89,9 @@ def runs(tmp_path_factory):
     assert outcome.agent_errors == ""
     pids = dict(json.loads(line) for line in outcome.stderr.splitlines() if line.startswith("["))
     guests = {guest.of_type("hello")[0]["pid"]: guest for guest in outcome.guests}
-    lines = [[json.loads(line) for line in text.splitlines()] for text in (plain.stdout, outcome.stdout)]
+    lines = [
+        [json.loads(line) for line in text.splitlines()] for text in (plain.stdout, outcome.stdout)
+    ]
     facts = [{fact["kind"]: fact for fact in part} for part in lines]
     return facts[0], facts[1], {kind: guests.get(pid) for kind, pid in pids.items()}
 

@@ -16,4 +16,7 @@ ValueError: corrupt sample 300
 """
     outside = [(f"{tmp_path}/train.py", 28, "<module>")]
     assert exceptions._site(outside + exceptions._quoted(message)) == "rows.py:26 __getitem__"
-    assert exceptions._site(outside + exceptions._quoted(message.partition("\n")[2])) == "train.py:28 <module>"
+    assert (
+        exceptions._site(outside + exceptions._quoted(message.partition("\n")[2]))
+        == "train.py:28 <module>"
+    )

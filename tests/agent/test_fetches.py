@@ -25,7 +25,9 @@ class Rows(Dataset):
 @pytest.fixture
 def sent(monkeypatch):
     events = []
-    monkeypatch.setattr(transport, "send_event", lambda kind, **fields: events.append({"type": kind, **fields}))
+    monkeypatch.setattr(
+        transport, "send_event", lambda kind, **fields: events.append({"type": kind, **fields})
+    )
     yield events
     fetches.reset()
     session.phase, session.thread_ident = OTHER, 0
@@ -107,7 +109,12 @@ def test_padding_is_counted_from_the_mask(dtype):
 
 @pytest.mark.parametrize(
     "mask",
-    [torch.zeros(2, 4), torch.zeros(2, 1, 4, 4, dtype=torch.bool), torch.full((2, 4), -1), torch.ones(2, 4).long().T],
+    [
+        torch.zeros(2, 4),
+        torch.zeros(2, 1, 4, 4, dtype=torch.bool),
+        torch.full((2, 4), -1),
+        torch.ones(2, 4).long().T,
+    ],
 )
 def test_other_masks_say_nothing(mask):
     batch.reset()

@@ -44,7 +44,15 @@ def test_ddp_fsdp1_and_fsdp2_on_two_ranks(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port), str(script)]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(port),
+        str(script),
+    ]
     outcome = run_script(command, timeout=300)
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.agent_errors == ""

@@ -7,7 +7,9 @@ from gputop_agent import hello
 
 @pytest.fixture
 def told(monkeypatch):
-    monkeypatch.setattr(hello, "_sent", {"optimizer": {"class": "AdamW", "lr": 1e-3}, "amp": {"autocast": False}})
+    monkeypatch.setattr(
+        hello, "_sent", {"optimizer": {"class": "AdamW", "lr": 1e-3}, "amp": {"autocast": False}}
+    )
 
 
 def test_a_learning_rate_that_moves_is_no_news(told):

@@ -25,7 +25,10 @@ def test_the_way_in_parses_on_old_pythons():
     for python in found:
         command = [str(python), "-c", "import sys; sys.stdout.write(str(len(sys.meta_path)))"]
         counts = []
-        for extra in ({}, {"PYTHONPATH": str(INJECT_DIR), "GPUTOP_AGENT_DIR": "x", "GPUTOP_SOCKET": "x"}):
+        for extra in (
+            {},
+            {"PYTHONPATH": str(INJECT_DIR), "GPUTOP_AGENT_DIR": "x", "GPUTOP_SOCKET": "x"},
+        ):
             env = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **extra}
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), python
@@ -62,7 +65,9 @@ assert type(json.__spec__.loader).__name__ == "SourceFileLoader" and "exec_modul
     assert int(python(tmp_path / "s", *count, GPUTOP_DISABLE="1").stdout) == plain
 
 
-@pytest.mark.parametrize("body", ["print('mine')", "1 / 0", "import no_such_module", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "body", ["print('mine')", "1 / 0", "import no_such_module", "raise SystemExit(3)"]
+)
 def test_the_users_own_sitecustomize_runs_as_without_us(tmp_path, body):
     (tmp_path / "sitecustomize.py").write_text(body)
     command = ["-c", "import sys; print(sys.modules['sitecustomize'].__file__)"]
@@ -99,7 +104,9 @@ if __name__ == "__main__":
     main(5)
 """
     )
-    command = ["-s", "-P", "-m", "training"] if sys.version_info >= (3, 11) else ["-s", "-m", "training"]
+    command = (
+        ["-s", "-P", "-m", "training"] if sys.version_info >= (3, 11) else ["-s", "-m", "training"]
+    )
     outcome = run_script(command, timeout=200, PYTHONPATH=f"{INJECT_DIR}{os.pathsep}{tmp_path}")
     assert (outcome.exit_code, outcome.stderr) == (0, "")
     assert outcome.agent_errors == ""

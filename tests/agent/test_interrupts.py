@@ -71,7 +71,9 @@ def test_no_timeout_of_the_users_is_lost(tmp_path):
     assert (outcome.exit_code, outcome.agent_errors) == (0, "")
     assert outcome.stdout == "True True 40 True\n"
     guest, steps = outcome.guest, int(outcome.stderr)
-    assert abs(guest.n_steps - steps) <= 2 * (ALARMS + 40)  # a step that was broken off may count or not
+    assert abs(guest.n_steps - steps) <= 2 * (
+        ALARMS + 40
+    )  # a step that was broken off may count or not
     for record in guest.steps:
         assert record["wall_ns"] == sum(record[f"{phase}_ns"] for phase in wire.PHASES)
     assert not guest.of_type("agent_error") and guest.of_type("goodbye")[0]["errors"] == 0
@@ -103,14 +105,23 @@ def deeper():
 
 @pytest.mark.parametrize(
     "handler",
-    [Handler().method, Handler(), function, resetting, functools.partial(Handler().method), lambda s, f: deeper()],
+    [
+        Handler().method,
+        Handler(),
+        function,
+        resetting,
+        functools.partial(Handler().method),
+        lambda s, f: deeper(),
+    ],
 )
 def test_what_a_handler_raises_is_told_from_what_is_ours(handler):
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(OSError) as caught:  # TimeoutError is one
             signal.raise_signal(signal.SIGUSR1)
-        expected = handler is not resetting  # neither installed any more nor with its frame in a variable
+        expected = (
+            handler is not resetting
+        )  # neither installed any more nor with its frame in a variable
         assert interrupts.is_users(caught.value) is expected
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -141,7 +152,9 @@ def test_every_except_of_the_guest_lets_pass_what_is_not_its_own():
         relative = path.relative_to(AGENT_DIR)
         if "inject" in relative.parts or relative.name in ("interrupts.py", "session.py"):
             continue
-        for function_node in (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)):
+        for function_node in (
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)
+        ):
             for handler in (n for n in ast.walk(function_node) if isinstance(n, ast.ExceptHandler)):
                 if not _passes(handler):
                     missing.append(f"{relative}:{handler.lineno}")
@@ -156,7 +169,10 @@ def _passes(handler: ast.ExceptHandler) -> bool:
     if not isinstance(first, ast.Expr) or not isinstance(first.value, ast.Call):
         return False
     called = first.value.func
-    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in ("failed", "pass_on")
+    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in (
+        "failed",
+        "pass_on",
+    )
 
 
 def test_nothing_of_ours_is_called_where_python_drops_exceptions():
@@ -165,6 +181,11 @@ def test_nothing_of_ours_is_called_where_python_drops_exceptions():
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.FunctionDef) and node.name == "__del__"), path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr in ("ref", "finalize", "proxy") and getattr(node.func.value, "id", "") == "weakref":
+                if (
+                    node.func.attr in ("ref", "finalize", "proxy")
+                    and getattr(node.func.value, "id", "") == "weakref"
+                ):
                     assert len(node.args) == 1, path
-                assert not node.func.attr.startswith("WeakKey") and not node.func.attr.startswith("WeakValue"), path
+                assert not node.func.attr.startswith("WeakKey") and not node.func.attr.startswith(
+                    "WeakValue"
+                ), path

@@ -67,7 +67,9 @@ def test_a_trainer_that_builds_a_loader_has_no_line_of_the_users(noting, monkeyp
 
 
 def test_a_loader_made_anew_keeps_the_line_of_the_one_with_the_same_data(noting, monkeypatch):
-    lightning = package(monkeypatch, "lightning", "def process(loader):\n    return DataLoader(loader.dataset)")
+    lightning = package(
+        monkeypatch, "lightning", "def process(loader):\n    return DataLoader(loader.dataset)"
+    )
     first, at = DataLoader(Rows()), line(0)
     assert loader_places.of(lightning.process(first)) == here(at)
 

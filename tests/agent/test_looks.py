@@ -64,7 +64,9 @@ def test_a_site_has_the_text_of_its_line():
 
 def test_a_short_run_tells_at_its_end_what_it_had_no_second_to_tell(monkeypatch):
     sent = []
-    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: sent.append((type_, fields)))
+    monkeypatch.setattr(
+        transport, "send_event", lambda type_, **fields: sent.append((type_, fields))
+    )
     monkeypatch.setattr(hello, "_sent", {"pid": 1})
     session.hello_sent = True
     for step in range(100):

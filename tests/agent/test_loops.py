@@ -77,7 +77,15 @@ for name in sys.argv[2:]:
     os.waitpid(pid, 0)
 """
 assert core.HOOKS  # the guest loads itself in this order
-NAMES = ["acting", "adversaries", "alternating", "branches", "accumulated", "closures", "time_first"]
+NAMES = [
+    "acting",
+    "adversaries",
+    "alternating",
+    "branches",
+    "accumulated",
+    "closures",
+    "time_first",
+]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +113,11 @@ def test_each_pass_is_a_step_and_counts_its_batch(loops, name):
         assert samples * (n - 1) <= counted <= samples * n
 
 
-@given(st.lists(st.integers(-(10**9), 10**10), min_size=2, max_size=10).filter(lambda parts: sum(parts) >= 0))
+@given(
+    st.lists(st.integers(-(10**9), 10**10), min_size=2, max_size=10).filter(
+        lambda parts: sum(parts) >= 0
+    )
+)
 def test_no_phase_is_negative_whatever_was_moved(parts):
     levelled = steps._levelled(parts)
     assert min(levelled) >= 0 and sum(levelled) == sum(parts)
@@ -139,7 +151,9 @@ def test_tensors_agree_on_the_dimension_of_the_batch(shapes, axis):
 def test_each_look_has_a_moment_of_its_own_and_the_interval_stays_the_users(monkeypatch):
     before = sys.getswitchinterval()
     seen = []
-    monkeypatch.setattr(looks, "sleep", lambda seconds: seen.append((seconds, sys.getswitchinterval())))
+    monkeypatch.setattr(
+        looks, "sleep", lambda seconds: seen.append((seconds, sys.getswitchinterval()))
+    )
     assert looks.await_moment(0.5)
     assert seen == [(pytest.approx(looks.MOST_S / 2), pytest.approx(looks.FINE_S, abs=1e-6))]
     assert sys.getswitchinterval() == before
@@ -147,7 +161,12 @@ def test_each_look_has_a_moment_of_its_own_and_the_interval_stays_the_users(monk
 
 def test_beside_busy_threads_one_look_in_four_is_taken(monkeypatch):
     monkeypatch.setattr(looks, "sleep", lambda seconds: None)
-    assert [looks.await_moment(0.1, shared=True) for _ in range(8)] == [False, False, False, True] * 2
+    assert [looks.await_moment(0.1, shared=True) for _ in range(8)] == [
+        False,
+        False,
+        False,
+        True,
+    ] * 2
 
 
 def test_an_interval_that_the_user_sets_meanwhile_stays(monkeypatch):

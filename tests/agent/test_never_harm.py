@@ -70,7 +70,18 @@ else:
     train()
 print("trained")
 """
-KINDS = ["forward", "backward", "optimizer", "data", "clip", "between", "interrupt", "exit", "thread", "nothing"]
+KINDS = [
+    "forward",
+    "backward",
+    "optimizer",
+    "data",
+    "clip",
+    "between",
+    "interrupt",
+    "exit",
+    "thread",
+    "nothing",
+]
 REPORTED = {
     "forward": ("ValueError", "forward"),
     "backward": ("ValueError", "backward"),
@@ -119,7 +130,9 @@ def test_errors_of_the_script_look_as_they_do_without_us(deaths, kind):
 
 def comparable(text: str) -> str:
     """Without addresses, and without the frame of torch's in which a module's call slot shows as another line."""
-    text = re.sub(r'  File "[^"]*module.py", line \d+, in _wrapped_call_impl\n(    .*\n)+', "", text)
+    text = re.sub(
+        r'  File "[^"]*module.py", line \d+, in _wrapped_call_impl\n(    .*\n)+', "", text
+    )
     return re.sub(r"0x[0-9a-f]+|Thread-\d+", "?", text)
 
 
@@ -148,7 +161,9 @@ def test_every_function_may_raise(faults):
     assert reference[0] == "0" and reference[2] == "" and len(reference[1].splitlines()) == 18
     assert int((faults / "counted").read_text()) >= 8  # windows opened and shut, too
     harmed = {name: results(faults, name) for name in names if results(faults, name) != reference}
-    assert not harmed, "\n".join(f"{name}: {status} {err[-600:]}" for name, (status, _, err) in harmed.items())
+    assert not harmed, "\n".join(
+        f"{name}: {status} {err[-600:]}" for name, (status, _, err) in harmed.items()
+    )
 
 
 def results(folder, name: str) -> tuple[str, str, str]:
@@ -167,7 +182,9 @@ def test_thin_entries_hold_nothing_but_a_try():
         ("process.py", "after_fork"),
     ):
         tree = ast.parse((AGENT_DIR / file).read_text())
-        function = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name)
+        function = next(
+            n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name
+        )
         body = [n for n in function.body if not isinstance(n, (ast.Expr, ast.Global, ast.Return))]
         assert [type(n) for n in body if not is_guard(n)] == [ast.Try], name
 
@@ -239,11 +256,18 @@ print(caught)
 
 def test_a_signal_during_a_collection_is_not_lost(tmp_path):
     script = tmp_path / "interrupted.py"
-    script.write_text("import signal; signal.signal(signal.SIGALRM, signal.default_int_handler)" + INTERRUPTED)
+    script.write_text(
+        "import signal; signal.signal(signal.SIGALRM, signal.default_int_handler)" + INTERRUPTED
+    )
     outcome = run_script([str(script)])
     assert (outcome.stdout, outcome.stderr, outcome.agent_errors) == ("5\n", "", "")
     (guest,) = outcome.guests
     assert guest.n_steps == 60
-    pauses = guest.of_type("gc")  # both collections of each round, though no step ended between them
+    pauses = guest.of_type(
+        "gc"
+    )  # both collections of each round, though no step ended between them
     assert len(pauses) == 10
-    assert sum(pause["duration_ms"] for pause in pauses) <= sum(record["gc_ns"] for record in guest.steps) / 1e6
+    assert (
+        sum(pause["duration_ms"] for pause in pauses)
+        <= sum(record["gc_ns"] for record in guest.steps) / 1e6
+    )

@@ -13,7 +13,9 @@ from gputop_agent import session as state
 def sent(monkeypatch):
     monkeypatch.setattr(state.session, "thread_ident", threading.get_ident())
     found = []
-    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields}))
+    monkeypatch.setattr(
+        transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields})
+    )
     return found
 
 

@@ -102,7 +102,10 @@ def run(script, kind, steps=STEPS):
     records = outcome.guest.steps
     assert all(sum(one[f"{name}_ns"] for name in wire.PHASES) == one["wall_ns"] for one in records)
     ends = [one["step"] for one in records]
-    assert [end - one["n_steps"] for end, one in zip(ends, records, strict=True)] == [-1, *ends[:-1]]
+    assert [end - one["n_steps"] for end, one in zip(ends, records, strict=True)] == [
+        -1,
+        *ends[:-1],
+    ]
     return outcome
 
 
@@ -122,7 +125,11 @@ def test_counts_are_exact(plain):
     records = plain.guest.steps
     assert plain.guest.n_steps == STEPS
     assert sum(one["samples"] for one in records) == BATCH * STEPS
-    assert sum(one["micro_batches"] for one in records) == sum(one["optimizer_steps"] for one in records) == STEPS
+    assert (
+        sum(one["micro_batches"] for one in records)
+        == sum(one["optimizer_steps"] for one in records)
+        == STEPS
+    )
 
 
 def test_records_say_what_was_measured(plain):
@@ -134,7 +141,9 @@ def test_estimated_phases_are_those_of_the_script(plain):
     spent = json.loads(plain.stdout)[2]
     for name, seconds in spent.items():
         if name != "other":  # the rest of the loop is in it, too
-            assert plain.guest.phase_ms(name) == pytest.approx(1e3 * seconds, rel=0.25)  # of a busy machine
+            assert plain.guest.phase_ms(name) == pytest.approx(
+                1e3 * seconds, rel=0.25
+            )  # of a busy machine
 
 
 def test_own_cost_is_told_with_its_interval(plain):
@@ -155,7 +164,13 @@ def test_a_loss_that_stays_nan_is_told_soon(script):
 
 @pytest.mark.parametrize(
     ("kind", "flag"),
-    [("evaluate", wire.F_EVAL), ("save", wire.F_CHECKPOINT), ("raise", 0), ("another", 0), ("fork", 0)],
+    [
+        ("evaluate", wire.F_EVAL),
+        ("save", wire.F_CHECKPOINT),
+        ("raise", 0),
+        ("another", 0),
+        ("fork", 0),
+    ],
 )
 def test_nothing_is_lost_where_something_comes_out_of_turn(script, kind, flag):
     outcome = run(script, kind)
@@ -163,6 +178,8 @@ def test_nothing_is_lost_where_something_comes_out_of_turn(script, kind, flag):
     assert outcome.guest.n_steps == STEPS + (kind == "another")
     assert sum(one["optimizer_steps"] for one in outcome.guest.steps) == STEPS + (kind == "another")
     if flag:
-        flagged = [one for one in outcome.guest.steps if one["flags"] & flag and one["step"] >= STEPS // 2]
+        flagged = [
+            one for one in outcome.guest.steps if one["flags"] & flag and one["step"] >= STEPS // 2
+        ]
         assert flagged[0]["step"] in (step - 1, step, step + 1)
         assert flagged[0]["n_steps"] == 1

@@ -15,7 +15,9 @@ from gputop_agent import session as state
 def guest(monkeypatch):
     """The guest's api is there and this thread trains; yields the events that were sent."""
     events = []
-    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: events.append({"type": type_, **fields}))
+    monkeypatch.setattr(
+        transport, "send_event", lambda type_, **fields: events.append({"type": type_, **fields})
+    )
     monkeypatch.setitem(sys.modules, "gputop_agent.api", api)
     state.session.reset()
     clock.reset()

@@ -75,7 +75,12 @@ def test_user_code_is_not_run():
     assert batch.count(Lazy(x=IMAGES)) == (6, 0)
 
 
-@given(st.recursive(st.integers(0, 9), lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(max_size=2), t)))
+@given(
+    st.recursive(
+        st.integers(0, 9),
+        lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(max_size=2), t),
+    )
+)
 def test_any_nesting_is_counted_without_an_error(tree):
     samples, tokens = batch.count({"tree": tree, "last": IMAGES})
     assert (samples, tokens) == (6, 0)
@@ -107,7 +112,9 @@ def test_only_sampled_batches_are_fingerprinted():
     assert [i for i, there in enumerate(seen) if there] == [*range(8), 50, 100]
 
 
-@pytest.mark.parametrize("value", [torch.zeros(4, 4).t()[1:], torch.zeros(0), torch.eye(3).to_sparse()])
+@pytest.mark.parametrize(
+    "value", [torch.zeros(4, 4).t()[1:], torch.zeros(0), torch.eye(3).to_sparse()]
+)
 def test_what_is_not_plain_memory_has_no_fingerprint(value):
     assert batch.fingerprint(value) == 0
 

@@ -37,7 +37,9 @@ class Net(nn.Module):
         self.half = nn.Linear(4, 2).half()
         self.norm = nn.BatchNorm1d(4)
         self.embed.weight.requires_grad_(False)
-        self.config = Config(n_embd=4, num_hidden_layers=1, vocab_size=10, model_type="net", text_config=None)
+        self.config = Config(
+            n_embd=4, num_hidden_layers=1, vocab_size=10, model_type="net", text_config=None
+        )
 
 
 def test_model_counts_each_parameter_once_by_dtype():
@@ -75,11 +77,15 @@ def test_no_roots_no_model_and_lazy_parameters_are_left_out():
 
 def test_optimizer_flags_and_state():
     model = nn.Linear(3, 3)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.5), betas=(0.8, 0.9), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=torch.tensor(0.5), betas=(0.8, 0.9), weight_decay=0.1
+    )
     assert describe_optimizer.describe_optimizer([optimizer])["state"] == {}
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    found = describe_optimizer.describe_optimizer([optimizer, torch.optim.SGD(model.parameters(), 1e-3)])
+    found = describe_optimizer.describe_optimizer(
+        [optimizer, torch.optim.SGD(model.parameters(), 1e-3)]
+    )
     assert found["class"] == "AdamW" and found["lr"] == 0.5 and found["betas"] == [0.8, 0.9]
     assert found["weight_decay"] == 0.1 and found["fused"] is None and found["foreach"] is None
     assert found["parameters"] == 12 and found["groups"] == 1 and found["others"] == ["SGD"]
@@ -89,7 +95,11 @@ def test_optimizer_flags_and_state():
 
 
 def test_amp_is_told_by_dtype():
-    assert describe_optimizer.describe_amp(False, False) == {"autocast": False, "dtype": None, "grad_scaler": False}
+    assert describe_optimizer.describe_amp(False, False) == {
+        "autocast": False,
+        "dtype": None,
+        "grad_scaler": False,
+    }
     assert describe_optimizer.describe_amp(torch.bfloat16, True)["dtype"] == "bfloat16"
     assert describe_optimizer.describe_amp(True, None)["autocast"] is True
 
@@ -104,10 +114,20 @@ class Stream(IterableDataset):
 
 def test_loader_settings():
     data = Subset(TensorDataset(torch.zeros(20, 2)), range(12))
-    found = describe_loader.describe_loader(DataLoader(data, batch_size=5, shuffle=True, num_workers=2), "train.py:9")
+    found = describe_loader.describe_loader(
+        DataLoader(data, batch_size=5, shuffle=True, num_workers=2), "train.py:9"
+    )
     assert found["batch_size"] == 5 and found["num_workers"] == 2 and found["prefetch_factor"] == 2
-    assert found["dataset"] == "Subset of TensorDataset" and found["dataset_length"] == 12 and found["length"] == 3
-    assert found["sampler"] == "RandomSampler" and found["site"] == "train.py:9" and not found["iterable"]
+    assert (
+        found["dataset"] == "Subset of TensorDataset"
+        and found["dataset_length"] == 12
+        and found["length"] == 3
+    )
+    assert (
+        found["sampler"] == "RandomSampler"
+        and found["site"] == "train.py:9"
+        and not found["iterable"]
+    )
     assert found["pin_memory"] is False and found["persistent_workers"] is False
     assert describe_loader.describe_loader(None) is None
 
@@ -178,7 +198,14 @@ def test_total_steps_come_from_the_trainer_on_the_stack_without_keeping_its_loca
         pass
 
     scope = {}
-    exec(compile(HF_LOOP.replace("object()", "Batch()"), "/x/site-packages/transformers/trainer.py", "exec"), scope)
+    exec(
+        compile(
+            HF_LOOP.replace("object()", "Batch()"),
+            "/x/site-packages/transformers/trainer.py",
+            "exec",
+        ),
+        scope,
+    )
     scope["Batch"] = Batch
     alive = []
 
@@ -195,7 +222,9 @@ def test_total_steps_come_from_the_trainer_on_the_stack_without_keeping_its_loca
 def one_rank(tmp_path):
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     yield
     dist.destroy_process_group()
 

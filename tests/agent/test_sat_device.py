@@ -71,8 +71,12 @@ STEP_NS = 50_000_000
 @pytest.fixture
 def sent(monkeypatch):
     records = []
-    monkeypatch.setattr(transport, "send_records", lambda kind, data: records.append(wire.DEVICE.unpack(data)))
-    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: records.append((type_, fields)))
+    monkeypatch.setattr(
+        transport, "send_records", lambda kind, data: records.append(wire.DEVICE.unpack(data))
+    )
+    monkeypatch.setattr(
+        transport, "send_event", lambda type_, **fields: records.append((type_, fields))
+    )
     return records
 
 
@@ -92,7 +96,12 @@ def as_dict(record):
 
 def run_step(clock, gpu, step, micro_batches=1, step_ns=STEP_NS):
     for _ in range(micro_batches):
-        for point, cost in (("data_end", 1), ("forward_begin", 2), ("forward_end", 10), ("backward_end", 20)):
+        for point, cost in (
+            ("data_end", 1),
+            ("forward_begin", 2),
+            ("forward_end", 10),
+            ("backward_end", 20),
+        ):
             gpu.now_ms += cost
             clock.mark(point)
     gpu.now_ms += 5
@@ -108,8 +117,12 @@ def test_parts_add_up_and_arrive_two_steps_late(clock, gpu, sent):
     gpu.done_upto = gpu.now_ms
     run_step(clock, gpu, 3)
     found = as_dict(sent[0])
-    assert found["step"] == 1 and found["t_end_ns"] == 2 * STEP_NS  # the clock starts at the first boundary
-    parts = [found[f"{name}_ms"] for name in ("data", "h2d", "forward", "backward", "optimizer", "other")]
+    assert (
+        found["step"] == 1 and found["t_end_ns"] == 2 * STEP_NS
+    )  # the clock starts at the first boundary
+    parts = [
+        found[f"{name}_ms"] for name in ("data", "h2d", "forward", "backward", "optimizer", "other")
+    ]
     assert parts == [1, 2, 10, 20, 5, 3] and found["total_ms"] == 41
     assert math.isnan(found["loss"]) and math.isnan(found["grad_norm"])
 
@@ -119,7 +132,9 @@ def test_micro_batches_are_summed(clock, gpu, sent):
         run_step(clock, gpu, step, micro_batches=3)
         gpu.done_upto = gpu.now_ms
     found = as_dict(sent[0])
-    assert found["forward_ms"] == 30 and found["backward_ms"] == 60 and found["total_ms"] == 33 * 3 + 8
+    assert (
+        found["forward_ms"] == 30 and found["backward_ms"] == 60 and found["total_ms"] == 33 * 3 + 8
+    )
 
 
 def test_events_are_reused(clock, gpu, sent):
@@ -165,9 +180,15 @@ def test_late_scalars_come_with_the_step_and_slots_return(clock, gpu, sent, monk
         clock.late_scalar("grad_norm", FakeScalar(1e300 if step == 5 else 2.0))
         run_step(clock, gpu, step)
     by_step = {as_dict(r)["step"]: as_dict(r) for r in sent}
-    assert all(found["loss"] == step for step, found in by_step.items() if not math.isnan(found["loss"]))
+    assert all(
+        found["loss"] == step for step, found in by_step.items() if not math.isnan(found["loss"])
+    )
     assert sum(not math.isnan(found["loss"]) for found in by_step.values()) >= 10
-    assert all(v == 2.0 or math.isinf(v) for v in (f["grad_norm"] for f in by_step.values()) if not math.isnan(v))
+    assert all(
+        v == 2.0 or math.isinf(v)
+        for v in (f["grad_norm"] for f in by_step.values())
+        if not math.isnan(v)
+    )
 
 
 def test_a_nan_loss_on_the_device_is_an_event(clock, gpu, sent):

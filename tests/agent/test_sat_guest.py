@@ -64,14 +64,22 @@ def run(tmp_path_factory):
     process = sat_support.start(folder, SCRIPT, sat_support.environment(listener))
     try:
         listener.wait(lambda: listener.events("hello"), process)
-        for command in ({"cmd": "dump", "reason": "look"}, {"cmd": "unknown"}, {"cmd": "flight_recorder"}):
+        for command in (
+            {"cmd": "dump", "reason": "look"},
+            {"cmd": "unknown"},
+            {"cmd": "flight_recorder"},
+        ):
             listener.command(process.pid, **command)
         listener.command(process.pid, cmd="profile", steps=3, trace_dir=str(folder / "traces"))
         listener.command(process.pid, cmd="profile", steps=3)
         listener.wait(lambda: len(listener.events("profile")) == 2)
-        listener.wait(lambda: any("dataloader" in event for event in listener.events("hello_update")))
+        listener.wait(
+            lambda: any("dataloader" in event for event in listener.events("hello_update"))
+        )
         listener.wait(lambda: any(event["phase"] == "data" for event in listener.events("stacks")))
-        listener.wait(lambda: len(listener.events("named_phase")) > 1 and len(listener.events("log")) > 5)
+        listener.wait(
+            lambda: len(listener.events("named_phase")) > 1 and len(listener.events("log")) > 5
+        )
         (folder / "stop").touch()
         output, errors = process.communicate(timeout=30)
     finally:
@@ -90,7 +98,9 @@ def test_hello_says_what_the_run_is(run):
     assert hello["optimizer"]["class"] == "AdamW" and hello["optimizer"]["lr"] == 0.5
     assert hello["device"] == "cpu" and hello["world_size"] == 1 and hello["launcher"] == "none"
     assert hello["argv"][0].endswith("train.py") and hello["threads"]["torch"] == 1
-    assert hello["env"]["OMP_NUM_THREADS"] == "1" and hello["tid"] > 0 and hello["total_steps"] is None
+    assert (
+        hello["env"]["OMP_NUM_THREADS"] == "1" and hello["tid"] > 0 and hello["total_steps"] is None
+    )
     assert hello["batch"] == {"shapes": {"0": [16, 8]}, "dtypes": {"0": "float32"}}
 
 
@@ -98,14 +108,19 @@ def test_what_becomes_known_later_follows(run):
     merged = {}
     for event in run["listener"].events("hello_update"):
         merged.update(event)
-    assert merged["dataloader"]["batch_size"] == 16 and merged["dataloader"]["dataset"] == "TensorDataset"
+    assert (
+        merged["dataloader"]["batch_size"] == 16
+        and merged["dataloader"]["dataset"] == "TensorDataset"
+    )
     assert merged["dataloader"]["loop"].startswith("train.py:")
     assert merged["amp"] == {"autocast": True, "dtype": "bfloat16", "grad_scaler": False}
     assert "model" not in merged  # only what changed
 
 
 def test_the_data_phase_has_a_line(run):
-    samples = [s for e in run["listener"].events("stacks") if e["phase"] == "data" for s in e["samples"]]
+    samples = [
+        s for e in run["listener"].events("stacks") if e["phase"] == "data" for s in e["samples"]
+    ]
     top = max(samples, key=lambda sample: sample["count"])
     assert top["function"] == "wait_in_user_code" and top["site"].startswith("train.py:")
     assert "train.py" in top["caller"]
@@ -113,7 +128,9 @@ def test_the_data_phase_has_a_line(run):
 
 def test_dump_on_command(run):
     (dump,) = run["listener"].events("stack_dump")
-    assert dump["reason"] == "look" and dump["threads"][0]["training"] and dump["collective"] is None
+    assert (
+        dump["reason"] == "look" and dump["threads"][0]["training"] and dump["collective"] is None
+    )
     assert any("train.py" in frame for frame in dump["threads"][0]["frames"])
     (recorder,) = run["listener"].events("flight_recorder")
     assert recorder["entries"] == []

@@ -105,8 +105,13 @@ def ranks(tmp_path_factory):
             )
             processes.append(sat_support.start(folder, SCRIPT, environ))
         pids = [process.pid for process in processes]
-        listener.wait(lambda: len([e for e in listener.events("log") if "finished" in e["values"]]) == 2, processes[0])
-        for _ in range(100):  # until rank 0 has entered the all-reduce and rank 1 the sleep that keeps it out
+        listener.wait(
+            lambda: len([e for e in listener.events("log") if "finished" in e["values"]]) == 2,
+            processes[0],
+        )
+        for _ in range(
+            100
+        ):  # until rank 0 has entered the all-reduce and rank 1 the sleep that keeps it out
             ask(listener, pids, "stack_dump", cmd="dump", reason="hang")
             waiting, absent = (listener.events("stack_dump", pid)[-1] for pid in pids)
             if waiting["phase"] == "comm" and "load_data" in str(absent["threads"]):
@@ -116,7 +121,14 @@ def ranks(tmp_path_factory):
         yield [
             {
                 name: listener.events(name, pid)
-                for name in ("hello", "hello_update", "ddp", "stack_dump", "flight_recorder", "agent_error")
+                for name in (
+                    "hello",
+                    "hello_update",
+                    "ddp",
+                    "stack_dump",
+                    "flight_recorder",
+                    "agent_error",
+                )
             }
             | {"comm": listener.records(wire.MSG_COMM, pid)}
             for pid in pids
@@ -170,16 +182,26 @@ def test_hello_knows_rank_and_parallelism(ranks):
     for index, rank in enumerate(ranks):
         (hello,) = rank["hello"]
         assert (hello["rank"], hello["world_size"], hello["local_rank"]) == (index, 2, index)
-        assert hello["model"]["class"] == "Net" and hello["model"]["roots"] == ["DistributedDataParallel"]
-        assert hello["parallel"]["backend"] == "gloo" and hello["parallel"]["ddp"]["backend"] == "gloo"
+        assert hello["model"]["class"] == "Net" and hello["model"]["roots"] == [
+            "DistributedDataParallel"
+        ]
+        assert (
+            hello["parallel"]["backend"] == "gloo" and hello["parallel"]["ddp"]["backend"] == "gloo"
+        )
 
 
 def test_the_dump_names_the_line_and_the_collective_while_gloo_blocks(ranks):
     waiting, absent = (rank["stack_dump"][-1] for rank in ranks)
     assert waiting["phase"] == "comm" and "all_reduce" in waiting["threads"][0]["frames"][0]
     assert any("train.py" in frame for frame in waiting["threads"][0]["frames"])
-    assert any(frame.startswith("train.py") and "load_data" in frame for frame in absent["threads"][0]["frames"])
-    assert waiting["collective"]["op"] == "gloo:all_reduce" and waiting["collective"]["state"] != "completed"
+    assert any(
+        frame.startswith("train.py") and "load_data" in frame
+        for frame in absent["threads"][0]["frames"]
+    )
+    assert (
+        waiting["collective"]["op"] == "gloo:all_reduce"
+        and waiting["collective"]["state"] != "completed"
+    )
     assert waiting["collective"]["bytes"] == 12
     assert absent["collective"]["state"] == "completed"
     assert waiting["collective"]["seq"] == absent["collective"]["seq"] + 1
@@ -187,7 +209,12 @@ def test_the_dump_names_the_line_and_the_collective_while_gloo_blocks(ranks):
 
 def test_the_flight_recorder_lines_up_between_ranks(ranks):
     first, second = (
-        {e["seq"]: e for event in rank["flight_recorder"] for e in event["entries"] if e["op"] == "gloo:all_reduce"}
+        {
+            e["seq"]: e
+            for event in rank["flight_recorder"]
+            for e in event["entries"]
+            if e["op"] == "gloo:all_reduce"
+        }
         for rank in ranks
     )
     common = sorted(set(first) & set(second))

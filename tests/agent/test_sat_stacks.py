@@ -44,7 +44,9 @@ def waiting(monkeypatch):
 @pytest.fixture
 def sent(monkeypatch):
     found = []
-    monkeypatch.setattr(transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields}))
+    monkeypatch.setattr(
+        transport, "send_event", lambda type_, **fields: found.append({"type": type_, **fields})
+    )
     return found
 
 
@@ -57,7 +59,9 @@ def through_package(started, gate):
     package_function()(started, gate)
 
 
-def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(waiting, sent, monkeypatch):
+def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
+    waiting, sent, monkeypatch
+):
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
@@ -71,8 +75,12 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(wai
     line = get_batch.__code__.co_firstlineno + 2
     assert event["phase"] == "data" and event["total"] == 10 and event["period_ms"] == 50
     (sample,) = event["samples"]
-    assert sample["site"].endswith(f"test_sat_stacks.py:{line}") and sample["function"] == "get_batch"
-    assert sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
+    assert (
+        sample["site"].endswith(f"test_sat_stacks.py:{line}") and sample["function"] == "get_batch"
+    )
+    assert (
+        sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
+    )
 
 
 def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
@@ -117,7 +125,10 @@ def test_origins():
     assert frames.origin(pytest.__file__) == frames.LIBRARY
     assert frames.origin("/home/me/train.py") == frames.USER
     assert frames.origin(interrupts.HIDDEN_FILE) == frames.AGENT
-    assert frames.short_name(torch.nn.Linear.forward.__code__.co_filename) == "torch/nn/modules/linear.py"
+    assert (
+        frames.short_name(torch.nn.Linear.forward.__code__.co_filename)
+        == "torch/nn/modules/linear.py"
+    )
 
 
 def test_events_become_rarer_as_the_run_gets_long(waiting, sent, monkeypatch):

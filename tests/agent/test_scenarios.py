@@ -44,7 +44,9 @@ def test_every_step_is_counted_and_lies_where_the_script_says(results, name, tmp
     assert guest.n_steps == truth["steps"]
     assert_sums(guest)
     wrong = disagreements(truth["ms"], guest)
-    for _ in range(AGAIN):  # a busy machine takes the core away between the two clocks; what is wrong is wrong again
+    for _ in range(
+        AGAIN
+    ):  # a busy machine takes the core away between the two clocks; what is wrong is wrong again
         if not wrong:
             break
         truth, guest = run([name], tmp_path)[name]
@@ -82,7 +84,9 @@ def disagreements(truth: dict[str, float], guest: Guest) -> list[str]:
 
 def test_records_of_fast_steps_are_folded(results):
     _, guest = results["very_fast"]
-    pairs = itertools.pairwise(guest.steps)  # what an unsteady step follows is sent before it is full
+    pairs = itertools.pairwise(
+        guest.steps
+    )  # what an unsteady step follows is sent before it is full
     full = [
         record
         for record, after in pairs  # what a step of 200 ms follows is sent too: a busy machine has some
@@ -125,4 +129,7 @@ def test_inferred_boundaries_and_accumulation_are_told(results):
 def test_checkpoints_are_events(results):
     events = results["saved"][1].of_type("checkpoint")
     assert len(events) == 3
-    assert all(e["via"] == "torch.save" and e["bytes"] > 4e6 and e["path"].endswith("state.pt") for e in events)
+    assert all(
+        e["via"] == "torch.save" and e["bytes"] > 4e6 and e["path"].endswith("state.pt")
+        for e in events
+    )

@@ -12,7 +12,9 @@ from gputop_agent import tensor_work
 from gputop_agent.session import session
 from gputop_agent.step_state import open_step
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions have no columns before")
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="instructions have no columns before"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +31,36 @@ def seen(tmp_path, statement):
     exec(compile(path.read_text(), str(path), "exec"), scope)
     code = scope["step"].__code__
     instructions = list(dis.get_instructions(code))
-    end = next(i for i, one in enumerate(instructions) if one.opname == "STORE_FAST" and one.argval == "x")
-    return tensor_work.label(SimpleNamespace(f_code=code, f_lasti=instructions[end - 1].offset, f_globals=scope))
+    end = next(
+        i for i, one in enumerate(instructions) if one.opname == "STORE_FAST" and one.argval == "x"
+    )
+    return tensor_work.label(
+        SimpleNamespace(f_code=code, f_lasti=instructions[end - 1].offset, f_globals=scope)
+    )
 
 
-LOSS = ["u @ v.T", "-(u.diagonal() + 1e-9).log().mean()", "torch.stack(\n        [u, v])", "u[3:]", "save(p)"]
-HOST = ["time.sleep(1)", "out.tolist()", "out.item()", "out.append(u)", "out.split(',')", "print(u)", "sum(out)"]
+LOSS = [
+    "u @ v.T",
+    "-(u.diagonal() + 1e-9).log().mean()",
+    "torch.stack(\n        [u, v])",
+    "u[3:]",
+    "save(p)",
+]
+HOST = [
+    "time.sleep(1)",
+    "out.tolist()",
+    "out.item()",
+    "out.append(u)",
+    "out.split(',')",
+    "print(u)",
+    "sum(out)",
+]
 
 
 @pytest.mark.parametrize("statement", LOSS)
-def test_operators_and_torchs_calls_are_work_where_a_loss_is_computed(tmp_path, monkeypatch, statement):
+def test_operators_and_torchs_calls_are_work_where_a_loss_is_computed(
+    tmp_path, monkeypatch, statement
+):
     monkeypatch.setattr(open_step, "gap_phase", 9)
     assert seen(tmp_path, statement).startswith("torch/")
     monkeypatch.setattr(open_step, "gap_phase", -1)
@@ -46,7 +68,9 @@ def test_operators_and_torchs_calls_are_work_where_a_loss_is_computed(tmp_path, 
 
 
 @pytest.mark.parametrize("statement", HOST)
-def test_what_blocks_or_handles_python_objects_is_host_code_anywhere(tmp_path, monkeypatch, statement):
+def test_what_blocks_or_handles_python_objects_is_host_code_anywhere(
+    tmp_path, monkeypatch, statement
+):
     monkeypatch.setattr(open_step, "gap_phase", 9)
     assert seen(tmp_path, statement) == ""
 

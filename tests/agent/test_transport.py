@@ -42,7 +42,9 @@ def test_long_socket_path(tmp_path):
     collector = Collector(folder / "sock")
     try:
         env = guest_env(collector.path)
-        done = subprocess.run([sys.executable, script(tmp_path, "steps(20)")], env=env, timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, script(tmp_path, "steps(20)")], env=env, timeout=120, check=False
+        )
         time.sleep(0.1)
         assert done.returncode == 0
         assert collector.guests[0].n_steps == 20

@@ -138,7 +138,9 @@ def test_what_a_script_sees_is_the_same(runs, kind):
     assert runs[0][kind] == runs[1][kind]
 
 
-@pytest.mark.parametrize("how", ["import torch", "import importlib; importlib.import_module('torch')"])
+@pytest.mark.parametrize(
+    "how", ["import torch", "import importlib; importlib.import_module('torch')"]
+)
 def test_a_torch_that_cannot_be_imported_fails_as_without_us(tmp_path, how):
     (tmp_path / "torch.py").write_text(FAILING)
     script = tmp_path / "script.py"

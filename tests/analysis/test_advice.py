@@ -28,10 +28,16 @@ LOADER = {
 TRAINERS = {"": [], "transformers": ["accelerate", "transformers"], "lightning": ["lightning"]}
 
 # What a reader must have for these words to mean anything to him: written apart from the table that is tested.
-NEEDS_GPU = re.compile(r"cuda|cudnn|nvidia|TF32|\bGPU|NCCL|channels_last|non_blocking|expandable|pin_memory=True", re.I)
-NEEDS_RANKS = re.compile(r"DistributedSampler|no_sync|bucket_cap|comm_hook|all ranks|each rank|fewer ranks|FSDP")
+NEEDS_GPU = re.compile(
+    r"cuda|cudnn|nvidia|TF32|\bGPU|NCCL|channels_last|non_blocking|expandable|pin_memory=True", re.I
+)
+NEEDS_RANKS = re.compile(
+    r"DistributedSampler|no_sync|bucket_cap|comm_hook|all ranks|each rank|fewer ranks|FSDP"
+)
 NEEDS_MAP_STYLE = re.compile(r"[Ss]ampler\b|group (samples|by)|batch sampler|group_by_length")
-RAW_CODE = re.compile(r"in the DataLoader at|optimizer\.zero_grad|loss\.backward|model\.no_sync|scheduler\.step\(\)")
+RAW_CODE = re.compile(
+    r"in the DataLoader at|optimizer\.zero_grad|loss\.backward|model\.no_sync|scheduler\.step\(\)"
+)
 OF_TRANSFORMERS = re.compile(r"TrainingArguments|dataloader_")
 OF_LIGHTNING = re.compile(r"Trainer\((?!Net)")
 
@@ -45,7 +51,13 @@ def sick(path, *, gpu: bool, ranks: int, trainer: str, iterable: bool, workers: 
     """A run with many things wrong at once: late batches, long evaluations, checkpoints, jumps of the loss, padding."""
     build = Builder(path, cpu_count=8)
     site = None if trainer == "transformers" else "train.py:12"
-    loader = {**LOADER, "inside": TRAINERS[trainer], "iterable": iterable, "num_workers": workers, "site": site}
+    loader = {
+        **LOADER,
+        "inside": TRAINERS[trainer],
+        "iterable": iterable,
+        "num_workers": workers,
+        "site": site,
+    }
     for rank in range(ranks):
         build.hello(
             rank,
@@ -55,10 +67,25 @@ def sick(path, *, gpu: bool, ranks: int, trainer: str, iterable: bool, workers: 
             device_memory_bytes=80 << 30 if gpu else None,
             dataloader={**loader, "pin_memory": False},
             batch={"shapes": {"0": [8, 512]}, "dtypes": {"0": "int64"}, "pinned": False},
-            optimizer={"class": "AdamW", "module": "torch", "foreach": False, "fused": False, "tensors": 90},
-            flags={"seed": 3, "cudnn_benchmark": True, "deterministic": False, "matmul_precision": "highest"},
+            optimizer={
+                "class": "AdamW",
+                "module": "torch",
+                "foreach": False,
+                "fused": False,
+                "tensors": 90,
+            },
+            flags={
+                "seed": 3,
+                "cudnn_benchmark": True,
+                "deterministic": False,
+                "matmul_precision": "highest",
+            },
             amp={"autocast": False, "dtype": None, "grad_scaler": False},
-            model={"by_dtype": {"float32": 10_000}, "trainable": 10_000, "modules": {"Linear": 4, "Conv2d": 3}},
+            model={
+                "by_dtype": {"float32": 10_000},
+                "trainable": 10_000,
+                "modules": {"Linear": 4, "Conv2d": 3},
+            },
             shapes={"batches": 90, "distinct": 60, "examples": [[8, 512]]},
             parallel={"backend": "nccl" if gpu else "gloo", "ddp": {}} if ranks > 1 else {},
             threads={"torch": 1},
@@ -79,7 +106,11 @@ def sick(path, *, gpu: bool, ranks: int, trainer: str, iterable: bool, workers: 
                 eval=60.0 if step % 10 == 9 else 0.0,
                 checkpoint=150.0 if odd else 0.0,
                 gc_ns=1_000_000,
-                loss=float("nan") if step > 250 else 50.0 if step == 200 else 2.0 + 0.01 * (step % 7),
+                loss=float("nan")
+                if step > 250
+                else 50.0
+                if step == 200
+                else 2.0 + 0.01 * (step % 7),
                 loss_max=50.0 if step == 200 else 2.0,
                 grad_norm=60.0 if step > 100 else 20.0,
                 samples=8,
@@ -109,11 +140,15 @@ def test_no_fix_presupposes_what_the_run_has_not(tmp_path, kind):
         assert kind["gpu"] or not NEEDS_GPU.search(one.fix), words
         assert kind["ranks"] > 1 or not NEEDS_RANKS.search(one.fix), words
         assert not kind["iterable"] or not NEEDS_MAP_STYLE.search(one.fix), words
-        assert not kind["trainer"] or not (kind["trainer"] == "transformers" and RAW_CODE.search(one.fix)), words
+        assert not kind["trainer"] or not (
+            kind["trainer"] == "transformers" and RAW_CODE.search(one.fix)
+        ), words
         assert kind["trainer"] == "transformers" or not OF_TRANSFORMERS.search(one.fix), words
         assert kind["trainer"] == "lightning" or not OF_LIGHTNING.search(one.fix), words
         assert "group_by_length=True" not in one.fix, words  # transformers 5 has no such argument
-        assert "train.py:40" not in (one.site or "") + one.fix, words  # the loop; a loader is mended where it is built
+        assert "train.py:40" not in (one.site or "") + one.fix, (
+            words
+        )  # the loop; a loader is mended where it is built
 
 
 @pytest.mark.parametrize("kind", KINDS[::5], ids=lambda k: "-".join(str(v) for v in k.values()))
@@ -121,7 +156,9 @@ def test_whatever_a_finding_offers_has_its_conditions(tmp_path, kind):
     """Each finding's general fix under each kind of run: what was offered, is offered again."""
     view = RunView(sick(tmp_path / "r", **kind).open())
     for spec in CATALOGUE.values():
-        made = spec.make("medium", "t", "e", [spec.fix, Option("always", last=True)], recoverable_ms_per_step=4.0)
+        made = spec.make(
+            "medium", "t", "e", [spec.fix, Option("always", last=True)], recoverable_ms_per_step=4.0
+        )
         once = offered(view, made)
         assert offered(view, once).options == once.options
         assert once.fix
@@ -132,7 +169,14 @@ def test_a_promise_is_bounded_by_what_the_options_can_change(tmp_path):
     spec = CATALOGUE["IN01"]
 
     def promised(*options: Option):
-        made = spec.make("high", "t", "e", options, recoverable_ms_per_step=10.0, interval_ms_per_step=(8.0, 12.0))
+        made = spec.make(
+            "high",
+            "t",
+            "e",
+            options,
+            recoverable_ms_per_step=10.0,
+            interval_ms_per_step=(8.0, 12.0),
+        )
         one = offered(view, made)
         return one.recoverable_ms_per_step, one.interval_ms_per_step, one.severity
 
@@ -149,7 +193,9 @@ def exposed(tmp_path, *, cores, parameters, threads=1, ranks=3, wait=8.0):
     for rank in range(ranks):
         parallel = {"backend": "gloo", "ddp": {}}
         model = {"trainable": parameters}
-        build.hello(rank, world_size=ranks, threads={"torch": threads}, parallel=parallel, model=model)
+        build.hello(
+            rank, world_size=ranks, threads={"torch": threads}, parallel=parallel, model=model
+        )
         for _ in range(200):
             build.step(rank, wait_ms=wait, forward=4.0, backward=9.0, optimizer=1.0)
     return {one.id: one for one in finished(build)}["CR06"]
@@ -158,13 +204,17 @@ def exposed(tmp_path, *, cores, parameters, threads=1, ranks=3, wait=8.0):
 def test_a_small_model_on_few_cores_waits_for_cores_and_not_for_bytes(tmp_path):
     one = exposed(tmp_path, cores=2, parameters=4_250)
     assert "17 kB" in one.evidence
-    assert one.fix.startswith("start at most 2 ranks here: 3 ranks with 1 busy thread each share 2 cores")
+    assert one.fix.startswith(
+        "start at most 2 ranks here: 3 ranks with 1 busy thread each share 2 cores"
+    )
     assert not re.search("bf16|bucket|compress", one.fix)
 
 
 def test_a_small_model_with_enough_cores_waits_for_something_else(tmp_path):
     one = exposed(tmp_path, cores=16, parameters=4_250)
-    assert one.fix.startswith("look at the way of the messages: the network interface (GLOO_SOCKET_IFNAME)")
+    assert one.fix.startswith(
+        "look at the way of the messages: the network interface (GLOO_SOCKET_IFNAME)"
+    )
     assert not re.search("bf16|bucket|ranks here", one.fix)
 
 
@@ -174,12 +224,22 @@ def test_a_large_model_sends_less_or_earlier(tmp_path):
     assert "GLOO_SOCKET_IFNAME" not in one.fix
 
 
-def busy(build: Builder, *, machine_pct: float, rank_cores: float, worker_cores: float = 0.0, waits: float = 0.0):
+def busy(
+    build: Builder,
+    *,
+    machine_pct: float,
+    rank_cores: float,
+    worker_cores: float = 0.0,
+    waits: float = 0.0,
+):
     """Ten seconds of samples of the machine, the rank and its workers."""
     for tick in range(21):
         build.sample("host", t_ns=T0 + tick * 5 * 10**8, cpu_pct=machine_pct, cpu_count=2)
         used = int(tick * 5e8)
-        for pid, kind, part in ((100, PROCESS_RANK, rank_cores), (200, PROCESS_WORKER, worker_cores)):
+        for pid, kind, part in (
+            (100, PROCESS_RANK, rank_cores),
+            (200, PROCESS_WORKER, worker_cores),
+        ):
             build.sample(
                 "process",
                 t_ns=T0 + tick * 5 * 10**8,
@@ -204,15 +264,25 @@ def late(tmp_path, *, loader=LOADER, machine_pct=50.0, rank_cores=0.95, **load):
 def test_workers_are_promised_what_the_cores_can_compute(tmp_path):
     quiet = late(tmp_path / "a", machine_pct=50.0)["IN02"]
     assert "num_workers=2" in quiet.fix
-    assert quiet.recoverable_ms_per_step == pytest.approx(35 - 33.25 / 2 - 1, rel=0.1)  # 33 ms of work on two cores
+    assert quiet.recoverable_ms_per_step == pytest.approx(
+        35 - 33.25 / 2 - 1, rel=0.1
+    )  # 33 ms of work on two cores
     crowded = late(tmp_path / "b", machine_pct=100.0, rank_cores=0.3, waits=0.7)
-    assert crowded["IN02"].recoverable_ms_per_step is None or crowded["IN02"].recoverable_ms_per_step < 17
+    assert (
+        crowded["IN02"].recoverable_ms_per_step is None
+        or crowded["IN02"].recoverable_ms_per_step < 17
+    )
 
 
 def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
-    one = late(tmp_path, loader={**LOADER, "num_workers": 2}, machine_pct=100.0, rank_cores=0.3, waits=0.7)["IN04"]
+    one = late(
+        tmp_path, loader={**LOADER, "num_workers": 2}, machine_pct=100.0, rank_cores=0.3, waits=0.7
+    )["IN04"]
     assert one.fix.startswith("end what runs beside this (spinner, 1.7 cores)")
-    assert "num_workers from" not in one.fix and "programs outside the run 1.7 (spinner 1.4)" in one.evidence
+    assert (
+        "num_workers from" not in one.fix
+        and "programs outside the run 1.7 (spinner 1.4)" in one.evidence
+    )
 
 
 def test_the_workers_are_blamed_where_they_take_the_cores(tmp_path):
@@ -228,7 +298,9 @@ def test_the_workers_are_blamed_where_they_take_the_cores(tmp_path):
 
 def of(id: str, lever: Lever | None, ms: float | None, **more) -> Finding:
     options = (Option(f"{id} moves it", lever=lever), Option(f"{id} besides"))
-    return Finding(id, id, "medium", id, "e", "f", options=options, recoverable_ms_per_step=ms, **more)
+    return Finding(
+        id, id, "medium", id, "e", "f", options=options, recoverable_ms_per_step=ms, **more
+    )
 
 
 def test_findings_that_pull_one_lever_apart_become_one():
@@ -259,7 +331,9 @@ def test_cores_are_shared_thread_by_thread(tmp_path):
     busy(build, machine_pct=100.0, rank_cores=0.5, waits=0.5)
     view = RunView(build.open())
     assert cores.foreign_cores(view, "box") == pytest.approx(1.5, abs=0.05)
-    assert cores.own_cores(view, 0, 1) == pytest.approx(0.5, abs=0.03)  # 2 cores, 4 threads want them
+    assert cores.own_cores(view, 0, 1) == pytest.approx(
+        0.5, abs=0.03
+    )  # 2 cores, 4 threads want them
     assert cores.own_cores(view, 0, 3) == pytest.approx(1.0, abs=0.05)
 
 

@@ -16,7 +16,11 @@ import gputop_analysis
 from gputop_analysis.findings import advice
 
 ANALYSIS = Path(gputop_analysis.__file__).parent
-PLACES = [one for folder in ("findings", "notes", "lint") for one in sorted((ANALYSIS / folder).glob("*.py"))]
+PLACES = [
+    one
+    for folder in ("findings", "notes", "lint")
+    for one in sorted((ANALYSIS / folder).glob("*.py"))
+]
 PATHS = re.compile(r"(?<![\w.\\])torch(?:\.[A-Za-z_]\w*)+")
 SETTINGS = re.compile(r"(?<![-\w])([a-z]\w+)=(?!=)")
 OWNERS = {
@@ -45,7 +49,10 @@ ELSEWHERE = {"foreach": "a setting of lint's own"}
 GONE = {"group_by_length": ("transformers", (5,))}
 """Settings that the installed library has no more, and since when; advice.PRESUPPOSED keeps them to older ones."""
 ARGUMENTS = re.compile(r"((?:\w+=[^,()\s]+(?:, )?)+) in TrainingArguments")
-CALLS = {"Trainer": "lightning.Trainer", "ModelCheckpoint": "lightning.pytorch.callbacks.ModelCheckpoint"}
+CALLS = {
+    "Trainer": "lightning.Trainer",
+    "ModelCheckpoint": "lightning.pytorch.callbacks.ModelCheckpoint",
+}
 CALLS["DDPStrategy"] = "lightning.pytorch.strategies.DDPStrategy"
 
 
@@ -55,7 +62,12 @@ def texts():
     found = []
     for path in PLACES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        inside = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for part in node.values
+        }
         skipped = inside | {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if id(node) in skipped:
@@ -115,17 +127,25 @@ def test_every_name_of_torch_exists():
 
 def test_a_name_that_does_not_exist_would_be_seen():
     pytest.importorskip("torch")
-    assert missing([("torch.nn.utils.clip_gradients", "x")]) and not missing([("torch.nn.utils.clip_grad_norm_", "x")])
+    assert missing([("torch.nn.utils.clip_gradients", "x")]) and not missing(
+        [("torch.nn.utils.clip_grad_norm_", "x")]
+    )
 
 
 def test_every_setting_is_taken_by_something():
     for library in OWNERS:
         if not find_spec(library):
             pytest.skip(f"no {library} here")
-    known = set().union(*(settings_of(f"{library}.{one}") for library, owners in OWNERS.items() for one in owners))
+    known = set().union(
+        *(settings_of(f"{library}.{one}") for library, owners in OWNERS.items() for one in owners)
+    )
     named = {(one, place) for place, text in texts() for one in SETTINGS.findall(text)}
     assert len(named) > 40
-    unknown = {(one, place) for one, place in named if one not in known | BUILT_IN | set(ELSEWHERE) | set(GONE)}
+    unknown = {
+        (one, place)
+        for one, place in named
+        if one not in known | BUILT_IN | set(ELSEWHERE) | set(GONE)
+    }
     assert unknown == set()
 
 
@@ -133,7 +153,12 @@ def test_what_goes_into_training_arguments_is_one_of_them():
     if not find_spec("transformers"):
         pytest.skip("no transformers here")
     known = settings_of("transformers.TrainingArguments")
-    named = {one for _, text in texts() for part in ARGUMENTS.findall(text) for one in SETTINGS.findall(part)}
+    named = {
+        one
+        for _, text in texts()
+        for part in ARGUMENTS.findall(text)
+        for one in SETTINGS.findall(part)
+    }
     assert len(named) >= 8
     assert {one for one in named if one not in known} <= set(GONE)
 
@@ -176,6 +201,8 @@ def test_values_of_settings_exist_too():
 
     assert "adamw_torch_fused" in {one.value for one in OptimizerNames}
     field = next(
-        one for one in dataclasses.fields(resolved("transformers.TrainingArguments")) if "sampling" in one.name
+        one
+        for one in dataclasses.fields(resolved("transformers.TrainingArguments"))
+        if "sampling" in one.name
     )
     assert "group_by_length" in str(field.metadata)

@@ -44,14 +44,20 @@ def wild(path, seed):
             row |= {name: min(row[name], row["wall_ns"]) for name in inside}
             step = int(random.choice([step + 1, step + 1, step + 1, step + 5, 0]))
             flags = int(random.choice([0, 0, 0, 1 << int(random.integers(0, 12))]))
-            row |= {"step": step, "n_steps": int(random.choice([1, 1, min(7, step + 1)])), "flags": flags}
+            row |= {
+                "step": step,
+                "n_steps": int(random.choice([1, 1, min(7, step + 1)])),
+                "flags": flags,
+            }
             row["t_end_ns"] = T0 + step * 10**7
             build.writer.append_rank("steps", rank, pack("steps", **row))
             if random.random() < 0.5:
                 for table in ("comm", "device"):
                     values = {name: random_value(random, code) for name, code in TABLES[table]}
                     build.writer.append_rank(
-                        table, rank, pack(table, **(values | {"step": step, "t_end_ns": row["t_end_ns"]}))
+                        table,
+                        rank,
+                        pack(table, **(values | {"step": step, "t_end_ns": row["t_end_ns"]})),
                     )
     for table in ("gpu", "host", "process"):
         for tick in range(int(random.integers(0, 20))):

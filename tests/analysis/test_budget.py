@@ -27,7 +27,9 @@ def test_apportioned_parts_add_up_and_stay_close(total, weights):
     assert all(part >= 0 for part in parts)
     if sum(weights) > 0:
         slack = 2 + total * 1e-12
-        assert all(abs(p - total * w / sum(weights)) <= slack for p, w in zip(parts, weights, strict=True))
+        assert all(
+            abs(p - total * w / sum(weights)) <= slack for p, w in zip(parts, weights, strict=True)
+        )
 
 
 phases = st.fixed_dictionaries({name: st.floats(0, 50) for name in wire.PHASES})
@@ -37,28 +39,62 @@ FLAGS = (0, 0, 0, wire.F_EVAL, wire.F_CHECKPOINT, wire.F_COMPILE, wire.F_SCALER_
 @settings(max_examples=25)
 @given(
     st.lists(
-        st.tuples(phases, st.one_of(st.none(), st.floats(0, 80)), st.sampled_from(FLAGS), st.integers(1, 5)),
+        st.tuples(
+            phases,
+            st.one_of(st.none(), st.floats(0, 80)),
+            st.sampled_from(FLAGS),
+            st.integers(1, 5),
+        ),
         min_size=1,
         max_size=30,
     ),
     st.booleans(),
 )
-def test_lines_add_up_to_the_wall_time_whatever_the_record_holds(tmp_path_factory, steps, with_device):
+def test_lines_add_up_to_the_wall_time_whatever_the_record_holds(
+    tmp_path_factory, steps, with_device
+):
     builder = Builder(tmp_path_factory.mktemp("run"))
     for rank in range(2):
-        builder.hello(rank, world_size=2, device_name="NVIDIA H200", model={"parameters": 10**9, "trainable": 10**9})
+        builder.hello(
+            rank,
+            world_size=2,
+            device_name="NVIDIA H200",
+            model={"parameters": 10**9, "trainable": 10**9},
+        )
         for times, wait_ms, flags, n in steps:
-            builder.step(rank, n_steps=n, wait_ms=wait_ms, flags=flags, tokens=4096 * n, agent_ns=10**6, **times)
+            builder.step(
+                rank,
+                n_steps=n,
+                wait_ms=wait_ms,
+                flags=flags,
+                tokens=4096 * n,
+                agent_ns=10**6,
+                **times,
+            )
             if with_device:
-                ms = {f"{k}_ms": v for k, v in times.items() if k in ("data", "forward", "h2d", "backward", "other")}
-                row = pack("device", t_end_ns=builder.clock[rank], optimizer_ms=1.0, total_ms=sum(ms.values()), **ms)
+                ms = {
+                    f"{k}_ms": v
+                    for k, v in times.items()
+                    if k in ("data", "forward", "h2d", "backward", "other")
+                }
+                row = pack(
+                    "device",
+                    t_end_ns=builder.clock[rank],
+                    optimizer_ms=1.0,
+                    total_ms=sum(ms.values()),
+                    **ms,
+                )
                 builder.writer.append_rank("device", rank, row)
     found = budget_of(builder)
     record = builder.open()
     for one in found.ranks:
         assert tuple(one.lines_ns) == tuple(LINES)
         assert all(type(value) is int and value >= 0 for value in one.lines_ns.values())
-        assert sum(one.lines_ns.values()) == one.wall_ns == int(record.steps(one.rank)["wall_ns"].sum())
+        assert (
+            sum(one.lines_ns.values())
+            == one.wall_ns
+            == int(record.steps(one.rank)["wall_ns"].sum())
+        )
     assert sum(found.lines_ns.values()) == found.wall_ns
 
 
@@ -67,7 +103,16 @@ def test_each_phase_has_its_line(tmp_path):
     builder.hello()
     for _ in range(50):
         builder.step(
-            data=1, h2d=2, forward=3, backward=4, optimizer=5, comm=6, eval=7, checkpoint=8, compile=9, other=10
+            data=1,
+            h2d=2,
+            forward=3,
+            backward=4,
+            optimizer=5,
+            comm=6,
+            eval=7,
+            checkpoint=8,
+            compile=9,
+            other=10,
         )
     found = budget_of(builder)
     expected = {
@@ -91,7 +136,9 @@ def test_ddps_wait_moves_out_of_backward_and_the_late_rank_is_charged_to_the_oth
     builder = Builder(tmp_path)
     for _ in range(100):
         builder.step(0, forward=10, backward=20, wait_ms=12)  # waits for rank 1 ...
-        builder.step(1, forward=20, backward=20, wait_ms=2)  # ... which itself waits 2 ms for the sums
+        builder.step(
+            1, forward=20, backward=20, wait_ms=2
+        )  # ... which itself waits 2 ms for the sums
     first, second = budget_of(builder).ranks
     assert first.lines_ns["useful_compute"] == 100 * 30 * 10**6
     assert first.lines_ns["communication"] == pytest.approx(100 * 2e6, rel=1e-6)
@@ -114,8 +161,19 @@ def test_synthetic_device_clock_splits_what_the_host_only_launched(tmp_path):
     builder = Builder(tmp_path)
     builder.hello(device="cuda")
     for step in range(100):
-        builder.step(forward=1, backward=2, optimizer=1, other=96)  # the host waits for the device in loss.item()
-        row = pack("device", step=step, data_ms=10, h2d_ms=0, forward_ms=30, backward_ms=50, optimizer_ms=5, other_ms=5)
+        builder.step(
+            forward=1, backward=2, optimizer=1, other=96
+        )  # the host waits for the device in loss.item()
+        row = pack(
+            "device",
+            step=step,
+            data_ms=10,
+            h2d_ms=0,
+            forward_ms=30,
+            backward_ms=50,
+            optimizer_ms=5,
+            other_ms=5,
+        )
         builder.writer.append_rank("device", 0, row)
     found = budget_of(builder)
     assert found.ranks[0].clock == "device"

@@ -105,7 +105,9 @@ def test_a_phase_that_climbs_steadily_is_no_change_of_level(tmp_path, phase):
 
 
 def test_a_machine_that_slows_down_steadily_is_no_climb_of_one_phase(tmp_path):
-    assert "CE11" not in found(climbing(tmp_path / "a", by_ms=0.0, pace=lambda step: 1 + 0.4 * step / 600))
+    assert "CE11" not in found(
+        climbing(tmp_path / "a", by_ms=0.0, pace=lambda step: 1 + 0.4 * step / 600)
+    )
     assert "CE11" not in found(climbing(tmp_path / "b", by_ms=0.5))
     assert "CE11" in found(climbing(tmp_path / "c", pace=lambda step: 1.2 - 0.1 * step / 600))
 
@@ -165,7 +167,13 @@ def test_a_wait_for_a_core_that_came_with_it_is_taken_off(tmp_path):
     build = slowing(tmp_path, "backward", 2.0, cpu_ms=(15, 15))
     for tick in range(18):  # 400 steps of 16 and 26 ms; from 3.2 s on, 10 of the 26 are queueing
         waited_ns = max(0, tick * 5 * 10**8 - 3_200_000_000) * 10 // 26
-        build.sample("process", t_ns=T0 + tick * 5 * 10**8, pid=9, kind=PROCESS_RANK, run_wait_ns_total=waited_ns)
+        build.sample(
+            "process",
+            t_ns=T0 + tick * 5 * 10**8,
+            pid=9,
+            kind=PROCESS_RANK,
+            run_wait_ns_total=waited_ns,
+        )
     assert "CE11" not in found(build)
 
 
@@ -199,7 +207,9 @@ def test_the_wait_for_other_ranks_is_no_backward(tmp_path):
 
 def test_checkpointing_that_saves_memory_nobody_needs_synthetic(tmp_path):
     for used_gib, expected in ((20.0, True), (60.0, False)):
-        build = gpu_run(tmp_path / str(used_gib), hello={"checkpointing": True}, forward=5.0, backward=15.0)
+        build = gpu_run(
+            tmp_path / str(used_gib), hello={"checkpointing": True}, forward=5.0, backward=15.0
+        )
         gpu_samples(build, used_gib=used_gib)
         one = found(build).get("CE08")
         assert (one is not None) == expected
@@ -246,11 +256,17 @@ def test_tensor_cores_idle_takes_in_tf32_off_synthetic(tmp_path):
 
 def test_tf32_off_alone_without_counters_synthetic(tmp_path):
     flags = {"matmul_precision": "highest", "cuda_matmul_tf32": False}
-    ampere = gpu_run(tmp_path / "a", hello={"model": FP32, "flags": flags, "device_capability": "8.6"})
+    ampere = gpu_run(
+        tmp_path / "a", hello={"model": FP32, "flags": flags, "device_capability": "8.6"}
+    )
     assert "set_float32_matmul_precision" in found(ampere)["CE02"].fix
-    turing = gpu_run(tmp_path / "t", hello={"model": FP32, "flags": flags, "device_capability": "7.5"})
+    turing = gpu_run(
+        tmp_path / "t", hello={"model": FP32, "flags": flags, "device_capability": "7.5"}
+    )
     assert "CE02" not in found(turing)
-    amp = gpu_run(tmp_path / "amp", hello={"model": FP32, "flags": flags, "amp": {"autocast": True}})
+    amp = gpu_run(
+        tmp_path / "amp", hello={"model": FP32, "flags": flags, "amp": {"autocast": True}}
+    )
     assert "CE02" not in found(amp)
 
 
@@ -278,7 +294,9 @@ def test_a_batch_too_small_synthetic(tmp_path):
     gpu_samples(build, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0)
     assert "batch_size=16" in found(build)["CE04"].fix
     build = gpu_run(tmp_path / "full")
-    gpu_samples(build, used_gib=75.0, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0)
+    gpu_samples(
+        build, used_gib=75.0, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0
+    )
     assert "CE04" not in found(build)
 
 
@@ -302,7 +320,12 @@ def test_attention_in_its_math_form_synthetic(tmp_path):
     table = [
         {"op": "aten::mm", "calls": 100, "cpu_ms": 1.0, "device_ms": 50.0},
         {"op": "aten::_softmax", "calls": 36, "cpu_ms": 1.0, "device_ms": 20.0},
-        {"op": "aten::_scaled_dot_product_attention_math", "calls": 36, "cpu_ms": 1.0, "device_ms": 0.0},
+        {
+            "op": "aten::_scaled_dot_product_attention_math",
+            "calls": 36,
+            "cpu_ms": 1.0,
+            "device_ms": 0.0,
+        },
     ]
     build = gpu_run(tmp_path / "math")
     build.event("profile", T0 + 10**9, rank=0, steps=3, first_step=50, table=table)
@@ -319,7 +342,9 @@ def test_low_mfu_synthetic(tmp_path):
         build.event("flops", rank=0, flops=flops, step=5)
         one = found(build).get("CE12")
         assert (one is not None) == expected
-        assert one is None or proved(one) == pytest.approx(100 * 1e12 / (989.4e12 * 0.020), rel=0.02)
+        assert one is None or proved(one) == pytest.approx(
+            100 * 1e12 / (989.4e12 * 0.020), rel=0.02
+        )
 
 
 def limited(tmp_path, joules_low):
@@ -331,7 +356,13 @@ def limited(tmp_path, joules_low):
             build.step(forward=step_ms / 3, backward=step_ms * 2 / 3)
             energy_mj += joules * 1e3
             if step % 50 == 25:
-                build.sample("gpu", t_ns=build.clock[0], index=0, power_limit_w=watts, energy_mj_total=int(energy_mj))
+                build.sample(
+                    "gpu",
+                    t_ns=build.clock[0],
+                    index=0,
+                    power_limit_w=watts,
+                    energy_mj_total=int(energy_mj),
+                )
     return build
 
 

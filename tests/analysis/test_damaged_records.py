@@ -28,14 +28,18 @@ PARTS = 10
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
-    run = write_run(tmp_path_factory.mktemp("sound") / "run", ranks=2, steps=120, gpus=1, slow_rank=1)
+    run = write_run(
+        tmp_path_factory.mktemp("sound") / "run", ranks=2, steps=120, gpus=1, slow_rank=1
+    )
     return run, sound_figures(run)
 
 
 @pytest.fixture
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        record_fuzz, "COMMANDS", (("report", "--json"), ("report", "--md"), ("export", "--format", "csv"))
+        record_fuzz,
+        "COMMANDS",
+        (("report", "--json"), ("report", "--md"), ("export", "--format", "csv")),
     )
 
 
@@ -64,7 +68,9 @@ def test_there_are_enough_of_them() -> None:
     assert len(EVIL) >= 200
 
 
-def test_no_directory_breaks_the_list_of_runs(sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_breaks_the_list_of_runs(
+    sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "runs"
     for number, name in enumerate(list(EVIL)[::2]):
         if not name.startswith(("events", "event", "many events", "a trace")):
@@ -86,9 +92,16 @@ def test_damage_is_said_in_every_form(sound, tmp_path: Path) -> None:
     shutil.copytree(sound[0], copy)
     field("wall_ns", -152_000_000)(copy)
     data = json.loads(outcome(["report", str(copy), "--json"])[1])
-    assert (data["damaged_rows"], data["damage"]) == (1, ["steps/rank-00000.bin: 1 damaged row left out"])
+    assert (data["damaged_rows"], data["damage"]) == (
+        1,
+        ["steps/rank-00000.bin: 1 damaged row left out"],
+    )
     assert data["step_time_p50_ms"] == pytest.approx(sound[1]["step_time_p50_ms"], rel=0.02)
-    for words in (["report"], ["report", "--md"], ["report", "--html", str(tmp_path / "page.html")]):
+    for words in (
+        ["report"],
+        ["report", "--md"],
+        ["report", "--html", str(tmp_path / "page.html")],
+    ):
         code, out, _ = outcome([words[0], str(copy), *words[1:]])
         text = out or (tmp_path / "page.html").read_text()
         assert code == 0 and "1 damaged row left out" in text.replace("\\", "")
@@ -97,7 +110,9 @@ def test_damage_is_said_in_every_form(sound, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["t_end_ns", "wall_ns", "forward_ns", "step", "n_steps"])
 @pytest.mark.parametrize("at", [0, 1, 60, -1])
-def test_a_changed_bit_of_what_is_checked_drops_that_row_alone(sound, tmp_path: Path, column: str, at: int) -> None:
+def test_a_changed_bit_of_what_is_checked_drops_that_row_alone(
+    sound, tmp_path: Path, column: str, at: int
+) -> None:
     copy = tmp_path / "run"
     shutil.copytree(sound[0], copy)
     path = copy / "steps/rank-00000.bin"
@@ -116,7 +131,9 @@ def test_where_attempts_begin_is_told_in_the_rows_that_are_left(tmp_path: Path) 
 
     build = Builder(tmp_path / "r")
     for attempt in range(2):
-        build.event("rank_start", rank=0, pid=100 + attempt, record_index=80 * attempt, attempt=attempt)
+        build.event(
+            "rank_start", rank=0, pid=100 + attempt, record_index=80 * attempt, attempt=attempt
+        )
         build.steps(80, forward=5.0)
         build.next_step[0] = -1
     build.end()
@@ -126,7 +143,9 @@ def test_where_attempts_begin_is_told_in_the_rows_that_are_left(tmp_path: Path) 
     assert record.steps(0)["step"][79] == 0
 
 
-def test_a_row_that_is_being_written_is_no_damage_and_damage_in_a_growing_file_is(tmp_path: Path) -> None:
+def test_a_row_that_is_being_written_is_no_damage_and_damage_in_a_growing_file_is(
+    tmp_path: Path,
+) -> None:
     run = write_run(tmp_path / "run", steps=40)
     path = run / "steps/rank-00000.bin"
     whole, size = path.read_bytes(), wire.STEP.size
@@ -140,7 +159,9 @@ def test_a_row_that_is_being_written_is_no_damage_and_damage_in_a_growing_file_i
     assert record.steps(0)["step"].tolist() == list(range(40))
 
 
-def test_a_long_file_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_is_checked_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gputop_probes.record import tables
 
     run = write_run(tmp_path / "run", steps=3000)
@@ -157,12 +178,17 @@ def test_a_long_file_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: py
     assert table.refresh() and (len(table.rows), table.damaged, table.unread) == (1999, 1, 1000)
 
 
-def test_of_very_many_events_the_rare_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_events_the_rare_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gputop_probes.record import events
 
     monkeypatch.setattr(events, "KEPT_OF_A_TYPE", 100)
     path = tmp_path / "events.jsonl"
-    log = [{"t_ns": 1_790_000_000 * 10**9 + n, "type": "log", "step": n, "values": {"a": 1.0}} for n in range(10_000)]
+    log = [
+        {"t_ns": 1_790_000_000 * 10**9 + n, "type": "log", "step": n, "values": {"a": 1.0}}
+        for n in range(10_000)
+    ]
     end = {"t_ns": 1_790_000_100 * 10**9, "type": "run_end", "exit_code": 3}
     path.write_text("".join(json.dumps(one) + "\n" for one in [*log, end]))
     lines = GrowingLines(path)
@@ -192,5 +218,7 @@ def test_no_warning_of_numpy_reaches_the_user(sound) -> None:
         "report.execute = lambda words: warnings.warn('overflow', RuntimeWarning) or 0\n"
         "from gputop.cli import main; sys.exit(main(['report', 'x']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")

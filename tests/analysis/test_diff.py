@@ -14,7 +14,9 @@ from gputop_analysis.diff.blocks import COLUMNS, blocks_of
 from gputop_analysis.view import RunView
 
 
-def run(path, steps=200, noise=0.03, seed=0, ranks=1, wait_ms=None, hello=None, each=None, **phases):
+def run(
+    path, steps=200, noise=0.03, seed=0, ranks=1, wait_ms=None, hello=None, each=None, **phases
+):
     """A finished run; ``each(rank)`` adds to the phases of a rank."""
     builder = Builder(path)
     random = np.random.default_rng(seed)
@@ -117,7 +119,8 @@ def test_batches_of_another_size_are_compared_by_sample(tmp_path):
 def test_the_phases_add_up_to_the_difference(tmp_path_factory, seed, wait_ms, scale):
     random = np.random.default_rng(seed)
     steps = [
-        ({name: scale * random.uniform(0, 20) for name in wire.PHASES}, int(random.integers(1, 5))) for _ in range(80)
+        ({name: scale * random.uniform(0, 20) for name in wire.PHASES}, int(random.integers(1, 5)))
+        for _ in range(80)
     ]
     records = []
     for name, order in (("a", steps), ("b", steps[::-1])):
@@ -126,7 +129,9 @@ def test_the_phases_add_up_to_the_difference(tmp_path_factory, seed, wait_ms, sc
             builder.step(n_steps=n, wait_ms=wait_ms, **times)
         records.append(builder.open())
     speed = compare(*records).speed
-    assert sum(one.difference_ms.value for one in speed.phases) == pytest.approx(speed.b_ms - speed.a_ms, abs=1e-6)
+    assert sum(one.difference_ms.value for one in speed.phases) == pytest.approx(
+        speed.b_ms - speed.a_ms, abs=1e-6
+    )
     for one in speed.phases:
         assert one.difference_ms.low <= one.difference_ms.value <= one.difference_ms.high
     assert {one.name for one in speed.phases} <= set(COLUMNS)
@@ -136,7 +141,9 @@ def test_blocks_hold_every_step_once(tmp_path):
     record = run(tmp_path, steps=137, ranks=2, forward=3)
     blocks = blocks_of(RunView(record))
     assert blocks.steps.sum(axis=1).tolist() == [127, 127]
-    assert blocks.ms.sum() == pytest.approx(sum(record.steps(r)["wall_ns"][10:].sum() / 1e6 for r in (0, 1)))
+    assert blocks.ms.sum() == pytest.approx(
+        sum(record.steps(r)["wall_ns"][10:].sum() / 1e6 for r in (0, 1))
+    )
 
 
 def test_too_few_steps_are_no_judgement(tmp_path):
@@ -172,7 +179,9 @@ def test_folded_steps_are_compared_where_both_know_the_loss(tmp_path):
 
 
 def test_a_loss_of_some_earlier_step_is_not_compared(tmp_path):
-    a = losses(tmp_path / "a", [float(i) for i in range(1, 60, 3)], folded=3, flags=wire.F_LOSS_EARLIER)
+    a = losses(
+        tmp_path / "a", [float(i) for i in range(1, 60, 3)], folded=3, flags=wire.F_LOSS_EARLIER
+    )
     b = losses(tmp_path / "b", [float(i) for i in range(60)])
     assert compare(a, b).loss is None
 
@@ -181,7 +190,11 @@ def test_settings_that_differ_are_listed_and_passing_ones_are_not(tmp_path):
     a = run(
         tmp_path / "a",
         forward=1,
-        hello={"torch": "2.12.0", "optimizer": {"class": "AdamW", "lr": 0.1}, "env": {"MASTER_PORT": "1"}},
+        hello={
+            "torch": "2.12.0",
+            "optimizer": {"class": "AdamW", "lr": 0.1},
+            "env": {"MASTER_PORT": "1"},
+        },
     )
     b = run(
         tmp_path / "b",
@@ -201,8 +214,24 @@ def test_settings_that_differ_are_listed_and_passing_ones_are_not(tmp_path):
 
 
 def test_data_is_json_and_text_fits(tmp_path):
-    a = run(tmp_path / "a", ranks=2, seed=1, wait_ms=lambda rank: 2.0, forward=5, backward=5, hello={"torch": "x" * 90})
-    b = run(tmp_path / "b", ranks=2, seed=2, wait_ms=lambda rank: 2.0, forward=9, backward=5, hello={"torch": "y" * 90})
+    a = run(
+        tmp_path / "a",
+        ranks=2,
+        seed=1,
+        wait_ms=lambda rank: 2.0,
+        forward=5,
+        backward=5,
+        hello={"torch": "x" * 90},
+    )
+    b = run(
+        tmp_path / "b",
+        ranks=2,
+        seed=2,
+        wait_ms=lambda rank: 2.0,
+        forward=9,
+        backward=5,
+        hello={"torch": "y" * 90},
+    )
     found = compare(a, b)
     data = json.loads(json.dumps(diff_data(found), allow_nan=False))
     assert data["regression"] is True and data["speed"]["phase"] == "forward"

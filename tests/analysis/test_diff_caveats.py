@@ -11,8 +11,20 @@ from gputop_agent import wire
 from gputop_analysis.diff import compare, diff_data, diff_text
 from gputop_analysis.diff.text import headline
 
-SMALL = {"class": "Linear", "parameters": 650, "trainable": 650, "by_dtype": {"float32": 650}, "modules": 1}
-LARGE = {"class": "Sequential", "parameters": 4225, "trainable": 4225, "by_dtype": {"float32": 4225}, "modules": 4}
+SMALL = {
+    "class": "Linear",
+    "parameters": 650,
+    "trainable": 650,
+    "by_dtype": {"float32": 650},
+    "modules": 1,
+}
+LARGE = {
+    "class": "Sequential",
+    "parameters": 4225,
+    "trainable": 4225,
+    "by_dtype": {"float32": 4225},
+    "modules": 4,
+}
 BASE = {
     "model": SMALL,
     "torch": "2.12.0",
@@ -51,7 +63,10 @@ def test_a_loss_that_became_nan_is_said_first_and_never_wins(tmp_path):
     assert "faster" not in text and "seed" not in text
     assert (found.judgement, found.exit_code) == ("not comparable", 1)
     data = json.loads(json.dumps(diff_data(found), allow_nan=False))
-    assert data["regression"] is True and [one["what"] for one in data["said_first"]] == ["loss", "model"]
+    assert data["regression"] is True and [one["what"] for one in data["said_first"]] == [
+        "loss",
+        "model",
+    ]
 
 
 def test_a_loss_that_is_whole_again_is_no_regression(tmp_path):
@@ -69,9 +84,17 @@ def test_a_loss_that_is_whole_again_is_no_regression(tmp_path):
         ({"device": "cpu", "device_name": None}, "B runs on cpu, A on H100", False),
         ({"ranks": 2}, "B runs 2 ranks, A 1", False),
         ({"samples": 32}, "B takes 32 samples a step of a rank, A 16", True),
-        ({"amp": {"autocast": True, "dtype": "bfloat16"}}, "B trains in autocast bfloat16, A float32", True),
+        (
+            {"amp": {"autocast": True, "dtype": "bfloat16"}},
+            "B trains in autocast bfloat16, A float32",
+            True,
+        ),
         ({"torch": "2.13.0"}, "B runs torch 2.13.0, A 2.12.0", True),
-        ({"dataloader": {"dataset": "Digits", "dataset_length": 900}}, "B's data set has 900 samples, A's 1,797", True),
+        (
+            {"dataloader": {"dataset": "Digits", "dataset_length": 900}},
+            "B's data set has 900 samples, A's 1,797",
+            True,
+        ),
     ],
 )
 def test_other_work_is_said_first_and_no_winner_is_named_over_it(tmp_path, other, says, comparable):
@@ -82,15 +105,21 @@ def test_other_work_is_said_first_and_no_winner_is_named_over_it(tmp_path, other
     assert ("not comparable" in said) == (not comparable)
     assert found.exit_code == 0
     if comparable:
-        assert compare(run(tmp_path / "c", ms=5), run(tmp_path / "d", ms=20, seed=1, **other)).is_regression
+        assert compare(
+            run(tmp_path / "c", ms=5), run(tmp_path / "d", ms=20, seed=1, **other)
+        ).is_regression
 
 
 def test_both_sides_say_the_same(tmp_path):
     a, b = run(tmp_path / "a", ms=10), run(tmp_path / "b", ms=11, seed=1)
     forth, back = compare(a, b), compare(b, a)
-    for one, other in zip(forth.speed.slower, (back.speed.slower[i] for i in (0, 2, 1)), strict=True):
+    for one, other in zip(
+        forth.speed.slower, (back.speed.slower[i] for i in (0, 2, 1)), strict=True
+    ):
         assert (1 + one) * (1 + other) == pytest.approx(1, rel=1e-9)
-    (up, down) = ({one.name: one.difference_ms for one in found.speed.phases} for found in (forth, back))
+    (up, down) = (
+        {one.name: one.difference_ms for one in found.speed.phases} for found in (forth, back)
+    )
     assert {name: (-d.value, -d.high, -d.low) for name, d in down.items()} == pytest.approx(
         {name: tuple(d) for name, d in up.items()}
     )
@@ -101,13 +130,22 @@ def test_load_on_either_machine_is_taken_off(tmp_path, monkeypatch):
     from gputop_analysis.diff import speed
 
     a, b = run(tmp_path / "a", ms=10), run(tmp_path / "b", ms=15, seed=1)
-    monkeypatch.setattr(speed, "foreign_wait_ms", lambda view: 5.0 if view.record.path == b.path else 0.0)
+    monkeypatch.setattr(
+        speed, "foreign_wait_ms", lambda view: 5.0 if view.record.path == b.path else 0.0
+    )
     assert (compare(a, b).judgement, compare(b, a).judgement) == ("no difference", "no difference")
-    assert "from A for 5.00 ms a step, from B for 0.00" in " ".join(diff_text(compare(b, a), 100).split())
+    assert "from A for 5.00 ms a step, from B for 0.00" in " ".join(
+        diff_text(compare(b, a), 100).split()
+    )
 
 
 def test_settings_are_told_once_whole_and_in_order(tmp_path):
-    noise = {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_MAX_RESTARTS": "3", "ROLE_NAME": "default"}
+    noise = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "ROLE_NAME": "default",
+    }
     changed = {"CUDA_DEVICE_MAX_CONNECTIONS_OF_THIS_RUN": "1"}
     a = run(tmp_path / "a", optimizer={"class": "Adam"}, env={})
     b = run(tmp_path / "b", model=LARGE, optimizer={"class": "AdamW"}, env={**noise, **changed})
@@ -120,7 +158,9 @@ def test_settings_are_told_once_whole_and_in_order(tmp_path):
         "env.CUDA_DEVICE_MAX_CONNECTIONS_OF_THIS_RUN",
     ]
     assert "Linear, 650 parameters -> Sequential, 4,225 parameters" in lines[0]
-    assert {c.name for c in found.changes if c.name.startswith("env")} == {"env." + name for name in changed}
+    assert {c.name for c in found.changes if c.name.startswith("env")} == {
+        "env." + name for name in changed
+    }
 
 
 def test_every_caveat_can_be_written(tmp_path):

@@ -22,7 +22,11 @@ def found(a, b):
     view = RunView(b)
     view.baseline = a
     kept, taken = judge_view(view)
-    return {one.id: one for one in (*kept, *taken) if one.id.startswith("RE0") and one.id in ("RE01", "RE04")}
+    return {
+        one.id: one
+        for one in (*kept, *taken)
+        if one.id.startswith("RE0") and one.id in ("RE01", "RE04")
+    }
 
 
 def test_without_a_baseline_nothing_is_compared(tmp_path):
@@ -48,6 +52,8 @@ def test_the_step_at_which_the_losses_part(tmp_path):
     assert one.proof.value == 50
 
 
-@pytest.mark.parametrize("change", [{"flags": {"seed": 8}}, {"optimizer": {"class": "SGD"}}, {"flags": {}}])
+@pytest.mark.parametrize(
+    "change", [{"flags": {"seed": 8}}, {"optimizer": {"class": "SGD"}}, {"flags": {}}]
+)
 def test_losses_may_part_where_something_was_changed(tmp_path, change):
     assert "RE04" not in found(a_run(tmp_path / "a"), a_run(tmp_path / "b", forks_at=50, **change))

@@ -78,13 +78,22 @@ def test_a_failure_names_its_own_reason_before_anything_else(tmp_path, code, say
     build.steps(200, data=60.0, forward=2.0)  # a high finding beside it
     build.end(exit_code=code)
     found = judged(build)
-    assert found.health == "failed" and found.headline == f"ended: 200 steps, {found.headline.partition(', ')[2]}"
+    assert (
+        found.health == "failed"
+        and found.headline == f"ended: 200 steps, {found.headline.partition(', ')[2]}"
+    )
     assert says in found.headline and "data" not in found.headline
 
 
 def test_an_exception_is_the_reason_of_a_failure(tmp_path):
     build = trained(tmp_path / "r")
-    head = {"class": "ValueError", "message": "bad shape", "site": "train.py:9 step", "phase": "forward", "step": 59}
+    head = {
+        "class": "ValueError",
+        "message": "bad shape",
+        "site": "train.py:9 step",
+        "phase": "forward",
+        "step": 59,
+    }
     build.event("exception", t_ns=build.clock[0], rank=0, **head)
     build.end(exit_code=1)
     found = judged(build)
@@ -94,7 +103,12 @@ def test_an_exception_is_the_reason_of_a_failure(tmp_path):
 def test_what_breaks_while_a_run_is_stopped_is_nobodys_fault(tmp_path):
     build = trained(tmp_path / "r", ranks=2)
     build.event("interrupt", t_ns=build.clock[0], signal=2, by="user")
-    head = {"class": "RuntimeError", "message": "Connection closed by peer", "phase": "backward", "step": 59}
+    head = {
+        "class": "RuntimeError",
+        "message": "Connection closed by peer",
+        "phase": "backward",
+        "step": 59,
+    }
     build.event("exception", t_ns=build.clock[0] + 10, rank=0, **head)
     build.end(exit_code=130)
     assert judged(build).health == "stopped"
@@ -107,7 +121,9 @@ def test_a_critical_finding_stays_critical_at_exit_0(tmp_path, stopped):
     build.hello()
     for step in range(200):
         bad = step >= 120
-        build.step(forward=5.0, loss=float("nan") if bad else 1.0, flags=wire.F_NONFINITE if bad else 0)
+        build.step(
+            forward=5.0, loss=float("nan") if bad else 1.0, flags=wire.F_NONFINITE if bad else 0
+        )
     if stopped:
         interrupted(build)
     else:
@@ -145,7 +161,9 @@ def silent(build: Builder, seconds: float):
 def test_rates_stop_with_the_steps(tmp_path):
     build = trained(tmp_path / "r")
     assert silent(build, 2).steps_per_s > 40 and silent(build, 2).silent_s == 0
-    build.sample("process", t_ns=build.clock[0] + 240 * SECOND, kind=1, rank=0, pid=100)  # the recorder lives
+    build.sample(
+        "process", t_ns=build.clock[0] + 240 * SECOND, kind=1, rank=0, pid=100
+    )  # the recorder lives
     later = silent(build, 246)
     assert (later.state, later.steps_per_s, later.silent_s) == ("running", 0.0, pytest.approx(246))
     report = Report(build.open())
@@ -155,7 +173,8 @@ def test_rates_stop_with_the_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "doing"), [("eval", "evaluating"), ("checkpoint", "saving a checkpoint"), ("backward", "")]
+    ("phase", "doing"),
+    [("eval", "evaluating"), ("checkpoint", "saving a checkpoint"), ("backward", "")],
 )
 def test_what_the_training_does_meanwhile(tmp_path, phase, doing):
     build = trained(tmp_path / "r")
@@ -188,7 +207,15 @@ def dump(build, at, rank, waits, line="train.py:50 main"):
     threads = [{"name": "MainThread", "training": True, "frames": [line]}]
     collective = {"seq": 60, "op": "all_reduce", "state": state}
     phase = "backward" if waits else "other"
-    build.event("stack_dump", t_ns=at, rank=rank, phase=phase, step=60, threads=threads, collective=collective)
+    build.event(
+        "stack_dump",
+        t_ns=at,
+        rank=rank,
+        phase=phase,
+        step=60,
+        threads=threads,
+        collective=collective,
+    )
 
 
 def hanging(path, stuck: int, ranks: int) -> tuple[Builder, int]:
@@ -197,7 +224,13 @@ def hanging(path, stuck: int, ranks: int) -> tuple[Builder, int]:
     at = build.clock[0] + 15 * SECOND
     build.event("hang_suspected", t_ns=at, ranks=list(range(ranks)), silent_s=15.0, limit_s=15.0)
     for rank in range(ranks):
-        dump(build, at + 10**7, rank, rank != stuck, "train.py:6 step" if rank != stuck else "train.py:8 lock")
+        dump(
+            build,
+            at + 10**7,
+            rank,
+            rank != stuck,
+            "train.py:6 step" if rank != stuck else "train.py:8 lock",
+        )
     return build, at
 
 
@@ -248,12 +281,17 @@ def test_a_stop_of_a_run_that_trains_is_no_hang(tmp_path):
     build.event("hang_suspected", t_ns=at + 17 * SECOND, ranks=[0], silent_s=17.0, limit_s=15.0)
     dump(build, at + 17 * SECOND, 0, True)
     build.end(exit_code=137)
-    assert not [one for one in evaluate(build.open()) if one.id.startswith("HC0") and "hang" in one.title]
+    assert not [
+        one for one in evaluate(build.open()) if one.id.startswith("HC0") and "hang" in one.title
+    ]
 
 
 @pytest.mark.parametrize(
     ("departure", "says"),
-    [({"type": "rank_lost", "reason": "process ended"}, "gone"), ({"type": "goodbye"}, "ended its")],
+    [
+        ({"type": "rank_lost", "reason": "process ended"}, "gone"),
+        ({"type": "goodbye"}, "ended its"),
+    ],
 )
 def test_a_rank_that_has_left_is_what_the_others_wait_for(tmp_path, departure, says):
     build = trained(tmp_path / "r", ranks=2)

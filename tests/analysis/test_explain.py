@@ -24,12 +24,32 @@ def report(tmp_path):
     sizes = {"peak_allocated_bytes": 2 << 30, "reserved_bytes": 3 << 30}
     random = np.random.default_rng(0)
     for rank in (0, 1):
-        build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=5000)
+        build.hello(
+            rank,
+            world_size=2,
+            dataloader={"num_workers": 0, "site": "train.py:41"},
+            total_steps=5000,
+        )
         for i in range(150):
-            times = {"data": 10.0, "forward": 5.0, "backward": 9.0, "loss": 3.0 - i / 100 + 0.1 * random.normal()}
+            times = {
+                "data": 10.0,
+                "forward": 5.0,
+                "backward": 9.0,
+                "loss": 3.0 - i / 100 + 0.1 * random.normal(),
+            }
             flags = wire.F_ESTIMATED if i % 2 else wire.F_WINDOW
-            build.step(rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, flags=flags, **times, **sizes)
-        build.event("own_cost", rank=rank, method="windows", cost_us=50.0, low_us=40.0, high_us=60.0, step_us=25e3)
+            build.step(
+                rank, n_steps=8, wait_ms=0.1, samples=64, tokens=4096, flags=flags, **times, **sizes
+            )
+        build.event(
+            "own_cost",
+            rank=rank,
+            method="windows",
+            cost_us=50.0,
+            low_us=40.0,
+            high_us=60.0,
+            step_us=25e3,
+        )
     used = {"memory_used_bytes": 3 << 30, "memory_total_bytes": 80 << 30}
     for second in range(20):
         energy_mj = 300_000 * (1 + second)
@@ -58,7 +78,13 @@ def test_no_definition_is_of_something_that_no_report_has(report):
 
 def test_a_raised_finding_shows_what_it_rests_on(report):
     said = explain(report, "in02", width=90)
-    for part in ("IN02 single-process loader: high", "wins back", "raised", "silent", "covers    IN01 input-bound"):
+    for part in (
+        "IN02 single-process loader: high",
+        "wins back",
+        "raised",
+        "silent",
+        "covers    IN01 input-bound",
+    ):
         assert part in said
     assert max(map(len, said.splitlines())) <= 90
     data = json.loads(json.dumps(explain_data(report, "IN02"), allow_nan=False))

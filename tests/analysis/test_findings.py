@@ -25,7 +25,9 @@ def healthy(tmp_path, ranks=1, steps=120, **given):
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
         build.hello(rank, world_size=ranks, dataloader=LOADER, total_steps=10_000)
-        build.steps(steps, rank, forward=6.0, backward=12.0, optimizer=2.0, data=0.3, other=0.3, **given)
+        build.steps(
+            steps, rank, forward=6.0, backward=12.0, optimizer=2.0, data=0.3, other=0.3, **given
+        )
     return build
 
 
@@ -69,7 +71,9 @@ def test_a_single_process_loader_takes_in_input_bound(tmp_path):
     loader = only["IN02"]
     assert loader.absorbed == ("IN01",)
     assert (loader.rank, loader.site, loader.severity) == (0, "train.py:41", "high")
-    assert loader.recoverable_ms_per_step == pytest.approx(9, rel=0.05)  # handing a batch over costs 1 ms
+    assert loader.recoverable_ms_per_step == pytest.approx(
+        9, rel=0.05
+    )  # handing a batch over costs 1 ms
     assert loader.interval_ms_per_step[0] < 9.0 < loader.interval_ms_per_step[1]
     assert loader.recoverable_hours == pytest.approx(9, rel=0.05)
     assert "num_workers=2" in loader.fix
@@ -104,8 +108,17 @@ def test_on_a_device_clock_a_hidden_data_wait_is_no_finding(tmp_path):
     build.hello(device="cuda:0", dataloader=LOADER)
     for step in range(100):
         build.step(forward=3.0, backward=5.0, data=8.0)
-        row = {"data_ms": 0.1, "h2d_ms": 0.1, "forward_ms": 5, "backward_ms": 10, "optimizer_ms": 0.7, "other_ms": 0.1}
-        build.writer.append_rank("device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=16.0, **row))
+        row = {
+            "data_ms": 0.1,
+            "h2d_ms": 0.1,
+            "forward_ms": 5,
+            "backward_ms": 10,
+            "optimizer_ms": 0.7,
+            "other_ms": 0.1,
+        }
+        build.writer.append_rank(
+            "device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=16.0, **row)
+        )
     assert found(build) == {}
 
 
@@ -145,7 +158,12 @@ def test_pauses_of_the_collector_in_compilation_or_seldom_are_no_habit(tmp_path,
 def died(tmp_path, exit_code, interrupted=False, steps_after=40, thread="Thread-4 (send)"):
     """A run of which a thread raises half way."""
     build = healthy(tmp_path, steps=40)
-    head = {"class": "ConnectionError", "message": "server is away", "site": "train.py:9 send", "thread": thread}
+    head = {
+        "class": "ConnectionError",
+        "message": "server is away",
+        "site": "train.py:9 send",
+        "thread": thread,
+    }
     build.event("exception", t_ns=build.clock[0], rank=0, phase="other", step=39, **head)
     if steps_after:
         build.steps(steps_after, forward=8.0, backward=12.0, seed=1)
@@ -173,11 +191,15 @@ def contended(tmp_path, switches=600, busy=0.7):
     build = Builder(tmp_path / "r")
     build.hello()
     for _ in range(150):
-        build.step(forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000, cpu_ns=9_600_000)
+        build.step(
+            forward=10.0, backward=20.0, optimizer=2.0, compute_cpu_ns=9_000_000, cpu_ns=9_600_000
+        )
     processes(build, thread_cpu=0.3, cpu=0.3 + busy, switches=switches)
     for second in range(1, 6):
         rival = {"name": "logger", "cpu_share": busy, "site": "train.py:9", "function": "spin"}
-        build.event("threads", T0 + second * 10**9, rank=0, period_ms=1000, threads=[rival] if busy else [])
+        build.event(
+            "threads", T0 + second * 10**9, rank=0, period_ms=1000, threads=[rival] if busy else []
+        )
     return build
 
 
@@ -188,7 +210,9 @@ def test_a_thread_that_holds_the_gil(tmp_path):
     assert "thread logger at train.py:9 spin" in gil.fix
 
 
-@pytest.mark.parametrize("given", [{"switches": 35}, {"busy": 0.0}], ids=["long waits", "no busy thread"])
+@pytest.mark.parametrize(
+    "given", [{"switches": 35}, {"busy": 0.0}], ids=["long waits", "no busy thread"]
+)
 def test_waiting_for_io_in_forward_is_not_the_gil(tmp_path, given):
     assert "HO04" not in found(contended(tmp_path, **given))
 
@@ -224,16 +248,21 @@ def test_the_agents_own_set_up_is_not_host_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "flag", "id"), [("checkpoint", wire.F_CHECKPOINT, "HO07"), ("eval", wire.F_EVAL, "HO08")]
+    ("phase", "flag", "id"),
+    [("checkpoint", wire.F_CHECKPOINT, "HO07"), ("eval", wire.F_EVAL, "HO08")],
 )
 def test_checkpoints_and_evaluation(tmp_path, phase, flag, id):
     build = Builder(tmp_path / "r")
     build.hello()
     for step in range(200):
         often = step % 10 == 9
-        build.step(forward=10.0, flags=flag * often or wire.F_FIRST * (step == 0), **{phase: 50.0 * often})
+        build.step(
+            forward=10.0, flags=flag * often or wire.F_FIRST * (step == 0), **{phase: 50.0 * often}
+        )
     assert list(found(build)) == [id]
-    rarer, won = {"HO07": (500, 0.98), "HO08": (100, 0.9)}[id]  # 50 ms in 500 steps of 10 ms are 1 %
+    rarer, won = {"HO07": (500, 0.98), "HO08": (100, 0.9)}[
+        id
+    ]  # 50 ms in 500 steps of 10 ms are 1 %
     assert found(build)[id].recoverable_ms_per_step == pytest.approx(5.0 * won, rel=0.05)
     assert f"every {rarer} steps" in found(build)[id].fix
 
@@ -242,7 +271,9 @@ def test_one_long_checkpoint_is_only_mentioned(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()
     for step in range(400):
-        build.step(forward=10.0, checkpoint=500.0 * (step == 399), flags=wire.F_CHECKPOINT * (step == 399))
+        build.step(
+            forward=10.0, checkpoint=500.0 * (step == 399), flags=wire.F_CHECKPOINT * (step == 399)
+        )
     assert [one.severity for one in found(build).values()] == ["info"]
 
 
@@ -254,7 +285,10 @@ def ddp(tmp_path, ranks=3, steps=150, culprit=1, noise=0.4, seed=0, **excess):
         build.hello(rank, world_size=ranks)
     for _ in range(steps):
         base = {"data": 0.5, "forward": 5.0, "backward": 10.0, "optimizer": 1.0, "other": 0.5}
-        own = [dict(base, backward=base["backward"] + noise * random.exponential()) for _ in range(ranks)]
+        own = [
+            dict(base, backward=base["backward"] + noise * random.exponential())
+            for _ in range(ranks)
+        ]
         for phase, ms in excess.items():
             own[culprit][phase] += ms
         slowest = max(sum(phases.values()) for phases in own)
@@ -265,7 +299,13 @@ def ddp(tmp_path, ranks=3, steps=150, culprit=1, noise=0.4, seed=0, **excess):
 
 @pytest.mark.parametrize(
     ("phase", "id"),
-    [("backward", "CR01"), ("forward", "CR02"), ("data", "IN11"), ("other", "CR04"), ("optimizer", "CR04")],
+    [
+        ("backward", "CR01"),
+        ("forward", "CR02"),
+        ("data", "IN11"),
+        ("other", "CR04"),
+        ("optimizer", "CR04"),
+    ],
 )
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_straggler_is_named_with_rank_phase_and_cost(tmp_path, phase, id, ranks):
@@ -310,7 +350,12 @@ def test_a_straggler_from_arrival_times(tmp_path):
             build.step(rank, forward=5.0 + 6 * rank, backward=12.0 - 6 * rank)
         begins = [T0 + step * 17_000_000 for step in range(120)]
         entries = [
-            {"group": "0", "seq": seq, "op": "all_reduce", "created_ns": at + (5 + 6 * rank) * 1_000_000}
+            {
+                "group": "0",
+                "seq": seq,
+                "op": "all_reduce",
+                "created_ns": at + (5 + 6 * rank) * 1_000_000,
+            }
             for seq, at in enumerate(begins)
         ]
         build.event("flight_recorder", rank=rank, entries=entries)
@@ -329,10 +374,17 @@ def test_uneven_batches(tmp_path):
         own = 5 + tokens * 0.02
         truth.append(own.max() - own.mean())
         for rank in range(3):
-            build.step(rank, forward=own[rank], wait_ms=own.max() - own[rank], tokens=int(tokens[rank]))
+            build.step(
+                rank, forward=own[rank], wait_ms=own.max() - own[rank], tokens=int(tokens[rank])
+            )
     for tick in range(8):  # waiting for a core does not explain what follows the lengths
         for rank in range(3):
-            waited = {"run_wait_ns_total": tick * 10**8, "pid": 100 + rank, "rank": rank, "kind": PROCESS_RANK}
+            waited = {
+                "run_wait_ns_total": tick * 10**8,
+                "pid": 100 + rank,
+                "rank": rank,
+                "kind": PROCESS_RANK,
+            }
             build.sample("process", t_ns=T0 + tick * 5 * 10**8, **waited)
     uneven = found(build)["CR05"]
     assert uneven.recoverable_ms_per_step == pytest.approx(np.mean(truth), rel=0.1)
@@ -344,7 +396,9 @@ def test_nan_loss_with_step_rank_and_lr(tmp_path):
     for rank in (0, 1):
         for step in range(20):
             flags = wire.F_NONFINITE if rank == 1 or step > 3 else 0
-            build.step(rank, forward=20.0, flags=flags, loss=float("nan") if flags else 1.5, lr=3e-4)
+            build.step(
+                rank, forward=20.0, flags=flags, loss=float("nan") if flags else 1.5, lr=3e-4
+            )
     build.event("nonfinite", rank=1, step=50, value="nan")
     nan = found(build)["NU01"]
     assert (nan.rank, nan.severity) == (1, "critical")
@@ -435,7 +489,15 @@ def test_a_hang_names_the_rank_that_is_not_in_the_collective(tmp_path):
             "op": "gloo:all_reduce",
             "state": "completed" if rank == 2 else "started",
         }
-        build.event("stack_dump", t_ns=at + 10, rank=rank, phase="backward", step=40, threads=threads, collective=state)
+        build.event(
+            "stack_dump",
+            t_ns=at + 10,
+            rank=rank,
+            phase="backward",
+            step=40,
+            threads=threads,
+            collective=state,
+        )
     hang = found(build)["HC01"]
     assert (hang.rank, hang.severity, hang.site) == (2, "critical", "train.py:77 sync_files")
     assert "ranks 0, 1 wait in gloo:all_reduce (number 40)" in hang.evidence
@@ -445,13 +507,27 @@ def test_a_hang_names_the_rank_that_is_not_in_the_collective(tmp_path):
 
 def test_the_first_exception_is_the_cause(tmp_path):
     build = healthy(tmp_path, ranks=2, steps=40)
-    build.event("exception", t_ns=T0 + 900, rank=0, **{"class": "RuntimeError"}, message="Connection closed by peer")
-    head = {"class": "ValueError", "message": "a shard is missing\nmore", "site": "train.py:12 load"}
+    build.event(
+        "exception",
+        t_ns=T0 + 900,
+        rank=0,
+        **{"class": "RuntimeError"},
+        message="Connection closed by peer",
+    )
+    head = {
+        "class": "ValueError",
+        "message": "a shard is missing\nmore",
+        "site": "train.py:12 load",
+    }
     build.event("exception", t_ns=T0 + 500, rank=1, phase="data", step=39, **head)
     build.end(exit_code=1)
     first = found(build)
     assert list(first) == ["HC06"]
-    assert (first["HC06"].rank, first["HC06"].absorbed, first["HC06"].site) == (1, ("HC09",), "train.py:12 load")
+    assert (first["HC06"].rank, first["HC06"].absorbed, first["HC06"].site) == (
+        1,
+        ("HC09",),
+        "train.py:12 load",
+    )
 
 
 @pytest.mark.parametrize(("code", "said"), [(3, "exit 3"), (137, "SIGKILL"), (139, "SIGSEGV")])
@@ -566,5 +642,7 @@ def test_a_loss_function_between_forward_and_backward_is_no_host_code(tmp_path):
 def test_waiting_for_the_device_is_no_host_code(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello(device="cuda:0")
-    build.steps(150, forward=2.0, backward=2.0, other=12.0)  # .item() waits for the device, whose clock nobody read
+    build.steps(
+        150, forward=2.0, backward=2.0, other=12.0
+    )  # .item() waits for the device, whose clock nobody read
     assert found(build) == {}

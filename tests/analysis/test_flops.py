@@ -63,9 +63,9 @@ def test_the_precision_is_that_of_the_products():
     assert precision({"model": fp32, "flags": {"matmul_precision": "high"}}) == "tf32"
     assert precision({"model": fp32, "amp": {"autocast": True, "dtype": "float16"}}) == "float16"
     assert precision({"model": {"by_dtype": {"bfloat16": 10}}}) == "bfloat16"
-    assert precision({"model": fp32, "parallel": {"fsdp": {"mixed_precision": {"param_dtype": "bfloat16"}}}}) == (
-        "bfloat16"
-    )
+    assert precision(
+        {"model": fp32, "parallel": {"fsdp": {"mixed_precision": {"param_dtype": "bfloat16"}}}}
+    ) == ("bfloat16")
 
 
 def view_of(tmp_path, tokens=512, event=None, **hello):
@@ -99,7 +99,12 @@ def test_the_shape_agrees_with_torchs_count(tmp_path, kind):
     transformers = pytest.importorskip("transformers")
     if kind == "gpt2":
         config = transformers.GPT2Config(
-            n_embd=128, n_layer=3, n_head=4, vocab_size=2000, n_positions=256, attn_implementation="eager"
+            n_embd=128,
+            n_layer=3,
+            n_head=4,
+            vocab_size=2000,
+            n_positions=256,
+            attn_implementation="eager",
         )
         model = transformers.GPT2LMHeadModel(config)
     else:
@@ -115,7 +120,9 @@ def test_the_shape_agrees_with_torchs_count(tmp_path, kind):
         model = transformers.LlamaForCausalLM(config)
     batch = torch.randint(0, 2000, (4, 128))
     parameters = sum(p.numel() for p in model.parameters())
-    hello = {"model": {"parameters": parameters, "trainable": parameters, "config": config_of(config)}}
+    hello = {
+        "model": {"parameters": parameters, "trainable": parameters, "config": config_of(config)}
+    }
     found = unit_flops(view_of(tmp_path, tokens=batch.numel(), **hello), 0)
     assert found is not None and found.unit == "tokens"
     assert found.model * batch.numel() == pytest.approx(counted(model, batch), rel=0.05)
@@ -136,8 +143,14 @@ def test_a_count_goes_before_the_shape_and_knows_of_recomputation(tmp_path):
         {},
         {"model": {"parameters": 10, "trainable": 10, "sharded": True}},
         {"model": {"parameters": 10, "trainable": 10, "config": {"experts": 8}}},
-        {"model": {"parameters": 10, "trainable": 10}, "parallel": {"mesh": {"names": ["dp", "tp"], "shape": [2, 2]}}},
-        {"model": {"parameters": 10, "trainable": 10}, "parallel": {"deepspeed": {"zero_stage": 3}}},
+        {
+            "model": {"parameters": 10, "trainable": 10},
+            "parallel": {"mesh": {"names": ["dp", "tp"], "shape": [2, 2]}},
+        },
+        {
+            "model": {"parameters": 10, "trainable": 10},
+            "parallel": {"deepspeed": {"zero_stage": 3}},
+        },
     ],
 )
 def test_abstains_where_the_parameters_say_too_little(tmp_path, hello):

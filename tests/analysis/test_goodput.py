@@ -16,7 +16,9 @@ SECOND = 10**9
 def attempt(builder, steps, number=0, gap_s=0.0):
     """``steps`` steps of 1 s, the first of 3 s, after a gap."""
     written = len(builder.open().steps(0)) if number else 0
-    builder.event("rank_start", rank=0, attempt=number, record_index=written, t_ns=builder.clock.get(0, T0))
+    builder.event(
+        "rank_start", rank=0, attempt=number, record_index=written, t_ns=builder.clock.get(0, T0)
+    )
     builder.clock[0] = builder.clock.get(0, T0) + int(gap_s * SECOND)
     builder.next_step[0] = -1
     for step in range(steps):
@@ -55,7 +57,12 @@ def test_without_a_checkpoint_all_of_the_first_attempt_is_lost(tmp_path):
     attempt(builder, 11)
     attempt(builder, 11, number=1, gap_s=1)
     builder.end()
-    assert seconds(goodput(builder.open())) == {"first_step": 6, "lost_work": 10, "restart": 1, "productive": 10}
+    assert seconds(goodput(builder.open())) == {
+        "first_step": 6,
+        "lost_work": 10,
+        "restart": 1,
+        "productive": 10,
+    }
 
 
 def test_a_hang_counts_from_the_last_step(tmp_path):
@@ -98,13 +105,21 @@ def test_no_step_no_goodput(tmp_path):
 
 def test_synthetic_energy_per_sample_from_the_counters(tmp_path):
     builder = Builder(tmp_path)
-    builder.state["gpus"] = [{"index": 0, "name": "NVIDIA H200"}, {"index": 1, "name": "NVIDIA H200", "ours": False}]
+    builder.state["gpus"] = [
+        {"index": 0, "name": "NVIDIA H200"},
+        {"index": 1, "name": "NVIDIA H200", "ours": False},
+    ]
     builder.writer.write_state(builder.state)
     for _ in range(300):
         builder.step(forward=100.0, samples=32)
     for tick in range(31):
         for index, watts in ((0, 600), (1, 75)):
-            builder.sample("gpu", t_ns=T0 + tick * SECOND, index=index, energy_mj_total=10**9 + tick * watts * 1000)
+            builder.sample(
+                "gpu",
+                t_ns=T0 + tick * SECOND,
+                index=index,
+                energy_mj_total=10**9 + tick * watts * 1000,
+            )
     found = energy(RunView(builder.open()))
     assert found is not None and found.gpus == 1
     assert found.watts == pytest.approx(600)
@@ -130,7 +145,12 @@ def test_prices_belong_to_the_gpu_the_driver_names(tmp_path):
     builder = Builder(tmp_path)
     builder.state["gpus"] = [{"index": i, "name": "NVIDIA H200", "ours": i < 2} for i in range(8)]
     builder.writer.write_state(builder.state)
-    assert run_usd_per_hour(builder.open()) == pytest.approx(2 * price_of("NVIDIA H200").usd_per_hour)
-    builder.state["gpus"] = [{"index": 0, "name": "NVIDIA H200"}, {"index": 1, "name": "NVIDIA NoSuch"}]
+    assert run_usd_per_hour(builder.open()) == pytest.approx(
+        2 * price_of("NVIDIA H200").usd_per_hour
+    )
+    builder.state["gpus"] = [
+        {"index": 0, "name": "NVIDIA H200"},
+        {"index": 1, "name": "NVIDIA NoSuch"},
+    ]
     builder.writer.write_state(builder.state)
     assert run_usd_per_hour(builder.open()) is None

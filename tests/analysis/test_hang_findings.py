@@ -32,7 +32,9 @@ def silent(
     """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it is silent."""
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
-        build.hello(rank, world_size=ranks, dataloader={"num_workers": loader, "site": "train.py:41"})
+        build.hello(
+            rank, world_size=ranks, dataloader={"num_workers": loader, "site": "train.py:41"}
+        )
         build.steps(40, rank, forward=6.0, backward=12.0)
     stopped = build.clock[0]
     for tick in range(2 * SILENT_S):
@@ -46,7 +48,13 @@ def silent(
         if gpu_util is not None:
             build.sample("gpu", t_ns=at, index=0, util_pct=gpu_util, memory_total_bytes=80 << 30)
     at = stopped + SILENT_S * 10**9
-    thread = {"rank": 0, "pid": 100, "state": state, "wchan": "rpc_wait_bit_killable", "path": "/data/a.bin"}
+    thread = {
+        "rank": 0,
+        "pid": 100,
+        "state": state,
+        "wchan": "rpc_wait_bit_killable",
+        "path": "/data/a.bin",
+    }
     build.event(
         "hang_suspected",
         t_ns=at,
@@ -57,9 +65,21 @@ def silent(
     )
     for rank in range(ranks):
         threads = [{"name": "MainThread", "training": True, "frames": list(frames)}]
-        collective = {"seq": 40, "op": "nccl:all_reduce", "state": "started" if rank in waiting else "completed"}
+        collective = {
+            "seq": 40,
+            "op": "nccl:all_reduce",
+            "state": "started" if rank in waiting else "completed",
+        }
         where = "backward" if rank in waiting else phase
-        build.event("stack_dump", t_ns=at + 10, rank=rank, phase=where, step=40, threads=threads, collective=collective)
+        build.event(
+            "stack_dump",
+            t_ns=at + 10,
+            rank=rank,
+            phase=where,
+            step=40,
+            threads=threads,
+            collective=collective,
+        )
     return build
 
 
@@ -71,13 +91,19 @@ def test_workers_that_do_nothing(tmp_path):
     hang = found(silent(tmp_path, "data", workers=(0.0, 0.001), loader=2))
     assert list(hang) == ["HC02"]
     assert "2 of 2 workers live" in hang["HC02"].title
-    assert (hang["HC02"].rank, hang["HC02"].site, hang["HC02"].severity) == (0, "train.py:41", "critical")
+    assert (hang["HC02"].rank, hang["HC02"].site, hang["HC02"].severity) == (
+        0,
+        "train.py:41",
+        "critical",
+    )
     proof = hang["HC02"].proof
     assert proof is not None and proof.value == SILENT_S
 
 
 def test_workers_that_are_gone(tmp_path):
-    assert "none of the 2 workers is left" in found(silent(tmp_path, "data", loader=2))["HC02"].title
+    assert (
+        "none of the 2 workers is left" in found(silent(tmp_path, "data", loader=2))["HC02"].title
+    )
 
 
 def test_workers_that_work_are_no_loader_hang(tmp_path):
@@ -109,11 +135,15 @@ def test_a_rank_whose_loader_hangs_holds_up_the_others(tmp_path):
 
 @pytest.mark.parametrize(("phase", "cpu", "severity"), [("other", 1.0, "info"), ("eval", 0.6, "info"),
                                                         ("other", 0.0, "high"), ("eval", 0.0, "high")])  # fmt: skip
-def test_steps_that_came_again_after_work_are_no_hang_and_after_a_wait_one_that_is_over(tmp_path, phase, cpu, severity):
+def test_steps_that_came_again_after_work_are_no_hang_and_after_a_wait_one_that_is_over(
+    tmp_path, phase, cpu, severity
+):
     build = silent(tmp_path, phase, cpu=cpu)
     build.event("hang_over", t_ns=build.clock[0] + 40 * 10**9)
     (hang,) = found(build).values()
-    assert hang.severity == severity and hang.title.startswith("hung" if severity == "high" else "a long pause")
+    assert hang.severity == severity and hang.title.startswith(
+        "hung" if severity == "high" else "a long pause"
+    )
 
 
 @pytest.mark.parametrize(("exit_code", "severity"), [(0, "info"), (1, "critical")])
@@ -135,7 +165,13 @@ def failing(tmp_path, kind="RuntimeError", message="", exit_code=1, **last):
     build.hello(dataloader={"num_workers": 4})
     for step in range(40):
         build.step(forward=6.0, peak_allocated_bytes=(40 << 30) + step * (1 << 28))
-    head = {"class": kind, "message": message, "site": "train.py:12 step", "phase": "forward", "step": 39}
+    head = {
+        "class": kind,
+        "message": message,
+        "site": "train.py:12 step",
+        "phase": "forward",
+        "step": 39,
+    }
     build.event("exception", rank=0, **head, **last)
     build.end(exit_code=exit_code)
     return build
@@ -146,7 +182,11 @@ def test_synthetic_out_of_gpu_memory(tmp_path):
     assert "HC04" in only and not {"HC06", "HC09"} & set(only)
     oom = only["HC04"]
     assert "2.50 GiB" in oom.title and "expandable_segments" in oom.fix and "grows" in oom.fix
-    assert (oom.site, oom.rank, set(oom.absorbed) >= {"HC06", "HC09"}) == ("train.py:12 step", 0, True)
+    assert (oom.site, oom.rank, set(oom.absorbed) >= {"HC06", "HC09"}) == (
+        "train.py:12 step",
+        0,
+        True,
+    )
     assert oom.proof is not None and (oom.proof.value, oom.proof.threshold) == (2.5, 1.2)
 
 
@@ -155,13 +195,17 @@ def test_shared_memory(tmp_path):
     assert list(found(failing(tmp_path, message=message))) == ["HC07"]
 
 
-@pytest.mark.parametrize(("kills", "code", "ids"), [(1, 137, ["HC05"]), (0, 137, ["HC09"]), (1, 0, [])])
+@pytest.mark.parametrize(
+    ("kills", "code", "ids"), [(1, 137, ["HC05"]), (0, 137, ["HC09"]), (1, 0, [])]
+)
 def test_host_memory_needs_a_kill_and_a_sigkill(tmp_path, kills, code, ids):
     build = Builder(tmp_path / "r")
     build.hello()
     build.steps(40, forward=6.0)
     for tick in range(3):
-        build.sample("host", t_ns=T0 + tick, cgroup_oom_kill_total=5, cgroup_memory_max_bytes=4 << 30)
+        build.sample(
+            "host", t_ns=T0 + tick, cgroup_oom_kill_total=5, cgroup_memory_max_bytes=4 << 30
+        )
     build.event("run_end", exit_code=code, oom_kills=kills)
     build.end(exit_code=code)
     assert [i for i in found(build) if i.startswith("HC")] == ids

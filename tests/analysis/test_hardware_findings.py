@@ -5,7 +5,13 @@ import pytest
 from analysis_support import T0, Builder
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.gpu_samples import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, reason_names
+from gputop_analysis.gpu_samples import (
+    HW_POWER_BRAKE,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    SW_POWER_CAP,
+    reason_names,
+)
 from gputop_analysis.xid import TABLE, decode
 
 NORMAL = {
@@ -27,7 +33,10 @@ NORMAL = {
 def synthetic(tmp_path, gpus=4, seconds=120, slow_rank=None, **columns):
     """Steps of one rank a GPU, and samples twice a second; a column is a value or a function of (gpu, tick)."""
     build = Builder(tmp_path / "r")
-    infos = [{"index": i, "name": "H100", "uuid": f"GPU-{i}", "power_limit_default_w": 700.0} for i in range(gpus)]
+    infos = [
+        {"index": i, "name": "H100", "uuid": f"GPU-{i}", "power_limit_default_w": 700.0}
+        for i in range(gpus)
+    ]
     build.state["gpus"] = infos
     build.writer.write_state(build.state)
     own = 100 + np.random.default_rng(0).random((60, gpus))
@@ -41,13 +50,19 @@ def synthetic(tmp_path, gpus=4, seconds=120, slow_rank=None, **columns):
     for tick in range(2 * seconds + 1):
         for gpu in range(gpus):
             given = {k: v(gpu, tick) if callable(v) else v for k, v in columns.items()}
-            build.sample("gpu", **{"t_ns": T0 + tick * 500_000_000, "index": gpu, **NORMAL, **given})
+            build.sample(
+                "gpu", **{"t_ns": T0 + tick * 500_000_000, "index": gpu, **NORMAL, **given}
+            )
     return build
 
 
 def found(build):
     """Findings about hardware and stragglers above info, by id."""
-    return {one.id: one for one in evaluate(build.open()) if one.id[:2] in ("TP", "CR") and one.severity != "info"}
+    return {
+        one.id: one
+        for one in evaluate(build.open())
+        if one.id[:2] in ("TP", "CR") and one.severity != "info"
+    }
 
 
 def on_gpu_2(value, otherwise):
@@ -60,7 +75,11 @@ def test_synthetic_healthy_devices(tmp_path):
 
 def test_synthetic_heat_explains_the_slow_rank(tmp_path):
     hot = on_gpu_2(HW_THERMAL | SW_POWER_CAP, SW_POWER_CAP)
-    only = found(synthetic(tmp_path, slow_rank=2, clock_event_reasons=hot, sm_clock_mhz=on_gpu_2(1500.0, 1900.0)))
+    only = found(
+        synthetic(
+            tmp_path, slow_rank=2, clock_event_reasons=hot, sm_clock_mhz=on_gpu_2(1500.0, 1900.0)
+        )
+    )
     assert list(only) == ["TP01"]
     heat = only["TP01"]
     assert (heat.rank, heat.gpu, heat.severity) == (2, 2, "high")
@@ -77,7 +96,9 @@ def test_synthetic_clock_skew_without_a_reason(tmp_path):
 
 
 def test_synthetic_boost_bins_are_no_skew(tmp_path):
-    assert list(found(synthetic(tmp_path, slow_rank=2, sm_clock_mhz=on_gpu_2(1870.0, 1900.0)))) == ["CR01"]
+    assert list(found(synthetic(tmp_path, slow_rank=2, sm_clock_mhz=on_gpu_2(1870.0, 1900.0)))) == [
+        "CR01"
+    ]
 
 
 def test_synthetic_power_cap_below_the_default(tmp_path):
@@ -95,22 +116,32 @@ def test_synthetic_power_brake_is_told_from_heat(tmp_path):
 def test_synthetic_locked_clocks(tmp_path):
     low = found(synthetic(tmp_path, gpus=1, sm_clock_mhz=1200.0, clock_event_reasons=2))
     assert list(low) == ["TP04"]
-    lazy = found(synthetic(tmp_path / "b", gpus=1, sm_clock_mhz=1200.0, clock_event_reasons=0, pstate=5))
+    lazy = found(
+        synthetic(tmp_path / "b", gpus=1, sm_clock_mhz=1200.0, clock_event_reasons=0, pstate=5)
+    )
     assert "P5" in lazy["TP04"].title
 
 
 def test_synthetic_ecc_counts_only_what_is_new(tmp_path):
     assert found(synthetic(tmp_path, ecc_uncorrected_total=7, ecc_corrected_total=900)) == {}
-    new = found(synthetic(tmp_path / "b", ecc_uncorrected_total=lambda gpu, tick: int(gpu == 1 and tick > 100)))
+    new = found(
+        synthetic(
+            tmp_path / "b", ecc_uncorrected_total=lambda gpu, tick: int(gpu == 1 and tick > 100)
+        )
+    )
     assert (new["TP06"].rank, new["TP06"].severity) == (1, "critical")
 
 
 def test_synthetic_link_errors_by_rate(tmp_path):
-    grows = found(synthetic(tmp_path, pcie_replay_total=lambda gpu, tick: tick // 10 if gpu == 3 else 50))
+    grows = found(
+        synthetic(tmp_path, pcie_replay_total=lambda gpu, tick: tick // 10 if gpu == 3 else 50)
+    )
     assert (list(grows), grows["TP08"].rank) == (["TP08"], 3)
 
 
-@pytest.mark.parametrize(("code", "severity", "ids"), [(31, "medium", ["TP07"]), (48, "critical", ["TP07"])])
+@pytest.mark.parametrize(
+    ("code", "severity", "ids"), [(31, "medium", ["TP07"]), (48, "critical", ["TP07"])]
+)
 def test_synthetic_xid_codes(tmp_path, code, severity, ids):
     build = synthetic(tmp_path, gpus=2, seconds=12)
     build.event("xid", gpu=1, code=code)
@@ -135,7 +166,9 @@ def test_synthetic_memory_temperature(tmp_path):
 
 def test_synthetic_slow_link_and_idle_gpus(tmp_path):
     assert found(synthetic(tmp_path, pcie_width=on_gpu_2(4, 16)))["CR09"].rank == 2
-    idle = found(synthetic(tmp_path / "b", seconds=310, util_pct=lambda gpu, tick: 0.0 if gpu == 3 else 98.0))
+    idle = found(
+        synthetic(tmp_path / "b", seconds=310, util_pct=lambda gpu, tick: 0.0 if gpu == 3 else 98.0)
+    )
     assert "1 of 4 visible GPUs" in idle["CR11"].title
 
 
@@ -152,4 +185,6 @@ def test_xid_table_and_reasons_speak():
     assert decode(79).action == "reboot the node" and not decode(31).hardware
     assert "not in the table" in decode(9999).meaning
     assert all(line.meaning and line.action for line in TABLE.values())
-    assert reason_names(HW_THERMAL | SW_POWER_CAP) == "software power cap, hardware thermal slowdown"
+    assert (
+        reason_names(HW_THERMAL | SW_POWER_CAP) == "software power cap, hardware thermal slowdown"
+    )

@@ -45,7 +45,12 @@ def periodic(tmp_path, period=25, phase="other", lines=True, **extra):
     random = np.random.default_rng(0)
     for step in range(300):
         late = step % period == period - 1
-        phases = {"forward": 6.0 * random.gamma(400, 1 / 400), "backward": 12.0, "other": 0.2, "data": 0.1}
+        phases = {
+            "forward": 6.0 * random.gamma(400, 1 / 400),
+            "backward": 12.0,
+            "other": 0.2,
+            "data": 0.1,
+        }
         phases[phase] += 30.0 * late
         build.step(**phases, **{name: value if late else 0 for name, value in extra.items()})
     samples = [{"site": "train.py:90", "function": "draw", "inside": "", "count": 9}]
@@ -82,7 +87,9 @@ def test_steps_after_an_evaluation_find_cold_caches_and_are_no_rhythm(tmp_path):
 # ---- HO09, HO10
 
 
-def storm(tmp_path, recompilations, reason="tensor 'x' size mismatch at index 0. expected 3, actual 4"):
+def storm(
+    tmp_path, recompilations, reason="tensor 'x' size mismatch at index 0. expected 3, actual 4"
+):
     build = Builder(tmp_path / "r")
     build.hello(compile={"used": True})
     for step in range(200):
@@ -90,8 +97,20 @@ def storm(tmp_path, recompilations, reason="tensor 'x' size mismatch at index 0.
         flags = wire.F_COMPILE if now else wire.F_FIRST * (step == 0)
         build.step(forward=6.0, backward=12.0, compile=80.0 * now, flags=flags)
         if now:
-            said = {"function": "forward", "site": "net.py:30", "reason": f"0/{step - 60}: {reason}"}
-            build.event("compile", T0 + step, rank=0, step=step, recompiles=step - 59, duration_ms=80, **said)
+            said = {
+                "function": "forward",
+                "site": "net.py:30",
+                "reason": f"0/{step - 60}: {reason}",
+            }
+            build.event(
+                "compile",
+                T0 + step,
+                rank=0,
+                step=step,
+                recompiles=step - 59,
+                duration_ms=80,
+                **said,
+            )
     return build
 
 
@@ -116,7 +135,10 @@ def test_graph_breaks_are_listed_and_only_a_launch_bound_gpu_makes_them_matter(t
     breaks = [{"site": "net.py:31", "function": "forward", "reason": "call to print"}]
     compiled = {"used": True, "graphs": 3, "graph_breaks": 2, "breaks": breaks}
     one = found(plain(tmp_path / "cpu", compile=compiled))["HO10"]
-    assert (one.severity, one.site) == ("info", "net.py:31 forward") and "call to print" in one.evidence
+    assert (one.severity, one.site) == (
+        "info",
+        "net.py:31 forward",
+    ) and "call to print" in one.evidence
     build = gpu_run(tmp_path / "gpu", hello={"compile": compiled})
     gpu_samples(build, sm_active_pct=40.0)
     assert "HO10" in found(build)["HO01"].absorbed
@@ -139,7 +161,14 @@ def test_a_backward_is_launched_by_another_thread_of_the_process_synthetic(tmp_p
         gpu_samples(build, sm_active_pct=45.0)
         for tick in range(7):
             cpu = int(process_cpu * tick * 5e8)
-            build.sample("process", t_ns=T0 + tick * 5 * 10**8, cpu_ns_total=cpu, pid=100, rank=0, kind=PROCESS_RANK)
+            build.sample(
+                "process",
+                t_ns=T0 + tick * 5 * 10**8,
+                cpu_ns_total=cpu,
+                pid=100,
+                rank=0,
+                kind=PROCESS_RANK,
+            )
         assert ("HO01" in found(build)) == expected
 
 
@@ -155,7 +184,15 @@ def test_a_busy_gpu_or_an_idle_thread_is_not_launch_bound_synthetic(tmp_path):
 
 def synchronising_run(tmp_path, busy):
     build = gpu_run(tmp_path)
-    samples = [{"site": "train.py:88", "function": "main", "inside": "", "code": "running += loss.item()", "count": 30}]
+    samples = [
+        {
+            "site": "train.py:88",
+            "function": "main",
+            "inside": "",
+            "code": "running += loss.item()",
+            "count": 30,
+        }
+    ]
     build.event("stacks", rank=0, phase="other", period_ms=20, total=30, samples=samples)
     gpu_samples(build, util_pct=busy)
     return build
@@ -173,12 +210,16 @@ def test_waiting_at_item_while_the_gpu_is_busy_costs_nothing_synthetic(tmp_path)
     assert "HO02" not in found(synchronising_run(tmp_path, 99.0))
 
 
-@pytest.mark.parametrize("code", ["loss.item()", "print(f'{step} {loss}')", "acc = hits.cpu()", "float(loss)"])
+@pytest.mark.parametrize(
+    "code", ["loss.item()", "print(f'{step} {loss}')", "acc = hits.cpu()", "float(loss)"]
+)
 def test_lines_that_synchronise(code):
     assert SYNCHRONISES.search(code)
 
 
-@pytest.mark.parametrize("code", ["x = int(line.split()[0])", "print('epoch', epoch)", "items = list(d.items())"])
+@pytest.mark.parametrize(
+    "code", ["x = int(line.split()[0])", "print('epoch', epoch)", "items = list(d.items())"]
+)
 def test_lines_that_do_not(code):
     assert not SYNCHRONISES.search(code)
 
@@ -187,7 +228,13 @@ def test_lines_that_do_not(code):
 
 
 def test_an_optimizer_with_foreach_false_is_worth_a_finding_and_the_default_an_info(tmp_path):
-    optimizer = {"class": "AdamW", "module": "torch", "fused": None, "foreach": False, "tensors": 200}
+    optimizer = {
+        "class": "AdamW",
+        "module": "torch",
+        "fused": None,
+        "foreach": False,
+        "tensors": 200,
+    }
     build = Builder(tmp_path / "asked")
     build.hello(optimizer=optimizer)
     build.steps(150, forward=6.0, backward=12.0, optimizer=8.0)
@@ -216,7 +263,10 @@ def test_no_time_is_claimed_for_an_optimizer_on_a_gpu_synthetic(tmp_path):
         ({"debug": {"profile": "__main__"}}, "sys.setprofile() of the script"),
         ({"debug": {"tracemalloc": True}}, "tracemalloc"),
         ({"device": "cuda", "env": {"CUDA_LAUNCH_BLOCKING": "1"}}, "CUDA_LAUNCH_BLOCKING=1"),
-        ({"world_size": 2, "env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        (
+            {"world_size": 2, "env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
     ],
 )
 def test_debug_aids_that_are_on(tmp_path, hello, title):
@@ -263,13 +313,18 @@ def rivalled(tmp_path, cpu_share=0.6, alone=100):
     for step in range(alone + 200):
         late = step >= alone
         build.step(
-            forward=10.0 if late else 4.0, backward=20.0 if late else 6.0, compute_cpu_ns=9_000_000, cpu_ns=9_500_000
+            forward=10.0 if late else 4.0,
+            backward=20.0 if late else 6.0,
+            compute_cpu_ns=9_000_000,
+            cpu_ns=9_500_000,
         )
     began_s = alone * 0.010
     for tick in range(int(2 * (began_s + 6)) + 1):
         at = tick * 500_000_000
         counters = {"run_wait_ns_total": 0, "voluntary_switches_total": 150 * tick}
-        build.sample("process", t_ns=T0 + at, cpu_ns_total=at, pid=100, rank=0, kind=PROCESS_RANK, **counters)
+        build.sample(
+            "process", t_ns=T0 + at, cpu_ns_total=at, pid=100, rank=0, kind=PROCESS_RANK, **counters
+        )
     for second in range(1, 7):
         thread = {
             "name": "logger",
@@ -278,13 +333,17 @@ def rivalled(tmp_path, cpu_share=0.6, alone=100):
             "function": "spin",
             "age_s": float(second),
         }
-        build.event("threads", T0 + int((began_s + second) * 1e9), rank=0, period_ms=1500, threads=[thread])
+        build.event(
+            "threads", T0 + int((began_s + second) * 1e9), rank=0, period_ms=1500, threads=[thread]
+        )
     return build
 
 
 def test_the_lock_costs_what_a_step_takes_beyond_one_without_the_thread(tmp_path):
     gil = found(rivalled(tmp_path))["HO04"]
-    assert gil.recoverable_ms_per_step == pytest.approx(20 * 200 / 290, rel=0.03)  # the first ten steps are warm-up
+    assert gil.recoverable_ms_per_step == pytest.approx(
+        20 * 200 / 290, rel=0.03
+    )  # the first ten steps are warm-up
     assert "without them a step took 10.0 ms" in gil.evidence and gil.site == "log.py:5 spin"
     assert "CE11" in gil.absorbed
 
@@ -310,14 +369,19 @@ def between_steps(tmp_path, **counts):
     }
     site = {"site": "train.py:14", "function": "<module>"}
     samples = [{**site, "inside": inside[name], "count": count} for name, count in counts.items()]
-    build.event("stacks", rank=0, phase="other", period_ms=50, total=sum(counts.values()), samples=samples)
+    build.event(
+        "stacks", rank=0, phase="other", period_ms=50, total=sum(counts.values()), samples=samples
+    )
     return build
 
 
 def test_what_a_trainer_does_between_the_phases_is_no_line_of_the_users(tmp_path):
     mixed = found(between_steps(tmp_path / "a", torch=3, accelerate=9))["HO06"]
     assert mixed.severity == "info" and "accelerator.py" in mixed.evidence
-    assert found(between_steps(tmp_path / "b", torch=3, accelerate=2, own=9))["HO06"].severity in ("medium", "high")
+    assert found(between_steps(tmp_path / "b", torch=3, accelerate=2, own=9))["HO06"].severity in (
+        "medium",
+        "high",
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,7 +389,11 @@ def test_what_a_trainer_does_between_the_phases_is_no_line_of_the_users(tmp_path
     [
         ("torch/_C operator", "right += scores[row][column].item() > 0", True),
         ("torch/_tensor.py:1215 __iter__", "for score, label in zip(scores, labels):", True),
-        ("torch/nn/functional.py:3555 cross_entropy", "total += F.cross_entropy(scores, labels).item()", False),
+        (
+            "torch/nn/functional.py:3555 cross_entropy",
+            "total += F.cross_entropy(scores, labels).item()",
+            False,
+        ),
         ("", "averaged[name].copy_(0.999 * averaged[name] + 0.001 * value)", False),
         ("", "shadow[name] = 0.001 * p.data + 0.999 * shadow[name]", False),
         ("", "history.append(draw(table))", True),
@@ -335,6 +403,12 @@ def test_reading_values_out_is_host_code_and_updating_tensors_is_not(tmp_path, i
     build = Builder(tmp_path / "r")
     build.hello()
     build.steps(200, forward=6.0, backward=9.0, other=5.0)
-    sample = {"site": "train.py:14", "function": "step", "inside": inside, "code": code, "count": 30}
+    sample = {
+        "site": "train.py:14",
+        "function": "step",
+        "inside": inside,
+        "code": code,
+        "count": 30,
+    }
     build.event("stacks", rank=0, phase="other", period_ms=50, total=30, samples=[sample])
     assert ("HO06" in found(build)) is host

@@ -13,7 +13,13 @@ from gputop_analysis.findings import evaluate
 from gputop_analysis.findings.input_looks import surely
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
-LOADER = {"num_workers": 2, "site": "train.py:41", "batch_size": 8, "dataset": "Rows", "collate_fn": "pad"}
+LOADER = {
+    "num_workers": 2,
+    "site": "train.py:41",
+    "batch_size": 8,
+    "dataset": "Rows",
+    "collate_fn": "pad",
+}
 SAME = {name: LOADER[name] for name in ("num_workers", "batch_size", "dataset")}
 
 
@@ -30,7 +36,15 @@ def waiting(tmp_path, data=12.0, loader=LOADER, steps=200, **hello):
 
 
 def looks(build, rank=0, **counts):
-    given = {"looks": 60, "empty": 0, "fetching": 0, "behind": 0, "unpacking": 0, "states": {}, "waited_for": []}
+    given = {
+        "looks": 60,
+        "empty": 0,
+        "fetching": 0,
+        "behind": 0,
+        "unpacking": 0,
+        "states": {},
+        "waited_for": [],
+    }
     build.event("loader", rank=rank, **{**SAME, **given, "epochs": 0, "epoch_starts": [], **counts})
 
 
@@ -58,8 +72,13 @@ def host(build, seconds=4, **columns):
 
 def of_rank(build, seconds=4, **columns):
     for tick in range(2 * seconds + 1):
-        values = {k: int(v[0] + v[1] * tick / 2) if isinstance(v, tuple) else v for k, v in columns.items()}
-        build.sample("process", t_ns=T0 + tick * 5 * 10**8, pid=100, rank=0, kind=PROCESS_RANK, **values)
+        values = {
+            k: int(v[0] + v[1] * tick / 2) if isinstance(v, tuple) else v
+            for k, v in columns.items()
+        }
+        build.sample(
+            "process", t_ns=T0 + tick * 5 * 10**8, pid=100, rank=0, kind=PROCESS_RANK, **values
+        )
 
 
 @pytest.mark.parametrize(
@@ -71,11 +90,15 @@ def of_rank(build, seconds=4, **columns):
         (1.5, 0.5, None, ""),
     ],
 )
-def test_batches_that_a_worker_could_not_hand_over_faster(tmp_path, data_ms, queued, severity, said):
+def test_batches_that_a_worker_could_not_hand_over_faster(
+    tmp_path, data_ms, queued, severity, said
+):
     build = waiting(tmp_path, data=data_ms, loader={**LOADER, "num_workers": 0})
     of_rank(build, run_wait_ns_total=(0, queued * 1e9), seconds=3)
     only = found(build).get("IN02")
-    assert (only.severity, only.fix.startswith(said)) == (severity, True) if severity else only is None
+    assert (
+        (only.severity, only.fix.startswith(said)) == (severity, True) if severity else only is None
+    )
 
 
 def test_busy_workers_are_too_few(tmp_path):
@@ -108,14 +131,27 @@ def test_without_looks_or_samples_only_the_wait_is_told(tmp_path):
 
 def test_looks_at_another_loader_do_not_count(tmp_path):
     build = waiting(tmp_path)
-    build.event("loader", rank=0, **{**SAME, "dataset": "Validation"}, looks=60, empty=60, fetching=40, behind=40)
+    build.event(
+        "loader",
+        rank=0,
+        **{**SAME, "dataset": "Validation"},
+        looks=60,
+        empty=60,
+        fetching=40,
+        behind=40,
+    )
     workers(build, cpu=0.97)
     assert set(found(build)) == {"IN01"}
 
 
 def test_ready_batches_behind_one_slow_worker(tmp_path):
     build = waiting(tmp_path)
-    looks(build, fetching=40, behind=36, waited_for=[{"worker": 1, "looks": 35}, {"worker": 0, "looks": 1}])
+    looks(
+        build,
+        fetching=40,
+        behind=36,
+        waited_for=[{"worker": 1, "looks": 35}, {"worker": 0, "looks": 1}],
+    )
     blocked = found(build)["IN06"]
     assert "worker 1 of 2" in blocked.title
     assert "in_order=False" in blocked.fix
@@ -168,7 +204,9 @@ def test_a_loader_with_workers_that_is_built_at_each_step(tmp_path):
     begun(build, 200, 200, starts_ms=200 * 12.0, firsts_ms=200 * 18.0)
     anew = found(build)["IN15"]
     assert "at each step" in anew.title and anew.absorbed == ("IN01",)
-    assert anew.recoverable_ms_per_step == pytest.approx(30.0, rel=0.02) and anew.site == "train.py:41"
+    assert (
+        anew.recoverable_ms_per_step == pytest.approx(30.0, rel=0.02) and anew.site == "train.py:41"
+    )
 
 
 def test_short_epochs_of_workers_that_persist_cost_what_restarting_them_takes(tmp_path):
@@ -183,11 +221,20 @@ def test_first_fetches_that_wait_like_any_other_are_no_start(tmp_path):
     assert "IN15" not in found(build)
 
 
-@pytest.mark.parametrize(("inside", "said"), [("torch/utils/data/sampler.py:180 __iter__", True), ("", False)])
+@pytest.mark.parametrize(
+    ("inside", "said"), [("torch/utils/data/sampler.py:180 __iter__", True), ("", False)]
+)
 def test_a_loader_without_workers_that_shuffles_all_for_one_batch(tmp_path, inside, said):
     build = waiting(tmp_path, data=30.0, loader=LOADER | {"num_workers": 0})
     begun(build, 200, 200, num_workers=0, starts_ms=200 * 0.1, firsts_ms=200 * 29.0)
-    sample = {"site": "train.py:50", "function": "batch", "caller": "", "inside": inside, "code": "", "count": 40}
+    sample = {
+        "site": "train.py:50",
+        "function": "batch",
+        "caller": "",
+        "inside": inside,
+        "code": "",
+        "count": 40,
+    }
     build.event("stacks", rank=0, phase="data", period_ms=50.0, total=40, samples=[sample])
     ids = found(build)
     assert ("IN15" in ids, "IN02" in ids) == (said, not said)
@@ -223,7 +270,10 @@ def epochs(tmp_path, pause_ms, loader=LOADER, begin=(60, 120, 180)):
     build.hello(dataloader=loader)
     for step in range(240):
         build.step(forward=6.0, backward=6.0, data=pause_ms if step in begin else 0.2)
-    starts = [{"step": step, "end_ms": 20.0, "start_ms": 30.0, "first_ms": pause_ms - 50.0} for step in begin]
+    starts = [
+        {"step": step, "end_ms": 20.0, "start_ms": 30.0, "first_ms": pause_ms - 50.0}
+        for step in begin
+    ]
     looks(build, epochs=len(starts), epoch_starts=starts)
     return build
 
@@ -237,7 +287,11 @@ def test_a_pause_at_each_epoch(tmp_path):
 
 def test_one_quick_start_hides_no_stall(tmp_path):
     build = epochs(tmp_path, 900.0)
-    looks(build, epochs=1, epoch_starts=[{"step": 230, "end_ms": 20.0, "start_ms": 30.0, "first_ms": 20.0}])
+    looks(
+        build,
+        epochs=1,
+        epoch_starts=[{"step": 230, "end_ms": 20.0, "start_ms": 30.0, "first_ms": 20.0}],
+    )
     assert "IN05" in found(build)
 
 
@@ -257,7 +311,12 @@ def test_no_stall_of_epochs(tmp_path, pause_ms, loader, begin):
 def ranks(tmp_path, prints, parallel=None):
     build = Builder(tmp_path / "r")
     for rank, crcs in enumerate(prints):
-        build.hello(rank, world_size=len(prints), dataloader=LOADER, parallel=parallel or {"ddp": {"buckets": 1}})
+        build.hello(
+            rank,
+            world_size=len(prints),
+            dataloader=LOADER,
+            parallel=parallel or {"ddp": {"buckets": 1}},
+        )
         for step in range(120):
             crc = int(crcs[step // 10]) if step % 10 == 0 and step // 10 < len(crcs) else 0
             build.step(rank, forward=10.0, batch_crc=crc)
@@ -278,7 +337,15 @@ SHARDS = np.arange(1, 25).reshape(2, 12)
         ((SHARDS[0], SHARDS[0]), {"fsdp": {"version": 2}, "mesh": {"shape": [2, 2]}}, False),
         ((SHARDS[0], SHARDS[1], SHARDS[0]), None, True),
     ],
-    ids=["same", "shards", "one batch for ever", "too few", "not data-parallel", "tensor-parallel", "two of three"],
+    ids=[
+        "same",
+        "shards",
+        "one batch for ever",
+        "too few",
+        "not data-parallel",
+        "tensor-parallel",
+        "two of three",
+    ],
 )
 def test_ranks_with_the_same_batches(tmp_path, prints, parallel, expected):
     same: Any = found(ranks(tmp_path, prints, parallel)).get("IN12")
@@ -311,7 +378,9 @@ def test_padding(tmp_path):
     assert padding.recoverable_ms_per_step == pytest.approx(12 * 0.6, rel=0.05)
 
 
-@pytest.mark.parametrize(("batches", "tokens"), [(20, 15_000), (4, 8_000)], ids=["little", "too few batches"])
+@pytest.mark.parametrize(
+    ("batches", "tokens"), [(20, 15_000), (4, 8_000)], ids=["little", "too few batches"]
+)
 def test_no_padding_to_speak_of(tmp_path, batches, tokens):
     build = waiting(tmp_path, data=0.1)
     build.event("padding", rank=0, batches=batches, places=20_000, tokens=tokens)
@@ -319,7 +388,11 @@ def test_no_padding_to_speak_of(tmp_path, batches, tokens):
 
 
 def test_shared_memory_nearly_full_synthetic(tmp_path):
-    for name, used, expected in (("a", 60 << 20, "medium"), ("b", 63 << 20, "high"), ("c", 30 << 20, None)):
+    for name, used, expected in (
+        ("a", 60 << 20, "medium"),
+        ("b", 63 << 20, "high"),
+        ("c", 30 << 20, None),
+    ):
         build = waiting(tmp_path / name, data=0.1)
         host(build, shm_used_bytes=used, shm_total_bytes=64 << 20)
         full = found(build).get("IN13")
@@ -346,7 +419,9 @@ def test_a_cpu_quota(tmp_path):
     assert "0.7 cores" in quota.evidence
 
 
-@pytest.mark.parametrize("throttled", [-1, (5_000_000, 0), (5_000_000, 10_000)], ids=["unknown", "before", "1 %"])
+@pytest.mark.parametrize(
+    "throttled", [-1, (5_000_000, 0), (5_000_000, 10_000)], ids=["unknown", "before", "1 %"]
+)
 def test_no_quota_that_costs(tmp_path, throttled):
     build = waiting(tmp_path, data=0.1)
     host(build, cgroup_throttled_us_total=throttled, cpu_count=8)
@@ -355,7 +430,12 @@ def test_no_quota_that_costs(tmp_path, throttled):
 
 @pytest.mark.parametrize(
     ("faults_per_s", "system_ms", "expected"),
-    [(1_000_000, 600.0, True), (1_000_000, 2.0, False), (100_000, 400.0, False), (1_000_000, None, False)],
+    [
+        (1_000_000, 600.0, True),
+        (1_000_000, 2.0, False),
+        (100_000, 400.0, False),
+        (1_000_000, None, False),
+    ],
     ids=["storm", "cheap", "few", "cost not known"],
 )
 def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
@@ -363,7 +443,9 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
     of_rank(build, seconds=2, minor_faults_total=(50_000, faults_per_s), run_wait_ns_total=-1)
     for second in range(1, 4) if system_ms is not None else ():
         t_ns = T0 + second * 10**9
-        build.event("paging", t_ns, rank=0, period_ms=1000, faults=faults_per_s, system_ms=system_ms)
+        build.event(
+            "paging", t_ns, rank=0, period_ms=1000, faults=faults_per_s, system_ms=system_ms
+        )
     storm: Any = found(build).get("HO12")
     assert (storm is not None) is expected
     if expected:
@@ -371,7 +453,9 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
 
 
 @pytest.mark.parametrize(
-    ("threads", "run_wait", "expected"), [(8, 0.4, True), (1, 0.4, False), (8, 0.0, False)], ids=["many", "1", "idle"]
+    ("threads", "run_wait", "expected"),
+    [(8, 0.4, True), (1, 0.4, False), (8, 0.0, False)],
+    ids=["many", "1", "idle"],
 )
 def test_threads_beyond_the_cores(tmp_path, threads, run_wait, expected):
     build = Builder(tmp_path / "r", cpu_count=4)
@@ -393,15 +477,27 @@ def on_gpu(tmp_path, h2d, gpu_rows=0, rx=0.0, **hello):
     build.hello(device="cuda", device_uuid="GPU-1", dataloader=LOADER, **hello)
     for step in range(120):
         build.step(forward=3.0, backward=5.0)
-        row = {"data_ms": 0.1, "h2d_ms": h2d, "forward_ms": 5, "backward_ms": 10, "optimizer_ms": 1, "other_ms": 0.1}
-        build.writer.append_rank("device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=20.0, **row))
+        row = {
+            "data_ms": 0.1,
+            "h2d_ms": h2d,
+            "forward_ms": 5,
+            "backward_ms": 10,
+            "optimizer_ms": 1,
+            "other_ms": 0.1,
+        }
+        build.writer.append_rank(
+            "device", 0, pack("device", t_end_ns=build.clock[0], step=step, total_ms=20.0, **row)
+        )
     for tick in range(gpu_rows):
-        build.sample("gpu", t_ns=T0 + tick * 10**8, index=3, pcie_gen=5, pcie_width=16, pcie_rx_mb_s=rx)
+        build.sample(
+            "gpu", t_ns=T0 + tick * 10**8, index=3, pcie_gen=5, pcie_width=16, pcie_rx_mb_s=rx
+        )
     return build
 
 
 @pytest.mark.parametrize(
-    ("h2d", "pinned", "expected"), [(2.0, False, True), (2.0, True, False), (0.2, False, False), (2.0, None, False)]
+    ("h2d", "pinned", "expected"),
+    [(2.0, False, True), (2.0, True, False), (0.2, False, False), (2.0, None, False)],
 )
 def test_pageable_copies_synthetic(tmp_path, h2d, pinned, expected):
     build = on_gpu(tmp_path, h2d, batch={"pinned": pinned})
@@ -411,7 +507,9 @@ def test_pageable_copies_synthetic(tmp_path, h2d, pinned, expected):
 @pytest.mark.parametrize(
     ("rx", "gpu_rows", "expected"), [(5_000.0, 20, True), (1_000.0, 20, False), (5_000.0, 0, False)]
 )
-def test_copies_as_fast_as_the_link_on_the_critical_path_synthetic(tmp_path, rx, gpu_rows, expected):
+def test_copies_as_fast_as_the_link_on_the_critical_path_synthetic(
+    tmp_path, rx, gpu_rows, expected
+):
     build = on_gpu(tmp_path, 2.0, gpu_rows, rx, batch={"pinned": True})
     assert ("IN09" in found(build)) is expected
 

@@ -33,7 +33,12 @@ def test_json_of_a_directory(script, capsys):
     (script.parent / ".venv" / "other.py").write_text(BAD)
     assert main(["lint", ".", "--json", "--rule", "anomaly-mode"]) == 1
     (one,) = json.loads(capsys.readouterr().out)
-    assert (one["path"], one["line"], one["finding"], one["fixable"]) == ("train.py", 4, "HO16", True)
+    assert (one["path"], one["line"], one["finding"], one["fixable"]) == (
+        "train.py",
+        4,
+        "HO16",
+        True,
+    )
 
 
 def test_a_file_of_a_directory_that_is_no_python_is_left_out(script, capsys):
@@ -47,9 +52,14 @@ def test_a_file_of_a_directory_that_is_no_python_is_left_out(script, capsys):
 def test_diff_leaves_the_file_alone_and_fix_writes_it(script, capfdbinary):
     assert main(["lint", "--diff", "train.py"]) == 1
     patch = capfdbinary.readouterr().out
-    assert b"-torch.autograd.set_detect_anomaly(True)\n+torch.autograd.set_detect_anomaly(False)\n" in patch
+    assert (
+        b"-torch.autograd.set_detect_anomaly(True)\n+torch.autograd.set_detect_anomaly(False)\n"
+        in patch
+    )
     assert script.read_text() == BAD
-    assert main(["lint", "--fix", "train.py"]) == 1  # the loader's dataset is not known: no edit is safe
+    assert (
+        main(["lint", "--fix", "train.py"]) == 1
+    )  # the loader's dataset is not known: no edit is safe
     assert script.read_text() == BAD.replace("True", "False")
     assert main(["lint", "--fix", "--rule", "anomaly-mode", "train.py"]) == 0
 

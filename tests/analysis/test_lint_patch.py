@@ -35,9 +35,15 @@ def calls(draw):
         return draw(st.sampled_from(GAPS))
 
     values = [draw(st.sampled_from(VALUES)) for _ in range(draw(st.integers(0, 3)))]
-    arguments = [value if draw(st.booleans()) and not i else f"k{i} ={gap()}{value}" for i, value in enumerate(values)]
+    arguments = [
+        value if draw(st.booleans()) and not i else f"k{i} ={gap()}{value}"
+        for i, value in enumerate(values)
+    ]
     if draw(st.booleans()):
-        arguments.insert(draw(st.integers(bool(arguments) and "=" not in arguments[0][:4], len(arguments))), "old=(0)")
+        arguments.insert(
+            draw(st.integers(bool(arguments) and "=" not in arguments[0][:4], len(arguments))),
+            "old=(0)",
+        )
     inside = ",".join(f"{gap()}{one}{gap()}" for one in arguments)
     comma = f",{gap()}" if arguments and draw(st.booleans()) else ""
     return f"{draw(st.sampled_from(FUNCTIONS))}({inside}{comma}{gap() if not arguments else ''})"
@@ -72,7 +78,9 @@ def test_only_the_arguments_change(text, newline, before):
         _, after = parsed(changed)
         assert after is not None, changed
         names = {one.arg: one.value for one in after.keywords}
-        assert all(ast.literal_eval(names[name]) == value for name, value in expected.items()), changed
+        assert all(ast.literal_eval(names[name]) == value for name, value in expected.items()), (
+            changed
+        )
         assert without(after, "old", "new") == plain, changed
     first = parsed(apply(text, list(prepend(source, call, '"first"'))))[1]
     assert ast.literal_eval(first.args.pop(0)) == "first" and without(first, "old", "new") == plain
@@ -118,11 +126,23 @@ def test_git_takes_the_patch(tmp_path, coding, newline, end, name):
     after = fixed(name, data)
     assert fixed(name, after) == after and lint(name, after)
     text = after.decode(coding)
-    assert text.count("num_workers=4") == 2 and "foreach" not in text and 'torch.amp.GradScaler("cuda")' in text
-    assert "kept.append(loss.detach())" in text and "empty_cache" not in text and "optimizer.zero_grad()" in text
-    assert text.count("\r\n") == (text.count("\n") if newline == "\r\n" else 0) and text.endswith(end or "kept")
+    assert (
+        text.count("num_workers=4") == 2
+        and "foreach" not in text
+        and 'torch.amp.GradScaler("cuda")' in text
+    )
+    assert (
+        "kept.append(loss.detach())" in text
+        and "empty_cache" not in text
+        and "optimizer.zero_grad()" in text
+    )
+    assert text.count("\r\n") == (text.count("\n") if newline == "\r\n" else 0) and text.endswith(
+        end or "kept"
+    )
     patch = diff(name, data, after)
-    done = subprocess.run(["git", "apply", "-"], input=patch, cwd=tmp_path, capture_output=True, check=False)
+    done = subprocess.run(
+        ["git", "apply", "-"], input=patch, cwd=tmp_path, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert path.read_bytes() == after
 
@@ -133,7 +153,9 @@ def test_git_takes_the_patch_in_a_directory_of_a_repository(tmp_path):
     folder.mkdir()
     data = SCRIPT.format(coding="utf-8").encode()
     (folder / "train.py").write_bytes(data)
-    subprocess.run(["git", "apply"], input=diff("train.py", data, fixed("", data)), cwd=folder, check=True)
+    subprocess.run(
+        ["git", "apply"], input=diff("train.py", data, fixed("", data)), cwd=folder, check=True
+    )
     assert (folder / "train.py").read_bytes() == fixed("", data)
 
 
@@ -149,13 +171,20 @@ def test_writing_keeps_mode_and_link(tmp_path):
     real.chmod(0o750)
     link.symlink_to(real)
     write(link, b"new")
-    assert link.is_symlink() and real.read_bytes() == b"new" and real.stat().st_mode & 0o777 == 0o750
+    assert (
+        link.is_symlink() and real.read_bytes() == b"new" and real.stat().st_mode & 0o777 == 0o750
+    )
     assert sorted(os.listdir(tmp_path)) == ["link.py", "real.py"]
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"x = 1\ndef f(:\n", "x.py:2"), (b"\xff\xfe", "x.py"), (b"# coding: klingon\n", "klingon"), (b"a\x00b", "x.py")],
+    [
+        (b"x = 1\ndef f(:\n", "x.py:2"),
+        (b"\xff\xfe", "x.py"),
+        (b"# coding: klingon\n", "klingon"),
+        (b"a\x00b", "x.py"),
+    ],
 )
 def test_what_is_no_python_is_one_line(data, said):
     with pytest.raises(SourceError) as caught:

@@ -57,7 +57,8 @@ HAS = {
     ],
     "loader-pin-memory": [LOADER + "d = 'cuda'\nloader = DataLoader(Rows(), num_workers=2)"],
     "loader-persistent-workers": [
-        LOADER + "loader = DataLoader(Rows(), num_workers=2)\nfor e in range(3):\n    for x in loader: pass",
+        LOADER
+        + "loader = DataLoader(Rows(), num_workers=2)\nfor e in range(3):\n    for x in loader: pass",
         LOADER
         + """
 class Trainer:
@@ -70,7 +71,8 @@ class Trainer:
     ],
     "loader-prefetch": [LOADER + "loader = DataLoader(Rows(), num_workers=2, prefetch_factor=1)"],
     "loader-in-loop": [
-        LOADER + "data = Rows()\nfor e in range(3):\n    for x in DataLoader(data, num_workers=2): pass"
+        LOADER
+        + "data = Rows()\nfor e in range(3):\n    for x in DataLoader(data, num_workers=2): pass"
     ],
     "sync-each-step": [
         in_loop("total += loss.item()"),
@@ -83,25 +85,36 @@ class Trainer:
         in_loop("losses.append(loss)"),
         in_loop("total += loss"),
         in_loop("if step % 9 == 0: total += loss"),
-        in_loop("kept.append(out)").replace("loss = (model(x) - y)", "out = model(x)\n        loss = (out - y)"),
+        in_loop("kept.append(out)").replace(
+            "loss = (model(x) - y)", "out = model(x)\n        loss = (out - y)"
+        ),
     ],
     "empty-cache": [in_loop("torch.cuda.empty_cache()")],
     "gc-collect": [in_loop("gc.collect()")],
     "save-each-step": [in_loop("torch.save(model.state_dict(), 'last.pt')")],
     "copy-blocks": [
-        LOADER + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n" + in_loop("x = x.to(device)"),
-        LOADER + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n" + in_loop("y = y.cuda()"),
+        LOADER
+        + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n"
+        + in_loop("x = x.to(device)"),
+        LOADER
+        + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n"
+        + in_loop("y = y.cuda()"),
     ],
-    "retain-graph": [TRAIN.replace("backward()", "backward(retain_graph=True)").replace("BODY", "pass")],
+    "retain-graph": [
+        TRAIN.replace("backward()", "backward(retain_graph=True)").replace("BODY", "pass")
+    ],
     "no-zero-grad": [
         TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
-        "from transformers import AutoModel\n" + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
+        "from transformers import AutoModel\n"
+        + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
     ],
-    "zero-grad-keeps-memory": [TRAIN.replace("zero_grad()", "zero_grad(set_to_none=False)").replace("BODY", "pass")],
+    "zero-grad-keeps-memory": [
+        TRAIN.replace("zero_grad()", "zero_grad(set_to_none=False)").replace("BODY", "pass")
+    ],
     "scheduler-first": [
-        TRAIN.replace("        optimizer.step()", "        scheduler.step()\n        optimizer.step()").replace(
-            "BODY", "pass"
-        )
+        TRAIN.replace(
+            "        optimizer.step()", "        scheduler.step()\n        optimizer.step()"
+        ).replace("BODY", "pass")
     ],
     "optimizer-foreach": ["import torch\nopt = torch.optim.AdamW(p, 1e-3, foreach=False)"],
     "clip-before-unscale": [
@@ -162,22 +175,27 @@ HAS_NOT = {
         "from paddle.io import DataLoader\nloader = DataLoader(rows)",
         "from .data import DataLoader\nloader = DataLoader(rows)",
         "from torch.utils.data import DataLoader\nclass DataLoader: pass\nloader = DataLoader(rows)",
-        LOADER + "from torch.utils.data import TensorDataset\nd = TensorDataset(x)\nloader = DataLoader(d, 8)",
+        LOADER
+        + "from torch.utils.data import TensorDataset\nd = TensorDataset(x)\nloader = DataLoader(d, 8)",
         LOADER + "import torch\nrows = torch.randn(9, 9).view(-1)\nloader = DataLoader(rows, 8)",
         LOADER + "# loader = DataLoader(Rows())\ntext = 'DataLoader(Rows())'",
         LOADER
         + "class Held(Set):\n    def __getitem__(self, i): return self.x[i], self.y[i]\nloader = DataLoader(Held(4), 8)",
     ],
-    "loader-worker-options": [LOADER + "loader = DataLoader(Rows(), persistent_workers=False, prefetch_factor=None)"],
+    "loader-worker-options": [
+        LOADER + "loader = DataLoader(Rows(), persistent_workers=False, prefetch_factor=None)"
+    ],
     "loader-pin-memory": [LOADER + "loader = DataLoader(Rows())"],
     "loader-persistent-workers": [
         LOADER + "loader = DataLoader(Rows(), num_workers=2)\nfor x in loader: pass",
-        LOADER + "loader = DataLoader(Rows(), num_workers=0)\nfor e in range(3):\n    for x in loader: pass",
+        LOADER
+        + "loader = DataLoader(Rows(), num_workers=0)\nfor e in range(3):\n    for x in loader: pass",
     ],
     "loader-in-loop": [
         LOADER + "for x in DataLoader(Rows(), num_workers=2): pass",
         LOADER + "for fold in folds:\n    loader = DataLoader(Rows(fold), num_workers=2)",
-        LOADER + "for e in range(3):\n    data.shuffle(e)\n    loader = DataLoader(data, num_workers=2)",
+        LOADER
+        + "for e in range(3):\n    data.shuffle(e)\n    loader = DataLoader(data, num_workers=2)",
         LOADER + "for e in range(3):\n    def later(): return DataLoader(data, num_workers=2)",
         LOADER + "for e in range(3):\n    if e == 0: loader = DataLoader(data, num_workers=2)",
     ],
@@ -199,12 +217,18 @@ HAS_NOT = {
         in_loop("losses.append(loss.item())", "total += loss.detach()"),
         in_loop("loss = loss.detach()", "losses.append(loss)"),
         in_loop("losses.append(loss)", "losses.clear()"),
-        in_loop("seen.append(y)").replace("loss.backward()", "nn.functional.mse_loss(model(x), y).backward()"),
-        in_loop("kept.append(out)").replace("loss = (", "with torch.no_grad(): out = model(x)\n        loss = (out + "),
-        in_loop("kept.append(out)").replace("loss = (model(x) - y)", "out = embed(x)\n        loss = (model(out) - y)"),
-        TRAIN.replace("loss.backward()", "losses.append(loss)\n        torch.stack(losses).sum().backward()").replace(
-            "BODY", "pass"
+        in_loop("seen.append(y)").replace(
+            "loss.backward()", "nn.functional.mse_loss(model(x), y).backward()"
         ),
+        in_loop("kept.append(out)").replace(
+            "loss = (", "with torch.no_grad(): out = model(x)\n        loss = (out + "
+        ),
+        in_loop("kept.append(out)").replace(
+            "loss = (model(x) - y)", "out = embed(x)\n        loss = (model(out) - y)"
+        ),
+        TRAIN.replace(
+            "loss.backward()", "losses.append(loss)\n        torch.stack(losses).sum().backward()"
+        ).replace("BODY", "pass"),
         "import torch\nopt = torch.optim.SGD(p, 1)\nfor x in data:\n    total = 0\n    for m in models:\n        loss = m(x)\n"
         "        total += loss\n    total.backward()\n    opt.step()\n    opt.zero_grad()\n",
     ],
@@ -218,7 +242,9 @@ HAS_NOT = {
         in_loop("pass") + "    torch.save(model, 'x')\n",
     ],
     "copy-blocks": [
-        LOADER + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n" + in_loop("x = x.to(torch.bfloat16)"),
+        LOADER
+        + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n"
+        + in_loop("x = x.to(torch.bfloat16)"),
         LOADER
         + "loader = DataLoader(Rows(), num_workers=2, pin_memory=True)\n"
         + in_loop("x = x.to(device, non_blocking=True)"),
@@ -227,8 +253,11 @@ HAS_NOT = {
     "retain-graph": [in_loop("penalty.backward(retain_graph=True)")],
     "no-zero-grad": [
         in_loop("pass"),
-        "from transformers import Trainer\n" + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
-        TRAIN.replace("optimizer.zero_grad()", "for p in model.parameters(): p.grad = None").replace("BODY", "pass"),
+        "from transformers import Trainer\n"
+        + TRAIN.replace("optimizer.zero_grad()", "pass").replace("BODY", "pass"),
+        TRAIN.replace(
+            "optimizer.zero_grad()", "for p in model.parameters(): p.grad = None"
+        ).replace("BODY", "pass"),
         TRAIN.replace("optimizer.zero_grad()", "model.zero_grad()").replace("BODY", "pass"),
     ],
     "scheduler-first": [
@@ -261,15 +290,22 @@ HAS_NOT = {
         "import torch\nd = torch.float16\nscaler = torch.amp.GradScaler()\nwith torch.autocast('cuda', dtype=torch.bfloat16): pass",
         "import torch\ns = torch.amp.GradScaler(enabled=fp)\nwith torch.autocast('cuda', dtype=torch.bfloat16): pass",
     ],
-    "no-autocast": [in_loop("pass").replace('"cuda"', '"cpu"'), in_loop("with torch.autocast('cuda'): pass")],
-    "tf32-unset": [in_loop("pass", head="import torch\ntorch.set_float32_matmul_precision('high')\n")],
+    "no-autocast": [
+        in_loop("pass").replace('"cuda"', '"cpu"'),
+        in_loop("with torch.autocast('cuda'): pass"),
+    ],
+    "tf32-unset": [
+        in_loop("pass", head="import torch\ntorch.set_float32_matmul_precision('high')\n")
+    ],
     "no-compile": [in_loop("pass", head="import torch\nstep = torch.compile(step)\n")],
     "anomaly-mode": [
         "import torch\nif args.debug: torch.autograd.set_detect_anomaly(True)",
         "import torch\ntorch.autograd.set_detect_anomaly(args.debug)",
         "import torch\ntorch.autograd.set_detect_anomaly(False)",
     ],
-    "data-parallel": ["from torch.nn.parallel import DistributedDataParallel as DataParallel\nDataParallel(net)"],
+    "data-parallel": [
+        "from torch.nn.parallel import DistributedDataParallel as DataParallel\nDataParallel(net)"
+    ],
     "gloo-on-gpu": [
         ddp("net.cuda()", head="dist.init_process_group('nccl')\n"),
         ddp("net.to('cpu')", head="dist.init_process_group('gloo')\n"),
@@ -299,11 +335,16 @@ DEVICES = {
     "torch.accelerator.current_accelerator()": ("autocast(device.type", True),
     'torch.device("cuda" if torch.cuda.is_available() else "cpu")': ('autocast("cuda"', True),
     'torch.device("xpu:0")': ('autocast("xpu"', False),
-    'torch.device("mps" if torch.backends.mps.is_available() else "cpu")': ('autocast("mps"', False),
+    'torch.device("mps" if torch.backends.mps.is_available() else "cpu")': (
+        'autocast("mps"',
+        False,
+    ),
 }
 
 
-@pytest.mark.parametrize(("device", "fix", "has_cuda"), [(one, *says) for one, says in DEVICES.items()])
+@pytest.mark.parametrize(
+    ("device", "fix", "has_cuda"), [(one, *says) for one, says in DEVICES.items()]
+)
 def test_any_accelerator_is_a_gpu_and_only_cuda_has_what_cuda_has(device, fix, has_cuda):
     source = in_loop("x = x.to(device)").replace('"cuda"', "device")
     remarks = lint("train.py", f"import torch\ndevice = {device}\n{source}".encode())
@@ -313,7 +354,9 @@ def test_any_accelerator_is_a_gpu_and_only_cuda_has_what_cuda_has(device, fix, h
 
 
 def test_accelerator_as_an_imported_name_counts_too():
-    head = "import torch\nfrom torch import accelerator\ndevice = accelerator.current_accelerator()\n"
+    head = (
+        "import torch\nfrom torch import accelerator\ndevice = accelerator.current_accelerator()\n"
+    )
     assert "no-compile" in found(head + in_loop("pass").replace('"cuda"', "device"))
     assert "no-compile" not in found(in_loop("steps = accelerate(x)").replace('"cuda"', "device"))
 
@@ -376,14 +419,27 @@ def test_a_clean_script_gets_no_remark_above_info():
 
 
 def test_a_remark_says_where_and_what(tmp_path):
-    (tmp_path / "train.py").write_text("# ä\nimport torch\nä = (1, torch.nn.DataParallel(\n    net,\n))\n")
+    (tmp_path / "train.py").write_text(
+        "# ä\nimport torch\nä = (1, torch.nn.DataParallel(\n    net,\n))\n"
+    )
     (one,) = lint("train.py", (tmp_path / "train.py").read_bytes())
-    assert (one.rule, one.finding, one.line, one.column, one.end_line) == ("data-parallel", "CR10", 3, 9, 5)
+    assert (one.rule, one.finding, one.line, one.column, one.end_line) == (
+        "data-parallel",
+        "CR10",
+        3,
+        9,
+        5,
+    )
     assert (
         rules_at("train.py:4 main", tmp_path) == [rules_at("train.py:3", tmp_path)[0]]
         and rules_at("train.py:2 main", tmp_path) == []
     )
-    assert rules_at(None, tmp_path) == rules_at("gone.py:3 x", tmp_path) == rules_at("<string>:1", tmp_path) == []
+    assert (
+        rules_at(None, tmp_path)
+        == rules_at("gone.py:3 x", tmp_path)
+        == rules_at("<string>:1", tmp_path)
+        == []
+    )
 
 
 def test_a_finding_points_at_what_the_source_says_there(tmp_path):

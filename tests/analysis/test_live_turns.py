@@ -26,7 +26,9 @@ def said_by_all(view):
     return [one for spec in CATALOGUE.values() for one in as_list(spec.check(view))]
 
 
-@pytest.mark.parametrize("before, after", [("clean", "input"), ("input", "host"), ("host", "clean")])
+@pytest.mark.parametrize(
+    "before, after", [("clean", "input"), ("input", "host"), ("host", "clean")]
+)
 def test_in_any_four_ticks_a_view_says_what_all_checks_say(tmp_path, before, after):
     build = Builder(tmp_path / "r")
     build.hello(dataloader={"num_workers": 0, "batch_size": 8})
@@ -45,7 +47,9 @@ def test_a_settled_check_is_asked_once_in_four_ticks_and_a_fact_always(tmp_path,
     asked = []
     for id in ("IN01", "NU01"):
         spec = CATALOGUE[id]
-        counted = replace(spec, check=lambda view, spec=spec: asked.append(spec.id) or spec.check(view))
+        counted = replace(
+            spec, check=lambda view, spec=spec: asked.append(spec.id) or spec.check(view)
+        )
         monkeypatch.setitem(CATALOGUE, id, counted)
     build = Builder(tmp_path / "r")
     build.steps(60, forward=5.0)
@@ -53,7 +57,9 @@ def test_a_settled_check_is_asked_once_in_four_ticks_and_a_fact_always(tmp_path,
     for _ in range(SETTLED_AFTER):
         turns.look(RunView(record, live=True))
     assert asked.count("NU01") == SETTLED_AFTER
-    assert SETTLED_AFTER // 2 <= asked.count("IN01") <= SETTLED_AFTER // 2 + 1, "silent: at every other tick"
+    assert SETTLED_AFTER // 2 <= asked.count("IN01") <= SETTLED_AFTER // 2 + 1, (
+        "silent: at every other tick"
+    )
     asked.clear()
     for _ in range(3 * EVERY):
         turns.look(RunView(record, live=True))
@@ -70,7 +76,11 @@ def every_window(values, k=8.0, min_relative=0.2):
         level = np.median(before)
         near = np.median(values[i - STRIDE : i])
         jumps = values[i] > near + min_relative * abs(near)
-        if jumps and values[i] > level + k * mad_sigma(before) and values[i] > level + min_relative * abs(level):
+        if (
+            jumps
+            and values[i] > level + k * mad_sigma(before)
+            and values[i] > level + min_relative * abs(level)
+        ):
             found.append(i)
     return found
 
@@ -83,6 +93,10 @@ def every_window(values, k=8.0, min_relative=0.2):
     st.floats(0.01, 2.0),
     st.sampled_from([0.2, 0.5, 1.0]),
 )
-def test_values_that_cannot_stand_out_are_rightly_not_looked_at(seed, count, level, noise, min_relative):
+def test_values_that_cannot_stand_out_are_rightly_not_looked_at(
+    seed, count, level, noise, min_relative
+):
     values = level + noise * np.random.default_rng(seed).standard_t(2, count)
-    assert stand_outs(values, min_relative)[0].tolist() == every_window(values, min_relative=min_relative)
+    assert stand_outs(values, min_relative)[0].tolist() == every_window(
+        values, min_relative=min_relative
+    )

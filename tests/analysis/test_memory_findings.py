@@ -31,7 +31,9 @@ def gpu_run(path, ranks=1, steps=600, peak=60.0, reserved=None, growth=0.0, allo
                 backward=12,
                 peak_allocated_bytes=int(now * GIB),
                 reserved_bytes=int((reserved or now + 1) * GIB),
-                allocated_bytes=int((high / 3 + allocated_growth * step + 0.05 * random.random()) * GIB),
+                allocated_bytes=int(
+                    (high / 3 + allocated_growth * step + 0.05 * random.random()) * GIB
+                ),
             )
     return build
 
@@ -40,7 +42,9 @@ def allocator(build, steps, rank=0, **a_step):
     """Synthetic allocator events every 50 steps; counters grow by ``a_step`` each step."""
     for step in range(0, steps, 50):
         counters = {name: value * step for name, value in a_step.items()}
-        build.event("allocator", rank=rank, step=step, **{"device_allocs": 40, "retries": 0, **counters})
+        build.event(
+            "allocator", rank=rank, step=step, **{"device_allocs": 40, "retries": 0, **counters}
+        )
 
 
 def test_a_synthetic_gpu_with_room_and_no_growth_has_no_finding(tmp_path):
@@ -139,7 +143,9 @@ def test_fragmentation_on_a_synthetic_gpu(tmp_path):
     build = gpu_run(tmp_path, peak=45.0, reserved=74.0)
     allocator(build, 600)
     assert "ME03" not in found(build)
-    build.event("allocator", rank=0, step=599, device_allocs=40, retries=3, inactive_split_bytes=20 * GIB)
+    build.event(
+        "allocator", rank=0, step=599, device_allocs=40, retries=3, inactive_split_bytes=20 * GIB
+    )
     torn = found(build)["ME03"]
     assert torn.severity == "medium" and "28.8 GiB" in torn.title
 
@@ -160,7 +166,9 @@ def test_changing_shapes_on_a_synthetic_gpu_ask_the_driver(tmp_path):
     build = gpu_run(tmp_path)
     allocator(build, 600, device_allocs=0.5)
     churn = found(build)["ME04"]
-    assert churn.recoverable_ms_per_step is None and churn.title.startswith("the driver is asked for memory 0.5 times")
+    assert churn.recoverable_ms_per_step is None and churn.title.startswith(
+        "the driver is asked for memory 0.5 times"
+    )
 
 
 def test_one_synthetic_rank_fuller_than_the_others(tmp_path):
@@ -175,11 +183,16 @@ def test_alike_synthetic_ranks_are_no_finding(tmp_path):
 
 def test_a_foreign_process_on_a_synthetic_gpu(tmp_path):
     build = gpu_run(tmp_path)
-    build.state["gpus"] = [{"index": 0, "name": "H", "ours": True}, {"index": 1, "name": "H", "ours": False}]
+    build.state["gpus"] = [
+        {"index": 0, "name": "H", "ours": True},
+        {"index": 1, "name": "H", "ours": False},
+    ]
     build.writer.write_state(build.state)
     for tick in range(24):
         for index, foreign in ((0, 3 * GIB), (1, 9 * GIB)):
-            build.sample("gpu", t_ns=T0 + tick * 500_000_000, index=index, memory_foreign_bytes=foreign)
+            build.sample(
+                "gpu", t_ns=T0 + tick * 500_000_000, index=index, memory_foreign_bytes=foreign
+            )
     (foreign,) = [one for one in evaluate(build.open()) if one.id == "ME07"]
     assert (foreign.gpu, foreign.host) == (0, HOST) and "3.0 GiB" in foreign.title
 

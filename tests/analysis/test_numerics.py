@@ -35,7 +35,9 @@ def trained(path, steps=300, bad=None, **given_columns) -> Builder:
             "lr": 1e-3,
             "loss_scale": 1024.0,
         }
-        build.step(0, forward=5, backward=10, **{**columns, **given_columns, **(bad or {}).get(step, {})})
+        build.step(
+            0, forward=5, backward=10, **{**columns, **given_columns, **(bad or {}).get(step, {})}
+        )
     return build
 
 
@@ -60,7 +62,9 @@ def test_a_long_run_is_thinned_and_keeps_its_extremes(tmp_path):
 
 def test_losses_that_a_gpu_tells_late_are_put_to_their_steps(tmp_path):
     build = trained(tmp_path, loss=float("nan"), grad_norm=float("nan"))
-    build.writer.append_rank("device", 0, pack("device", t_end_ns=build.clock[0], step=40, loss=3.5, grad_norm=0.25))
+    build.writer.append_rank(
+        "device", 0, pack("device", t_end_ns=build.clock[0], step=40, loss=3.5, grad_norm=0.25)
+    )
     series = numerics(RunView(build.open())).series
     assert series.loss[40] == 3.5 and series.grad_norm[40] == 0.25
     assert np.isfinite(series.loss).sum() == 1
@@ -103,7 +107,11 @@ def test_a_rank_without_steps_has_no_numerics(tmp_path):
 def test_stand_outs_agree_with_the_exact_rule_on_clear_spikes(seed, at):
     values = np.random.default_rng(seed).normal(10, 0.1, 400)
     values[at] = 30
-    assert stand_outs(values, min_relative=0.5)[0].tolist() == [at] == mad_spikes(values, min_relative=0.5)
+    assert (
+        stand_outs(values, min_relative=0.5)[0].tolist()
+        == [at]
+        == mad_spikes(values, min_relative=0.5)
+    )
 
 
 def test_stand_outs_of_constant_and_of_unknown_values():
@@ -121,8 +129,14 @@ def test_heavy_tails_rarely_stand_out():
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_a_flat_loss_is_seldom_called_rising(rho):
     steps, random = np.arange(2000), np.random.default_rng(11)
-    trends = [loss_trend(steps, steps, 2 + 0.1 * autocorrelated(2000, rho, random)) for _ in range(150)]
-    rising = [one for one in trends if one and one.kind == "rising" and one.change > max(0.1, 3 * one.noise)]
+    trends = [
+        loss_trend(steps, steps, 2 + 0.1 * autocorrelated(2000, rho, random)) for _ in range(150)
+    ]
+    rising = [
+        one
+        for one in trends
+        if one and one.kind == "rising" and one.change > max(0.1, 3 * one.noise)
+    ]
     assert len(rising) <= 2
 
 

@@ -17,7 +17,18 @@ def found(build, **options):
     return {one.id: one for one in every}
 
 
-def trained(path, steps=400, ranks=1, bad=None, loss=None, grad_norm=None, lr=1e-3, seed=0, hello=None, **columns):
+def trained(
+    path,
+    steps=400,
+    ranks=1,
+    bad=None,
+    loss=None,
+    grad_norm=None,
+    lr=1e-3,
+    seed=0,
+    hello=None,
+    **columns,
+):
     """Steps of 20 ms with a noisy loss around 2 and log-normal gradient norms; ``bad`` maps a step to other columns."""
     build, random = Builder(path / "r"), np.random.default_rng(seed)
     for rank in range(ranks):
@@ -25,7 +36,9 @@ def trained(path, steps=400, ranks=1, bad=None, loss=None, grad_norm=None, lr=1e
         for step in range(steps):
             values = {
                 "loss": loss(step) if loss else 2 + 0.1 * random.standard_normal(),
-                "grad_norm": grad_norm(step) if grad_norm else float(np.exp(0.3 * random.standard_normal())),
+                "grad_norm": grad_norm(step)
+                if grad_norm
+                else float(np.exp(0.3 * random.standard_normal())),
                 "lr": lr(step) if callable(lr) else lr,
                 "optimizer_steps": 1,
                 **columns,
@@ -54,7 +67,10 @@ def test_a_gradient_norm_that_jumps(tmp_path):
 
 
 def test_a_gradient_norm_that_rises_and_rises(tmp_path):
-    build = trained(tmp_path, grad_norm=lambda step: 1 + 0.05 * (step % 3) if step < 385 else 1.5 ** (step - 384))
+    build = trained(
+        tmp_path,
+        grad_norm=lambda step: 1 + 0.05 * (step % 3) if step < 385 else 1.5 ** (step - 384),
+    )
     rise = found(build)["NU03"]
     assert "rises from" in rise.title and rise.proof.unit == "times"
 
@@ -90,7 +106,10 @@ def test_skips_of_the_first_steps_are_the_scaler_finding_its_scale(tmp_path):
 
 def test_a_collapsed_loss_scale(tmp_path):
     bad = {step: {"loss_scale": 0.25} for step in range(380, 400)}
-    bad |= {step: {"loss_scale": 0.25, "flags": wire.F_SCALER_SKIP, "optimizer_steps": 0} for step in range(380, 384)}
+    bad |= {
+        step: {"loss_scale": 0.25, "flags": wire.F_SCALER_SKIP, "optimizer_steps": 0}
+        for step in range(380, 384)
+    }
     assert found(trained(tmp_path, bad=bad, loss_scale=1024.0))["NU04"].severity == "high"
 
 
@@ -106,7 +125,9 @@ def test_a_learning_rate_of_zero(tmp_path):
     assert "since step 200" in zero.title and zero.severity == "high"
 
 
-@pytest.mark.parametrize("lr", [lambda step: 1e-3 * (399 - step), lambda step: 1e-3 * min(1, step / 100)])
+@pytest.mark.parametrize(
+    "lr", [lambda step: 1e-3 * (399 - step), lambda step: 1e-3 * min(1, step / 100)]
+)
 def test_decay_to_zero_and_warm_up_are_no_finding(tmp_path, lr):
     assert found(trained(tmp_path, lr=lr)) == {}
 
@@ -135,7 +156,13 @@ def scaled(tmp_path, skipped, steps=120, **hello):
     for step in range(steps):
         skip = skipped(step)
         flags = wire.F_SCALER_SKIP * skip | (wire.F_FIRST if step == 0 else 0)
-        build.step(forward=8, backward=12, optimizer_steps=not skip, flags=flags, loss_scale=2.0 ** (20 - step * skip))
+        build.step(
+            forward=8,
+            backward=12,
+            optimizer_steps=not skip,
+            flags=flags,
+            loss_scale=2.0 ** (20 - step * skip),
+        )
     return found(build)
 
 
@@ -151,43 +178,65 @@ def test_updates_that_are_all_skipped_are_worse_than_float16(tmp_path):
 def dead(tmp_path, values=0, alike=4, loss=None, **fields):
     build = trained(tmp_path, loss=loss)
     for at in range(alike):
-        looked = {"gradients_looked_at": 9000, "gradients_not_zero": values, "lr_max": 1e-3, **fields}
+        looked = {
+            "gradients_looked_at": 9000,
+            "gradients_not_zero": values,
+            "lr_max": 1e-3,
+            **fields,
+        }
         build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, **looked)
     return found(build)
 
 
 def test_gradients_that_are_all_zero(tmp_path):
     assert dead(tmp_path / "dead")["NU13"].severity == "high"
-    assert "NU13" not in dead(tmp_path / "few", alike=2) and "NU13" not in dead(tmp_path / "alive", values=1)
+    assert "NU13" not in dead(tmp_path / "few", alike=2) and "NU13" not in dead(
+        tmp_path / "alive", values=1
+    )
     solved = dead(tmp_path / "solved", loss=lambda step: 2.0 if step < 50 else 0.0)
     assert solved["NU13"].severity == "info"
 
 
 def test_an_optimizer_none_of_whose_parameters_has_a_gradient(tmp_path):
-    none = {"values": 5, "trainable": 500, "without_gradient": 500, "without_gradient_names": ["a.weight"]}
+    none = {
+        "values": 5,
+        "trainable": 500,
+        "without_gradient": 500,
+        "without_gradient_names": ["a.weight"],
+    }
     assert dead(tmp_path / "all", **none)["NU08"].severity == "high"
 
 
 def climbed(tmp_path, loss, steps=85, **options):
-    return found(trained(tmp_path, steps=steps, loss=loss, grad_norm=lambda _: float("nan"), **options))
+    return found(
+        trained(tmp_path, steps=steps, loss=loss, grad_norm=lambda _: float("nan"), **options)
+    )
 
 
 def test_a_loss_that_runs_away_within_few_steps(tmp_path):
     noise = noisy(size=0.5)
     away = climbed(tmp_path / "away", lambda step: 9 + 2 * step + noise())["NU07"]
     assert away.severity == "high" and away.title.startswith("the loss runs away")
-    assert "NU07" in climbed(tmp_path / "later", lambda step: 2 if step < 300 else 2 * 1.03 ** (step - 300), steps=400)
+    assert "NU07" in climbed(
+        tmp_path / "later", lambda step: 2 if step < 300 else 2 * 1.03 ** (step - 300), steps=400
+    )
     assert "NU07" not in climbed(tmp_path / "back", lambda step: 9 + abs(2 * (step - 40)), steps=60)
     assert "NU07" not in climbed(tmp_path / "little", lambda step: 9 + 0.15 * step + noise())
-    assert "NU07" not in climbed(tmp_path / "down", lambda step: 20 * 0.97**step + 1 + 0.02 * step + 0.1 * noise())
+    assert "NU07" not in climbed(
+        tmp_path / "down", lambda step: 20 * 0.97**step + 1 + 0.02 * step + 0.1 * noise()
+    )
 
 
 def test_a_loss_that_the_first_updates_threw_out(tmp_path):
     noise = noisy(size=100)
     thrown = climbed(tmp_path / "thrown", lambda step: 5000 + noise() if step else 3.9)["NU07"]
     assert thrown.severity == "high" and "threw the loss from 3.9" in thrown.title
-    assert "NU07" not in climbed(tmp_path / "back", lambda step: 3.9 + 5000 * 0.9**step if step else 3.9)
-    assert "NU07" not in climbed(tmp_path / "policy", lambda step: 9.0 if step else 0.1, flags=wire.F_EVAL)
+    assert "NU07" not in climbed(
+        tmp_path / "back", lambda step: 3.9 + 5000 * 0.9**step if step else 3.9
+    )
+    assert "NU07" not in climbed(
+        tmp_path / "policy", lambda step: 9.0 if step else 0.1, flags=wire.F_EVAL
+    )
 
 
 def test_a_loss_that_follows_rewards_may_climb(tmp_path):
@@ -215,8 +264,12 @@ def test_divergence(tmp_path):
 
 def test_a_falling_loss_is_no_finding_and_a_still_one_only_info(tmp_path):
     noise = noisy(1)
-    assert "NU07" not in found(trained(tmp_path / "a", steps=1500, loss=lambda step: 4 + noise() - step / 800))
-    still = found(trained(tmp_path / "b", steps=1500, loss=lambda step: 4 + 0.1 * noise())).get("NU07")
+    assert "NU07" not in found(
+        trained(tmp_path / "a", steps=1500, loss=lambda step: 4 + noise() - step / 800)
+    )
+    still = found(trained(tmp_path / "b", steps=1500, loss=lambda step: 4 + 0.1 * noise())).get(
+        "NU07"
+    )
     assert still is None or still.severity == "info"
 
 
@@ -228,13 +281,17 @@ def test_a_rise_that_is_nothing_beside_the_beginning_is_no_divergence(tmp_path):
 
 def test_two_optimizers_are_not_judged_by_their_loss(tmp_path):
     hello = {"optimizer": {"class": "Adam", "others": ["Adam"]}}
-    build = trained(tmp_path, steps=2400, loss=lambda step: 2 + max(0, step - 1200) / 300, hello=hello)
+    build = trained(
+        tmp_path, steps=2400, loss=lambda step: 2 + max(0, step - 1200) / 300, hello=hello
+    )
     assert "NU07" not in found(build)
 
 
 def looks(build, count=4, **fields):
     for at in range(count):
-        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, lr_max=1e-3, **fields)
+        build.event(
+            "checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, lr_max=1e-3, **fields
+        )
 
 
 @pytest.mark.parametrize(("missing", "severity"), [(400, "medium"), (5, "info"), (0, None)])
@@ -253,7 +310,9 @@ def test_one_look_without_gradient_is_not_enough(tmp_path):
 
 
 def test_gradients_never_cleared_take_in_what_they_cause(tmp_path):
-    build = trained(tmp_path, grad_norm=lambda step: 1.0 + step if step < 380 else 1.4 ** (step - 360))
+    build = trained(
+        tmp_path, grad_norm=lambda step: 1.0 + step if step < 380 else 1.4 ** (step - 360)
+    )
     looks(build, stale=True)
     never = found(build)["NU11"]
     assert never.severity == "high" and never.absorbed == ("NU03",)
@@ -261,7 +320,9 @@ def test_gradients_never_cleared_take_in_what_they_cause(tmp_path):
 
 def test_updates_that_vanish(tmp_path):
     build = trained(
-        tmp_path / "a", steps=150, hello={"optimizer": {"module": "torch", "state": {"exp_avg": "bfloat16"}}}
+        tmp_path / "a",
+        steps=150,
+        hello={"optimizer": {"module": "torch", "state": {"exp_avg": "bfloat16"}}},
     )
     looks(build, bf16_pushed=4000, bf16_stuck=3990)
     assert found(build)["NU12"].proof.value == pytest.approx(99.75)
@@ -274,7 +335,12 @@ def replicas(build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=Non
     for rank in range(ranks):
         for update in updates:
             random = {"seed": 7, "state": state(rank, update) if state else 1000 * rank + update}
-            event = {"update": update, "group": group or ranks, "parameters": sums(rank, update), "random": random}
+            event = {
+                "update": update,
+                "group": group or ranks,
+                "parameters": sums(rank, update),
+                "random": random,
+            }
             build.event("replica", rank=rank, pid=rank + 1, **event)
 
 
@@ -318,12 +384,18 @@ def folded(path, bad=lambda rank, step: False, steps=4000, ranks=3, seed=0):
     build, random = Builder(path / "r"), np.random.default_rng(seed)
     for rank in range(ranks):
         build.hello(rank, world_size=ranks)
-        losses = 2 + 0.1 * random.standard_normal(steps) + np.array([9.0 * bad(rank, step) for step in range(steps)])
+        losses = (
+            2
+            + 0.1 * random.standard_normal(steps)
+            + np.array([9.0 * bad(rank, step) for step in range(steps)])
+        )
         step = 0
         while step < steps:
             n = min(int(random.integers(8, 13)), steps - step)
             part = losses[step : step + n]
-            build.step(rank, n, forward=0.8, backward=1.2, loss=float(part[-1]), loss_max=float(part.max()))
+            build.step(
+                rank, n, forward=0.8, backward=1.2, loss=float(part[-1]), loss_max=float(part.max())
+            )
             step += n
     return build
 
@@ -346,13 +418,21 @@ def test_a_seed_with_benchmarking_on_is_told_as_info(tmp_path):
     on_gpu = {**flags(cudnn_benchmark=True, deterministic=True), "device": "cuda"}
     told = found(trained(tmp_path / "a", steps=50, hello=on_gpu))["RE02"]
     assert told.severity == "info" and "seed 3" in told.title
-    assert found(trained(tmp_path / "d", steps=50, hello=flags(cudnn_benchmark=True))) == {}  # no cuDNN on a CPU
+    assert (
+        found(trained(tmp_path / "d", steps=50, hello=flags(cudnn_benchmark=True))) == {}
+    )  # no cuDNN on a CPU
     assert found(trained(tmp_path / "b", steps=50, hello=flags())) == {}
-    assert found(trained(tmp_path / "c", steps=50, hello=flags(seed=None, cudnn_benchmark=True))) == {}
+    assert (
+        found(trained(tmp_path / "c", steps=50, hello=flags(seed=None, cudnn_benchmark=True))) == {}
+    )
 
 
-@pytest.mark.parametrize(("state", "expected"), [(lambda r, u: u, ["RE03"]), (lambda r, u: u + 99 * r, [])])
+@pytest.mark.parametrize(
+    ("state", "expected"), [(lambda r, u: u, ["RE03"]), (lambda r, u: u + 99 * r, [])]
+)
 def test_the_same_random_numbers_on_all_ranks(tmp_path, state, expected):
-    build = trained(tmp_path, steps=150, ranks=2, hello={"model": {"modules": {"Dropout": 2, "Linear": 4}}})
+    build = trained(
+        tmp_path, steps=150, ranks=2, hello={"model": {"modules": {"Dropout": 2, "Linear": 4}}}
+    )
     replicas(build, lambda rank, update: update, state=state)
     assert list(found(build)) == expected

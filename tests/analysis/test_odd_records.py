@@ -36,7 +36,9 @@ def clock_set_back(build):
 
 def began_anew(build):
     for attempt in range(2):
-        build.event("rank_start", rank=0, pid=100 + attempt, record_index=80 * attempt, attempt=attempt)
+        build.event(
+            "rank_start", rank=0, pid=100 + attempt, record_index=80 * attempt, attempt=attempt
+        )
         build.hello(pid=100 + attempt)
         build.steps(80, forward=5.0, backward=9.0)
         if attempt == 0:
@@ -55,7 +57,16 @@ def lost_a_rank(build):
 
 
 def said_nothing(build):
-    build.event("hello", rank=0, world_size=None, model=None, optimizer=None, dataloader=None, flags=None, env=None)
+    build.event(
+        "hello",
+        rank=0,
+        world_size=None,
+        model=None,
+        optimizer=None,
+        dataloader=None,
+        flags=None,
+        env=None,
+    )
     build.steps(150, forward=5.0, data=20.0, other=9.0)
     build.end()
 
@@ -67,7 +78,8 @@ def report_of(tmp_path, make):
 
 
 @pytest.mark.parametrize(
-    "make", [Builder.end, killed_at_once, one_step, clock_set_back, began_anew, lost_a_rank, said_nothing]
+    "make",
+    [Builder.end, killed_at_once, one_step, clock_set_back, began_anew, lost_a_rank, said_nothing],
 )
 def test_every_form_of_the_report_is_made(tmp_path, make):
     report = report_of(tmp_path, make)
@@ -91,7 +103,9 @@ def test_ranks_that_wrote_nothing_and_one_that_went_first_are_said(tmp_path):
     assert ended.rank == 2 and "why rank 2 (killed by signal 9) went" in ended.fix
 
 
-@pytest.mark.parametrize(("parallel", "timed"), [({"fsdp": {"version": 2}}, False), ({"ddp": {}}, True), ({}, False)])
+@pytest.mark.parametrize(
+    ("parallel", "timed"), [({"fsdp": {"version": 2}}, False), ({"ddp": {}}, True), ({}, False)]
+)
 def test_collectives_that_no_timer_sees_are_said_to_be_in_the_compute(tmp_path, parallel, timed):
     def sharded(build):
         for rank in range(2):

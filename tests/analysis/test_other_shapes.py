@@ -28,15 +28,24 @@ def of_ranks(path, before_ms, buffer_bytes=512, steps=200):
         random = np.random.default_rng(rank)
         for _ in range(steps):
             build.step(
-                rank, data=0.2, other=own, forward=4.0 + waited + 0.2 * random.random(), backward=8.0, wait_ms=1.0
+                rank,
+                data=0.2,
+                other=own,
+                forward=4.0 + waited + 0.2 * random.random(),
+                backward=8.0,
+                wait_ms=1.0,
             )
     return build
 
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_rank_that_comes_late_to_the_broadcast_of_buffers_is_the_slow_one(tmp_path, slow):
-    straggler = found(of_ranks(tmp_path / "r", [13.0 if rank == slow else 1.0 for rank in range(2)]))["CR04"]
-    assert straggler.rank == slow and straggler.recoverable_ms_per_step == pytest.approx(12.0, rel=0.05)
+    straggler = found(
+        of_ranks(tmp_path / "r", [13.0 if rank == slow else 1.0 for rank in range(2)])
+    )["CR04"]
+    assert straggler.rank == slow and straggler.recoverable_ms_per_step == pytest.approx(
+        12.0, rel=0.05
+    )
 
 
 def test_ranks_that_come_together_wait_for_no_buffers(tmp_path):
@@ -51,7 +60,9 @@ def vanished(path, message, goodbye=False):
         build.hello(rank, world_size=2)
         build.steps(60, rank, forward=6.0, backward=12.0)
     now = build.clock[0]
-    build.event("exception", t_ns=now + 1, rank=0, **{"class": "RuntimeError"}, message=message, step=60)
+    build.event(
+        "exception", t_ns=now + 1, rank=0, **{"class": "RuntimeError"}, message=message, step=60
+    )
     build.event("goodbye", t_ns=now + 2, rank=0)
     if goodbye:
         build.event("goodbye", t_ns=now + 2, rank=1)
@@ -61,7 +72,9 @@ def vanished(path, message, goodbye=False):
 
 
 def test_a_rank_that_vanished_is_the_first_and_not_the_one_that_misses_it(tmp_path):
-    reset = "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:54427: Connection reset by peer"
+    reset = (
+        "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:54427: Connection reset by peer"
+    )
     assert vanished(tmp_path / "a", reset).rank == 1
     assert "vanished" in vanished(tmp_path / "b", reset).title
     assert vanished(tmp_path / "c", "the labels are out of range").rank == 0
@@ -81,7 +94,9 @@ def test_what_ended_a_run_by_sigterm_may_be_asked(tmp_path, ranks, says):
 def in_optimizer(path, given, others=(), roots=("Net",), module="torch"):
     build = Builder(path)
     optimizer = {"class": "AdamW", "module": module, "parameters": given, "others": list(others)}
-    build.hello(0, model={"class": "Net", "trainable": 1000, "roots": list(roots)}, optimizer=optimizer)
+    build.hello(
+        0, model={"class": "Net", "trainable": 1000, "roots": list(roots)}, optimizer=optimizer
+    )
     build.steps(60, forward=6.0, backward=12.0)
     return found(build).get("NU08")
 
@@ -100,7 +115,9 @@ def scattered(path, after):
     random, build = np.random.default_rng(1), Builder(path)
     build.hello(0)
     for step in range(600):
-        jump = 0.8 if step == 250 else abs((after if step > 250 else 0.02) * random.standard_normal())
+        jump = (
+            0.8 if step == 250 else abs((after if step > 250 else 0.02) * random.standard_normal())
+        )
         build.step(0, forward=5, backward=9, loss=1 + jump, grad_norm=float("nan"))
     return found(build)["NU02"]
 
@@ -115,7 +132,12 @@ def test_an_evaluation_is_placed_in_the_loop_that_asks_for_it(tmp_path):
     build.hello(0)
     build.steps(60, forward=6.0, eval=6.0)
     main, model = "train.py:90 <module>", "model.py:7 forward"
-    trained = {"site": "model.py:7", "function": "forward", "count": 30, "path": [main, "train.py:40 fit", model]}
+    trained = {
+        "site": "model.py:7",
+        "function": "forward",
+        "count": 30,
+        "path": [main, "train.py:40 fit", model],
+    }
     asked = {**trained, "path": [main, "train.py:48 fit", "train.py:20 evaluate", model]}
     build.event("stacks", rank=0, phase="forward", samples=[trained])
     build.event("stacks", rank=0, phase="eval", samples=[asked])
@@ -127,8 +149,15 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello(0)
     build.steps(200, forward=6.0, other=5.0)
-    call = {"site": "fit.py:62", "function": "<module>", "path": ["fit.py:62 <module>"], "count": 30}
-    build.event("stacks", rank=0, phase="other", samples=[{**call, "inside": "fsspec/local.py:480 write"}])
+    call = {
+        "site": "fit.py:62",
+        "function": "<module>",
+        "path": ["fit.py:62 <module>"],
+        "count": 30,
+    }
+    build.event(
+        "stacks", rank=0, phase="other", samples=[{**call, "inside": "fsspec/local.py:480 write"}]
+    )
     by_trainer = {**call, "inside": "lightning/pytorch/core/module.py:1137 backward"}
     build.event("stacks", rank=0, phase="backward", samples=[by_trainer])
     assert found(build)["HO06"].severity == "info"
@@ -140,23 +169,45 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
         ("torch/serialization.py:2128 load_tensor", "popular = torch.load(path)", True),
         ("torch/functional.py:1866 norm", "row.norm().item()", True),
         ("torch/functional.py:1866 norm", "penalty = row.norm()", False),
-        ("torch/nn/functional.py:3555 cross_entropy", "total += F.cross_entropy(x, y).item()", False),
+        (
+            "torch/nn/functional.py:3555 cross_entropy",
+            "total += F.cross_entropy(x, y).item()",
+            False,
+        ),
     ],
 )
 def test_files_and_values_that_are_read_are_host_code(tmp_path, inside, code, host):
     build = Builder(tmp_path / "r")
     build.hello(0)
     build.steps(200, forward=6.0, backward=9.0, other=6.0)
-    sample = {"site": "train.py:14", "function": "step", "inside": inside, "code": code, "count": 40}
+    sample = {
+        "site": "train.py:14",
+        "function": "step",
+        "inside": inside,
+        "code": code,
+        "count": 40,
+    }
     build.event("stacks", rank=0, phase="other", samples=[sample])
     assert ("HO06" in found(build)) == host
 
 
 def test_the_loader_of_an_evaluation_is_another_than_that_of_training(tmp_path):
     build = Builder(tmp_path / "r")
-    loader = {"dataset": "list", "dataset_length": 4000, "batch_size": 8, "num_workers": 0, "loop": "hf.py:45"}
+    loader = {
+        "dataset": "list",
+        "dataset_length": 4000,
+        "batch_size": 8,
+        "num_workers": 0,
+        "loop": "hf.py:45",
+    }
     build.hello(0, dataloader={**loader, "inside": ["transformers"]})
     build.steps(120, data=0.2, forward=5.0, other=3.0)
-    evaluated = {**loader, "dataset_length": 80, "epochs": 20, "starts_ms": 900.0, "firsts_ms": 900.0}
+    evaluated = {
+        **loader,
+        "dataset_length": 80,
+        "epochs": 20,
+        "starts_ms": 900.0,
+        "firsts_ms": 900.0,
+    }
     build.event("loader", rank=0, **evaluated)
     assert "IN15" not in found(build)

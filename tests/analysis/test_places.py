@@ -19,27 +19,50 @@ def seen(tmp_path, samples, phase="other"):
     elsewhere = [_sample([MAIN, "train.py:41 train"], 9)]
     build.event("stacks", rank=0, phase="forward", period_ms=50, total=9, samples=elsewhere)
     told = [_sample(*one) for one in samples]
-    build.event("stacks", rank=0, phase=phase, period_ms=50, total=sum(s["count"] for s in told), samples=told)
+    build.event(
+        "stacks",
+        rank=0,
+        phase=phase,
+        period_ms=50,
+        total=sum(s["count"] for s in told),
+        samples=told,
+    )
     return build
 
 
 def _sample(path, count, inside=""):
     site, _, function = path[-1].partition(" ")
-    return {"site": site, "function": function, "caller": "", "path": path, "inside": inside, "count": count}
+    return {
+        "site": site,
+        "function": function,
+        "caller": "",
+        "path": path,
+        "inside": inside,
+        "count": count,
+    }
 
 
 CASES = {
     "one line": ([([MAIN, LOOP, "log.py:3 log"], 20)], "log.py:3 log"),
     "a few of many": ([([MAIN, f"train.py:{50 + n} train"], 2) for n in range(5)], None),
-    "two of ten": ([([MAIN, LOOP], 2), *(([MAIN, f"train.py:{60 + n} train"], 1) for n in range(8))], None),
-    "all lines of what a line calls": ([([MAIN, LOOP, f"ema.py:{n} update"], 4) for n in range(9)], LOOP),
+    "two of ten": (
+        [([MAIN, LOOP], 2), *(([MAIN, f"train.py:{60 + n} train"], 1) for n in range(8))],
+        None,
+    ),
+    "all lines of what a line calls": (
+        [([MAIN, LOOP, f"ema.py:{n} update"], 4) for n in range(9)],
+        LOOP,
+    ),
     "a call deeper": (
         [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
         LOOP,  # update was seen at this line only, as main is: the loop's line is the place
     ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], None),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
-    "below a trainer": ([([MAIN, "(lightning)", "model.py:7 training_step"], 30)], "model.py:7 training_step"),
+    "below a trainer": (
+        [([MAIN, "(lightning)", "model.py:7 training_step"], 30)],
+        "model.py:7 training_step",
+    ),
 }
 
 
@@ -53,11 +76,18 @@ def test_the_place_is_the_innermost_line_that_surely_holds_most(tmp_path, sample
 def test_no_line_is_named_from_two_of_ten_samples(tmp_path):
     samples, _ = CASES["two of ten"]
     one = {f.id: f for f in evaluate(seen(tmp_path, samples).open())}["HO06"]
-    assert one.site is None and "train.py:50" not in one.title and "spread over 9 lines" in one.evidence
+    assert (
+        one.site is None
+        and "train.py:50" not in one.title
+        and "spread over 9 lines" in one.evidence
+    )
 
 
 def test_a_deepcopy_is_host_code_with_all_that_it_copies(tmp_path):
-    samples = [([MAIN, LOOP], 12, "copy.py:172 deepcopy"), ([MAIN, "train.py:51 train"], 4, "torch/optim/sgd.py:1 f")]
+    samples = [
+        ([MAIN, LOOP], 12, "copy.py:172 deepcopy"),
+        ([MAIN, "train.py:51 train"], 4, "torch/optim/sgd.py:1 f"),
+    ]
     site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
     assert site is not None and (site.site, site.torch_share) == (LOOP, 0.25)
 
@@ -84,8 +114,14 @@ RuntimeError: gave up
 
 def test_the_last_traceback_of_an_output():
     assert parsed(TRACEBACK) == ("RuntimeError: gave up", "train.py:22 main")
-    assert parsed(TRACEBACK.partition("During")[0]) == ("ValueError: no such shard: 7", "train.py:20 main")
-    assert parsed("step 3\nno error\n") is None and parsed("Traceback (most recent call last):\n") is None
+    assert parsed(TRACEBACK.partition("During")[0]) == (
+        "ValueError: no such shard: 7",
+        "train.py:20 main",
+    )
+    assert (
+        parsed("step 3\nno error\n") is None
+        and parsed("Traceback (most recent call last):\n") is None
+    )
 
 
 def test_an_exit_code_comes_with_its_exception(tmp_path):
@@ -104,7 +140,14 @@ def test_checkpoints_and_collections_have_their_line(tmp_path):
         saved = step % 20 == 19
         build.step(0, forward=5.0, backward=5.0, checkpoint=40.0 if saved else 0.0, gc_ns=2_000_000)
         if saved:
-            build.event("checkpoint", rank=0, step=step, duration_ms=40.0, path="last.pt", site="train.py:77 ")
+            build.event(
+                "checkpoint",
+                rank=0,
+                step=step,
+                duration_ms=40.0,
+                path="last.pt",
+                site="train.py:77 ",
+            )
     sample = {**_sample([MAIN, "train.py:60 train"], 3), "code": "gc.collect()"}
     build.event("stacks", rank=0, phase="other", period_ms=50, total=3, samples=[sample])
     found = {f.id: f for f in evaluate(build.open())}

@@ -8,7 +8,12 @@ from analysis_support import T0, Builder
 
 from gputop_analysis.culprit import find_culprit, student_tail, typical
 from gputop_analysis.findings import evaluate
-from gputop_analysis.pipeline import bubble_excess, expected_bubble, measured_bubble, micro_batches_for
+from gputop_analysis.pipeline import (
+    bubble_excess,
+    expected_bubble,
+    measured_bubble,
+    micro_batches_for,
+)
 
 
 def drifting(random, steps, ranks, rho):
@@ -60,7 +65,9 @@ def test_typical_shrugs_off_one_rank():
     assert typical(np.array([3.0])) == 3.0
 
 
-@pytest.mark.parametrize(("t", "dof", "p"), [(2.015, 5, 0.05), (3.365, 5, 0.01), (2.764, 10, 0.01), (2.326, 1e6, 0.01)])
+@pytest.mark.parametrize(
+    ("t", "dof", "p"), [(2.015, 5, 0.05), (3.365, 5, 0.01), (2.764, 10, 0.01), (2.326, 1e6, 0.01)]
+)
 def test_student_tail_agrees_with_tables(t, dof, p):
     assert student_tail(t, dof) == pytest.approx(p, rel=0.03)
 
@@ -92,7 +99,11 @@ def test_uneven_stages_idle_more():
 
 
 def test_micro_batches_for_a_bubble():
-    assert expected_bubble(4, micro_batches_for(4, 0.1)) <= 0.1 < expected_bubble(4, micro_batches_for(4, 0.1) - 1)
+    assert (
+        expected_bubble(4, micro_batches_for(4, 0.1))
+        <= 0.1
+        < expected_bubble(4, micro_batches_for(4, 0.1) - 1)
+    )
     assert expected_bubble(4, 8, chunks=2) < expected_bubble(4, 8)
     with pytest.raises(ValueError, match="at least 1"):
         expected_bubble(0, 1)
@@ -101,10 +112,22 @@ def test_micro_batches_for_a_bubble():
 def synchronous(tmp_path, wait_ms=0.3, ranks=2, steps=60, micro=1, **hello):
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
-        build.hello(rank, world_size=ranks, parallel={"backend": "gloo", "ddp": {"bucket_bytes": [4_000_000]}}, **hello)
+        build.hello(
+            rank,
+            world_size=ranks,
+            parallel={"backend": "gloo", "ddp": {"bucket_bytes": [4_000_000]}},
+            **hello,
+        )
     for _ in range(steps):
         for rank in range(ranks):
-            build.step(rank, forward=6.0, backward=12.0, optimizer=1.0, wait_ms=wait_ms, micro_batches=micro)
+            build.step(
+                rank,
+                forward=6.0,
+                backward=12.0,
+                optimizer=1.0,
+                wait_ms=wait_ms,
+                micro_batches=micro,
+            )
     return build
 
 
@@ -115,7 +138,10 @@ def found(build):
 def test_exposed_communication_is_the_least_wait(tmp_path):
     comm = found(synchronous(tmp_path, wait_ms=8.0))
     assert list(comm) == ["CR06"]
-    assert (comm["CR06"].rank, comm["CR06"].recoverable_ms_per_step) == (None, pytest.approx(8.0, rel=0.01))
+    assert (comm["CR06"].rank, comm["CR06"].recoverable_ms_per_step) == (
+        None,
+        pytest.approx(8.0, rel=0.01),
+    )
     assert comm["CR06"].proof is not None
     assert comm["CR06"].proof.value == pytest.approx(100 * 8 / 27, rel=0.02)
     assert found(synchronous(tmp_path / "b", wait_ms=1.5)) == {}
@@ -136,10 +162,14 @@ def test_no_sync_missing(tmp_path, micro, per_step, ids):
         assert only["CR07"].recoverable_ms_per_step == pytest.approx(3 * 0.3, rel=0.05)
 
 
-@pytest.mark.parametrize(("unused", "flag", "ids"), [(0, True, ["CR08"]), (64, True, []), (0, False, [])])
+@pytest.mark.parametrize(
+    ("unused", "flag", "ids"), [(0, True, ["CR08"]), (64, True, []), (0, False, [])]
+)
 def test_needless_search(tmp_path, unused, flag, ids):
     build = synchronous(tmp_path)
-    build.event("ddp", rank=0, find_unused_parameters=flag, static_graph=False, parameter_tensors=12)
+    build.event(
+        "ddp", rank=0, find_unused_parameters=flag, static_graph=False, parameter_tensors=12
+    )
     assert list(found(reports(build, 1, unused))) == ids
 
 
@@ -149,8 +179,16 @@ def test_gloo_on_gpus_is_only_a_finding_there(tmp_path):
 
 
 def entries(build, rank, *said):
-    build.event("exception", rank=rank, **{"class": "RuntimeError"}, message="op.preamble.length <= op.nbytes")
-    sent = [{"group": "0", "seq": i, "op": f"gloo:{op}", "bytes": size} for i, (op, size) in enumerate(said)]
+    build.event(
+        "exception",
+        rank=rank,
+        **{"class": "RuntimeError"},
+        message="op.preamble.length <= op.nbytes",
+    )
+    sent = [
+        {"group": "0", "seq": i, "op": f"gloo:{op}", "bytes": size}
+        for i, (op, size) in enumerate(said)
+    ]
     build.event("flight_recorder", rank=rank, entries=sent)
 
 
@@ -192,15 +230,21 @@ def test_pipeline_bubble_beyond_the_schedule(tmp_path, waits, ids):
     assert [i for i in found(build) if i == "CR13"] == ids
 
 
-@pytest.mark.parametrize(("name", "ids"), [("expert_tokens/", ["CR14"]), ("expert_loss/", []), ("layer_", [])])
+@pytest.mark.parametrize(
+    ("name", "ids"), [("expert_tokens/", ["CR14"]), ("expert_loss/", []), ("layer_", [])]
+)
 def test_uneven_experts(tmp_path, name, ids):
     build = synchronous(tmp_path, ranks=1)
     for step in range(40, 80):
-        build.event("log", rank=0, step=step, values={f"{name}{i}": [90, 4, 3, 3][i] for i in range(4)})
+        build.event(
+            "log", rank=0, step=step, values={f"{name}{i}": [90, 4, 3, 3][i] for i in range(4)}
+        )
     assert list(found(build)) == ids
 
 
-@pytest.mark.parametrize(("tokens", "finding"), [((512, 1024), "CR15"), ((512, 512), "CR02"), ((512, 540), "CR02")])
+@pytest.mark.parametrize(
+    ("tokens", "finding"), [((512, 1024), "CR15"), ((512, 512), "CR02"), ((512, 540), "CR02")]
+)
 def test_a_rank_with_larger_batches_is_named_with_what_they_hold(tmp_path, tokens, finding):
     build, random = Builder(tmp_path / "r"), np.random.default_rng(8)
     for rank in range(2):

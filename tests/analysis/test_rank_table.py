@@ -40,7 +40,9 @@ def test_ranks_that_take_turns(tmp_path):
     own = np.random.default_rng(1).uniform(5, 20, (200, 4))
     table = synchronous(tmp_path, own)
     assert (table.culprit, table.cause, table.pattern) == (None, "", "rotating")
-    assert table.slowest_share == pytest.approx(np.bincount(own[10:].argmax(axis=1)) / 190, abs=0.01)
+    assert table.slowest_share == pytest.approx(
+        np.bincount(own[10:].argmax(axis=1)) / 190, abs=0.01
+    )
 
 
 def test_equal_ranks_are_balanced(tmp_path):
@@ -55,7 +57,12 @@ def test_what_is_not_measured_is_not_zero(tmp_path, ranks):
         build.steps(30, rank, forward=5.0)
     table = rank_table(RunView(build.open()))
     assert len(table) == ranks
-    assert (table.culprit, table.pattern, table.source, len(table.critical_path)) == (None, "unknown", "", 0)
+    assert (table.culprit, table.pattern, table.source, len(table.critical_path)) == (
+        None,
+        "unknown",
+        "",
+        0,
+    )
     assert np.isnan(table.wait_ms).all() and np.isnan(table.exposed_comm_ms)
     assert table.step_ms == pytest.approx(5.0, rel=0.05)
 

@@ -11,10 +11,14 @@ def test_a_broken_check_is_said_and_the_others_are_judged(tmp_path, monkeypatch)
     build.hello(0)
     for step in range(150):
         bad = step == 140
-        build.step(0, data=10.0, forward=5.0, loss=float("nan") if bad else 1.0, flags=128 if bad else 0)
+        build.step(
+            0, data=10.0, forward=5.0, loss=float("nan") if bad else 1.0, flags=128 if bad else 0
+        )
     build.end()
 
-    @registry.finding(id="XX01", name="broken", family="test", cause="host", trigger="never", fix="none")
+    @registry.finding(
+        id="XX01", name="broken", family="test", cause="host", trigger="never", fix="none"
+    )
     def broken(view, spec):
         raise ZeroDivisionError("by nothing")
 

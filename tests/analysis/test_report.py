@@ -42,9 +42,16 @@ def build(tmp_path):
     build = Builder(tmp_path / "r", command=("torchrun", "train.py", "--naïve"))
     build.state["context"] = {"git_commit": "abc123"}
     for rank in (0, 1):
-        build.hello(rank, world_size=2, dataloader={"num_workers": 0, "site": "train.py:41"}, total_steps=1000)
+        build.hello(
+            rank,
+            world_size=2,
+            dataloader={"num_workers": 0, "site": "train.py:41"},
+            total_steps=1000,
+        )
         for step in range(150):
-            build.step(rank, wait_ms=0.1, data=10.0, forward=5.0, backward=9.0, loss=3.0 - step / 100)
+            build.step(
+                rank, wait_ms=0.1, data=10.0, forward=5.0, backward=9.0, loss=3.0 - step / 100
+            )
     build.sample("gpu", t_ns=T0, index=0, memory_used_bytes=3 << 30, memory_total_bytes=80 << 30)
     build.end()
     return build
@@ -112,7 +119,9 @@ def test_csv_has_one_line_a_record_and_exact_phases(build):
     assert len(rows) == 300
     assert {row["rank"] for row in rows} == {"0", "1"}
     for row in rows[::50]:
-        assert sum(float(row[f"{name}_ms"]) for name in wire.PHASES) == pytest.approx(float(row["wall_ms"]), abs=1e-5)
+        assert sum(float(row[f"{name}_ms"]) for name in wire.PHASES) == pytest.approx(
+            float(row["wall_ms"]), abs=1e-5
+        )
         assert row["allocated_bytes"] == ""  # not measured, and so empty
     assert len(list(to_csv(build.open(), rank=1))) == 151
 
@@ -145,7 +154,9 @@ def test_verdicts_from_start_to_end(tmp_path):
 
 def test_verdict_of_a_run_that_the_agent_is_not_in(tmp_path):
     build = Builder(tmp_path / "r")
-    build.event("no_agent", pid=7, host="h", reason="python was started with -I, which ignores PYTHONPATH")
+    build.event(
+        "no_agent", pid=7, host="h", reason="python was started with -I, which ignores PYTHONPATH"
+    )
     said = "no step can be seen, as the agent is not in process 7: python was started with -I, which ignores PYTHONPATH"
     assert judged(build) == ("attention", said)
     build.end()
@@ -180,7 +191,9 @@ def test_calibration_refuses_drift_and_growth(tmp_path):
     assert "memory" in reasons
 
 
-@pytest.mark.parametrize(("share", "text"), [(0, "    "), (0.5, "##  "), (1, "####"), (7, "####"), (math.nan, "    ")])
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "    "), (0.5, "##  "), (1, "####"), (7, "####"), (math.nan, "    ")]
+)
 def test_bar(share, text):
     assert bar(share, 4, fancy=False) == text
     assert len(bar(share, 4, fancy=True)) == 4

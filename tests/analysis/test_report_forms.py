@@ -28,7 +28,9 @@ def ordinary(path):
     build.hello(0, total_steps=400, model={"class": NASTY, "parameters": 1000})
     random = np.random.default_rng(0)
     for i in range(200):
-        build.step(forward=10 + random.normal(), backward=20.0, optimizer=2.0, loss=3.0 - i / 100, lr=0.1)
+        build.step(
+            forward=10 + random.normal(), backward=20.0, optimizer=2.0, loss=3.0 - i / 100, lr=0.1
+        )
     build.end()
     return build
 
@@ -42,9 +44,22 @@ def many_ranks(path):
         random = np.random.default_rng(rank)
         for _ in range(60):
             noise = random.normal()
-            build.step(rank, wait_ms=12.5 - slow + abs(noise), data=1.0, forward=30.0, backward=60.0 + slow - noise)
+            build.step(
+                rank,
+                wait_ms=12.5 - slow + abs(noise),
+                data=1.0,
+                forward=30.0,
+                backward=60.0 + slow - noise,
+            )
     for gpu in range(8):
-        build.sample("gpu", t_ns=T0, index=gpu, memory_used_bytes=50 << 30, memory_total_bytes=80 << 30, util_pct=90.0)
+        build.sample(
+            "gpu",
+            t_ns=T0,
+            index=gpu,
+            memory_used_bytes=50 << 30,
+            memory_total_bytes=80 << 30,
+            util_pct=90.0,
+        )
     build.end()
     return build
 
@@ -58,7 +73,13 @@ def crashed(path):
     """An error before the first step."""
     build = Builder(path)
     build.hello(0)
-    where = {"message": NASTY, "site": "train.py:12 forward", "phase": "forward", "step": 0, "traceback": []}
+    where = {
+        "message": NASTY,
+        "site": "train.py:12 forward",
+        "phase": "forward",
+        "step": 0,
+        "traceback": [],
+    }
     build.event("exception", rank=0, **{"class": "RuntimeError"}, **where)
     build.end(exit_code=1)
     return build
@@ -76,7 +97,11 @@ def restarted(path):
     """Two attempts, NaN losses, an absurdly slow step."""
     build = Builder(path)
     for step in [*range(40), *range(60)]:
-        build.step(step=step, forward=10.0 if step != 30 else 9000.0, loss=float("nan") if step > 50 else 1.0)
+        build.step(
+            step=step,
+            forward=10.0 if step != 30 else 9000.0,
+            loss=float("nan") if step > 50 else 1.0,
+        )
     build.end(exit_code=137)
     return build
 
@@ -136,7 +161,9 @@ def test_the_text_fits_every_width(report):
 
 def test_markdown_keeps_its_tables_and_quotes_what_it_was_given(report):
     text = as_markdown(report)
-    assert "<script>" not in re.sub(r"(`+).+?(?<!`)\1(?!`)", "", text), "outside of code it is escaped"
+    assert "<script>" not in re.sub(r"(`+).+?(?<!`)\1(?!`)", "", text), (
+        "outside of code it is escaped"
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     for line in rows:
         assert line.endswith("|")
@@ -162,12 +189,16 @@ def test_the_bottleneck_of_each_kind(tmp_path):
     }
     for kind, (name, id) in expected.items():
         limit = Report(kind(tmp_path / kind.__name__).open()).bottleneck
-        assert (limit.kind, limit.finding.id if limit.finding else None) == (name, id), kind.__name__
+        assert (limit.kind, limit.finding.id if limit.finding else None) == (name, id), (
+            kind.__name__
+        )
         assert 0.0 <= limit.confidence <= 1.0
         assert (limit.do_first is None) == (limit.finding is None)
 
 
-def test_without_a_finding_the_largest_kind_of_phase_is_named_and_a_close_call_is_less_sure(tmp_path):
+def test_without_a_finding_the_largest_kind_of_phase_is_named_and_a_close_call_is_less_sure(
+    tmp_path,
+):
     sure = Builder(tmp_path / "sure")
     sure.steps(200, forward=30.0, data=1.0)
     close = Builder(tmp_path / "close")
@@ -180,7 +211,9 @@ def test_without_a_finding_the_largest_kind_of_phase_is_named_and_a_close_call_i
 
         limit = bottleneck(Report(build.open()).view, [])
         assert low <= limit.confidence <= high
-    assert "forward, backward and optimizer take 97 %" in bottleneck(Report(sure.open()).view, []).why
+    assert (
+        "forward, backward and optimizer take 97 %" in bottleneck(Report(sure.open()).view, []).why
+    )
 
 
 def test_the_slow_one_of_many_ranks_is_in_the_text(tmp_path):
@@ -188,11 +221,19 @@ def test_the_slow_one_of_many_ranks_is_in_the_text(tmp_path):
     assert "the 16 of 64 ranks that wait least" in text
     ranks = text[text.index("rank     steps") :].splitlines()
     assert ranks[1].split()[0] == "17"
-    assert "rank 17 sets 100 % of the steps, 12" in text or "rank 17 sets 100 % of the steps, 11" in text
+    assert (
+        "rank 17 sets 100 % of the steps, 12" in text
+        or "rank 17 sets 100 % of the steps, 11" in text
+    )
 
 
 def test_what_was_added_stands_in_every_form(tmp_path):
-    extra = Extra("baseline", {"judgement": "slower"}, "compared with the baseline", "<section>compared</section>")
+    extra = Extra(
+        "baseline",
+        {"judgement": "slower"},
+        "compared with the baseline",
+        "<section>compared</section>",
+    )
     report = Report(ordinary(tmp_path / "r").open(), extras=(extra,))
     assert as_data(report)["baseline"] == {"judgement": "slower"}
     assert "compared with the baseline" in as_text(report)
@@ -219,7 +260,12 @@ def test_every_cause_has_a_kind_of_bottleneck():
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0, 100, [0, 25, 50, 75, 100]), (0, 0.9, [0, 0.25, 0.5, 0.75]), (3, 3, [3]), (0, float("inf"), [0])],
+    [
+        (0, 100, [0, 25, 50, 75, 100]),
+        (0, 0.9, [0, 0.25, 0.5, 0.75]),
+        (3, 3, [3]),
+        (0, float("inf"), [0]),
+    ],
 )
 def test_ticks_are_round(low, high, expected):
     assert ticks(low, high, 4) == pytest.approx(expected)

@@ -21,8 +21,12 @@ def record(tmp_path):
     for i in range(60):
         build.step(n_steps=4, forward=0.4 + 0.2 * (i % 2), backward=0.5, flags=wire.F_WINDOW)
         build.step(n_steps=60, forward=0.5, backward=0.5, flags=wire.F_ESTIMATED)
-    build.event("own_cost", rank=0, method="windows", cost_us=9.0, low_us=7.0, high_us=10.0, step_us=900.0)
-    build.event("own_cost", rank=0, method="windows", cost_us=3.0, low_us=2.0, high_us=4.0, step_us=1000.0)
+    build.event(
+        "own_cost", rank=0, method="windows", cost_us=9.0, low_us=7.0, high_us=10.0, step_us=900.0
+    )
+    build.event(
+        "own_cost", rank=0, method="windows", cost_us=3.0, low_us=2.0, high_us=4.0, step_us=1000.0
+    )
     build.end()
     return build.open()
 

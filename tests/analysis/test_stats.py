@@ -58,12 +58,18 @@ def test_mann_kendall_stays_calm_on_noise():
     assert hits <= 18  # 1 % of 600, and three standard deviations
 
 
-@given(arrays.arrays(np.float64, st.integers(1, 200), elements=st.floats(0, 1e3, width=32)), st.integers(1, 20))
+@given(
+    arrays.arrays(np.float64, st.integers(1, 200), elements=st.floats(0, 1e3, width=32)),
+    st.integers(1, 20),
+)
 def test_block_sums_lose_nothing(values, block):
     assert stats.block_sums(values, block).sum() == pytest.approx(values.sum())
 
 
-@given(arrays.arrays(np.float64, st.integers(20, 200), elements=st.floats(0.125, 128, width=32)), st.floats(0, 1))
+@given(
+    arrays.arrays(np.float64, st.integers(20, 200), elements=st.floats(0.125, 128, width=32)),
+    st.floats(0, 1),
+)
 @settings(max_examples=40)
 def test_bootstrap_interval_holds_its_value_and_is_exact_for_a_constant_share(walls, share):
     interval = stats.block_bootstrap(share * walls, walls)
@@ -91,7 +97,9 @@ def test_one_event_among_many_steps_has_no_sure_share():
 
 def test_autocorrelation_time_of_ar1():
     random = np.random.default_rng(2)
-    times = [stats.autocorrelation_time(autocorrelated(random, 4000, 1, 0.9)[:, 0]) for _ in range(5)]
+    times = [
+        stats.autocorrelation_time(autocorrelated(random, 4000, 1, 0.9)[:, 0]) for _ in range(5)
+    ]
     assert np.mean(times) == pytest.approx(19, rel=0.3)  # (1 + rho) / (1 - rho)
     assert stats.autocorrelation_time(np.ones(50)) == 1
 
@@ -111,7 +119,10 @@ def test_mad_spikes_finds_injected_spikes_among_heavy_tails():
     assert len(stats.mad_spikes(loss)) <= 6
 
 
-@given(arrays.arrays(np.float64, st.integers(0, 300), elements=st.floats(1, 2, width=32)), st.integers(10, 120))
+@given(
+    arrays.arrays(np.float64, st.integers(0, 300), elements=st.floats(1, 2, width=32)),
+    st.integers(10, 120),
+)
 @settings(max_examples=30)
 def test_mad_spikes_is_the_plain_definition(values, window):
     expected = []

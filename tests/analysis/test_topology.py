@@ -22,7 +22,12 @@ KNOWN = {
     "gb200_x4": (4, (), (0, 0, 1, 1), ((0, 1, 2, 3),)),
     "gpu2_node_nic_legend": (2, ("mlx5_0", "mlx5_1"), (1, 1), ((0,), (1,))),
     "old_driver_soc": (4, (), (None,) * 4, ((0,), (1,), (2,), (3,))),
-    "power9_v100x4_nv3_ib": (4, ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"), (0, 0, 8, 8), ((0, 1), (2, 3))),
+    "power9_v100x4_nv3_ib": (
+        4,
+        ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"),
+        (0, 0, 8, 8),
+        ((0, 1), (2, 3)),
+    ),
     "rtx3090x4_phb": (4, (), (0, 0, 1, 1), ((0,), (1,), (2,), (3,))),
     "v100x4_p3_nv1nv2": (4, (), (None,) * 4, ((0, 1, 2, 3),)),
 }
@@ -37,15 +42,22 @@ def test_a_published_matrix_is_read(name):
     assert all(one.links[i][i] == "X" for i in range(count))
     assert advice(one) and len(as_text(one, 80).splitlines()) > len(one.gpus)
     assert max(map(len, as_text(one, 80).splitlines())) <= 80
-    assert json.loads(json.dumps(one.to_json()))["nvlink_islands"] == [list(i) for i in one.islands()]
+    assert json.loads(json.dumps(one.to_json()))["nvlink_islands"] == [
+        list(i) for i in one.islands()
+    ]
 
 
 def test_a_switch_a_mesh_and_pcie_differ():
     switch, mesh, pcie = (
-        smi.parse((TEXTS / f"{name}.txt").read_text()) for name in ("gb200_x4", "v100x4_p3_nv1nv2", "old_driver_soc")
+        smi.parse((TEXTS / f"{name}.txt").read_text())
+        for name in ("gb200_x4", "v100x4_p3_nv1nv2", "old_driver_soc")
     )
     assert switch.switched and not mesh.switched and not pcie.switched
-    assert "up to 4" in advice(switch)[0] and "not alike" in advice(mesh)[0] and "no NVLink" in advice(pcie)[0]
+    assert (
+        "up to 4" in advice(switch)[0]
+        and "not alike" in advice(mesh)[0]
+        and "no NVLink" in advice(pcie)[0]
+    )
     assert pcie.between(0, 2) == "SYS"
     assert smi.parse((TEXTS / "power9_v100x4_nv3_ib.txt").read_text()).nearest_nic(3) == "mlx5_2"
 
@@ -64,13 +76,21 @@ def test_a_torn_matrix_is_refused_in_words(text, said):
         smi.parse(text)
 
 
-@given(st.lists(st.lists(st.sampled_from([*CODES, "NV1", "NV12"]), min_size=6, max_size=6), min_size=6, max_size=6))
+@given(
+    st.lists(
+        st.lists(st.sampled_from([*CODES, "NV1", "NV12"]), min_size=6, max_size=6),
+        min_size=6,
+        max_size=6,
+    )
+)
 def test_what_is_printed_is_read_back(rows):
     links = [["X" if i == j else rows[min(i, j)][max(i, j)] for j in range(6)] for i in range(6)]
     text = "\t".join(["", *(f"GPU{i}" for i in range(6)), "CPU Affinity"]) + "\n"
     text += "".join(f"GPU{i}\t" + "\t".join(links[i]) + "\t0-3\n" for i in range(6))
     one = smi.parse(text)
-    assert [list(row) for row in one.links] == links and sorted(sum(one.islands(), ())) == list(range(6))
+    assert [list(row) for row in one.links] == links and sorted(sum(one.islands(), ())) == list(
+        range(6)
+    )
 
 
 @pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: preset.name)
@@ -78,16 +98,23 @@ def test_a_preset_is_a_whole_matrix_of_a_known_gpu(preset):
     one = presets.topology(preset)
     count = preset.gpus + preset.nics
     assert len(one.links) == count and all(len(row) == count for row in one.links)
-    assert all(one.links[i][j] == one.links[j][i] == code(one.links[i][j]) for i in range(count) for j in range(count))
-    assert preset.source and (not preset.gpu or preset.gpu in {row["name"] for row in table("gpus.csv")})
+    assert all(
+        one.links[i][j] == one.links[j][i] == code(one.links[i][j])
+        for i in range(count)
+        for j in range(count)
+    )
+    assert preset.source and (
+        not preset.gpu or preset.gpu in {row["name"] for row in table("gpus.csv")}
+    )
     assert presets.find(preset.name.upper()) is preset
 
 
 def test_a_v100_of_the_mesh_has_its_six_links():
     one = presets.topology(presets.find("dgx-v100"))
-    assert {sum(int(one.links[i][j][2:]) for j in range(8) if one.links[i][j].startswith("NV")) for i in range(8)} == {
-        6
-    }
+    assert {
+        sum(int(one.links[i][j][2:]) for j in range(8) if one.links[i][j].startswith("NV"))
+        for i in range(8)
+    } == {6}
     with pytest.raises(LookupError, match="dgx-h100"):
         presets.find("dgx-h10")
 
@@ -143,9 +170,15 @@ def machine(root):
     for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
         port = root / "class/infiniband" / name / "ports/1"
         port.mkdir(parents=True)
-        for file, text in (("state", state), ("rate", "400 Gb/sec (4X NDR)"), ("link_layer", "InfiniBand")):
+        for file, text in (
+            ("state", state),
+            ("rate", "400 Gb/sec (4X NDR)"),
+            ("link_layer", "InfiniBand"),
+        ):
             (port / file).write_text(text + "\n")
-        (root / "class/infiniband" / name / "device").symlink_to(root / "bus/pci/devices/0000:18:00.0")
+        (root / "class/infiniband" / name / "device").symlink_to(
+            root / "bus/pci/devices/0000:18:00.0"
+        )
     return root
 
 
@@ -154,7 +187,11 @@ def test_a_machine_is_read_link_by_link(tmp_path):
     nvml.module, nvml._refused = FakeDriver(), set()
     found = probe.read(nvml, machine(tmp_path))
     one = from_probe(found, "box")
-    assert one.islands() == ((0, 1), (2,)) and one.between(0, 1) == "NV18" and one.between(0, 2) == "SYS"
+    assert (
+        one.islands() == ((0, 1), (2,))
+        and one.between(0, 1) == "NV18"
+        and one.between(0, 2) == "SYS"
+    )
     assert one.nics == ("mlx5_0",) and one.nic_gbit == 400 and one.network == "InfiniBand"
     assert [one.between(gpu, 3) for gpu in range(3)] == ["PIX", "NODE", "SYS"]
     assert one.numa == (0, 0, None) and one.cpus[0] == "0-31" and one.gpu_model == "NVIDIA H100"

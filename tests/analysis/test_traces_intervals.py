@@ -20,7 +20,9 @@ def made(spans):
 
 
 def held(intervals):
-    assert (intervals.ends > intervals.starts).all() and (intervals.starts[1:] > intervals.ends[:-1]).all()
+    assert (intervals.ends > intervals.starts).all() and (
+        intervals.starts[1:] > intervals.ends[:-1]
+    ).all()
     return {t for s, e in zip(intervals.starts, intervals.ends, strict=True) for t in range(s, e)}
 
 
@@ -80,4 +82,8 @@ def test_times_keep_their_nanoseconds(ns):
 
 
 def test_times_in_other_notations():
-    assert nanoseconds("12.5") == 12_500 and nanoseconds("1.2e3") == 1_200_000 and nanoseconds("0.1234567") == 123
+    assert (
+        nanoseconds("12.5") == 12_500
+        and nanoseconds("1.2e3") == 1_200_000
+        and nanoseconds("0.1234567") == 123
+    )

@@ -50,7 +50,10 @@ def test_only_the_last_attempt_is_steady_and_all_attempts_are_counted(tmp_path):
 def test_flagged_steps_are_not_steady(tmp_path):
     build = Builder(tmp_path / "r")
     for step in range(30):
-        build.step(forward=1.0, flags={15: wire.F_EVAL, 16: wire.F_COMPILE, 17: wire.F_SCALER_SKIP}.get(step, 0))
+        build.step(
+            forward=1.0,
+            flags={15: wire.F_EVAL, 16: wire.F_COMPILE, 17: wire.F_SCALER_SKIP}.get(step, 0),
+        )
     series = RunView(build.open()).per_rank[0]
     assert series.steady.sum() == 18
     assert series.steps[series.steady].tolist() == [*range(10, 15), *range(17, 30)]
@@ -128,7 +131,9 @@ def test_summary_counts_folded_steps_and_weighs_them(tmp_path):
 
 
 @pytest.mark.parametrize(("world_size", "steps"), [(2, 9), (1, 60)])
-def test_ranks_of_a_group_count_as_the_last_and_trainings_apart_as_the_longest(tmp_path, world_size, steps):
+def test_ranks_of_a_group_count_as_the_last_and_trainings_apart_as_the_longest(
+    tmp_path, world_size, steps
+):
     build = Builder(tmp_path / "r")
     for rank, count in enumerate((60, 9)):
         build.hello(rank, world_size=world_size)

@@ -124,9 +124,13 @@ def main(packages: list[str]) -> None:
         inside = of_package(arrows, package)
         found = circles(inside)
         count = sum(len(targets) for targets in inside.values())
-        print(f"{package}: {len(inside)} modules, {count} arrows, circles of {[len(circle) for circle in found]}")
+        print(
+            f"{package}: {len(inside)} modules, {count} arrows, circles of {[len(circle) for circle in found]}"
+        )
         for circle in found:
-            print(f"  {len(circle)}: {', '.join(sorted(circle))}\n    e.g. {' -> '.join(way_around(inside, circle))}")
+            print(
+                f"  {len(circle)}: {', '.join(sorted(circle))}\n    e.g. {' -> '.join(way_around(inside, circle))}"
+            )
 
 
 if __name__ == "__main__":

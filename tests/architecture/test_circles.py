@@ -22,7 +22,8 @@ def test_no_package_has_a_circle(package: str) -> None:
     arrows = of_package(ARROWS if package in ALLOWED else ARROWS_WITH_TYPES, package)
     too_large = [circle for circle in circles(arrows) if len(circle) > ALLOWED.get(package, 1)]
     assert not too_large, "\n".join(
-        f"{len(circle)} modules import each other: {' -> '.join(way_around(arrows, circle))}" for circle in too_large
+        f"{len(circle)} modules import each other: {' -> '.join(way_around(arrows, circle))}"
+        for circle in too_large
     )
 
 
@@ -32,9 +33,16 @@ def test_a_circle_is_found_and_told(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("")
     (package / "a.py").write_text("from . import b\n")
     (package / "b.py").write_text("def later():\n    from sample.c import C\n")
-    (package / "c.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sample.a import A\n")
+    (package / "c.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sample.a import A\n"
+    )
     files = modules(tmp_path)
     assert circles(graph(files, types=False)) == []
     arrows = graph(files, types=True)
     assert circles(arrows) == [{"sample.a", "sample.b", "sample.c"}]
-    assert way_around(arrows, circles(arrows)[0]) == ["sample.a", "sample.b", "sample.c", "sample.a"]
+    assert way_around(arrows, circles(arrows)[0]) == [
+        "sample.a",
+        "sample.b",
+        "sample.c",
+        "sample.a",
+    ]

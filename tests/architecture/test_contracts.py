@@ -21,7 +21,15 @@ from gputop_probes.record.fields import Tally
 
 ROOT = Path(__file__).parents[2]
 EVENT = {"t_ns": 1_700_000_000 * 10**9, "step": 3, "rank": 0}
-RIGHT = {"line": "a line", "text": "a text", "scalar": 1.5, "count": 1, "amount": 1.5, "num": 1.5, "real": 1.5}
+RIGHT = {
+    "line": "a line",
+    "text": "a text",
+    "scalar": 1.5,
+    "count": 1,
+    "amount": 1.5,
+    "num": 1.5,
+    "real": 1.5,
+}
 
 
 def sent(folder: Path, function: str) -> Iterator[tuple[str, str, set[str]]]:
@@ -30,7 +38,11 @@ def sent(folder: Path, function: str) -> Iterator[tuple[str, str, set[str]]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if name == function and node.args and isinstance(node.args[0], ast.Constant):
                 fields = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", str(node.args[0].value), fields
@@ -49,7 +61,10 @@ def test_what_is_sent_is_in_the_contract(folder: str, function: str, events: dic
     unknown = [(place, kind) for place, kind, _ in calls if kind not in events]
     assert not unknown
     shared = set(fields_of(recorder_events.EveryEvent))
-    extra = [(place, kind, fields - shared - set(fields_of(events[kind]))) for place, kind, fields in calls]
+    extra = [
+        (place, kind, fields - shared - set(fields_of(events[kind])))
+        for place, kind, fields in calls
+    ]
     assert not [found for found in extra if found[2]]
 
 
@@ -76,7 +91,11 @@ def test_a_field_of_a_wrong_type_is_left_out_and_counted(kind: str) -> None:
 
 def test_right_fields_pass_as_they_are() -> None:
     for kind, contract in schema.EVENTS.items():
-        event = {**EVENT, "type": kind, **{name: right(wanted) for name, wanted in fields_of(contract).items()}}
+        event = {
+            **EVENT,
+            "type": kind,
+            **{name: right(wanted) for name, wanted in fields_of(contract).items()},
+        }
         event = {name: value for name, value in event.items() if value is not None}
         tally = Tally()
         assert schema.event(dict(event), tally) == event and not tally.dropped, kind
@@ -112,7 +131,9 @@ def test_the_page_is_current() -> None:
         text=True,
         check=True,
     ).stdout
-    assert made == (ROOT / "docs/record.md").read_text(), "make it anew: python bench/record_page.py > docs/record.md"
+    assert made == (ROOT / "docs/record.md").read_text(), (
+        "make it anew: python bench/record_page.py > docs/record.md"
+    )
 
 
 def test_damage_names_the_fields_of_a_wrong_type(tmp_path: Path) -> None:

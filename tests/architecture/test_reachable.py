@@ -17,7 +17,11 @@ ENTRIES = {
     "gputop_tracer.__main__",  # started by its path
     "gputop_agent.inject.sitecustomize",  # put on the path of every process of a run
 }
-MOVING = ("gputop_analysis.vram.cases", "gputop_analysis.planner.scores", "gputop_analysis.vram.profiles.recognise")
+MOVING = (
+    "gputop_analysis.vram.cases",
+    "gputop_analysis.planner.scores",
+    "gputop_analysis.vram.profiles.recognise",
+)
 """On their way to bench/, 22 November 2026; this table goes with them."""
 
 
@@ -26,9 +30,17 @@ def with_names_and_parents(arrows: Graph, files: dict[str, Path]) -> Graph:
     more: Graph = {}
     for name, path in files.items():
         nodes = ast.walk(ast.parse(path.read_text()))
-        strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        strings = {
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
         targets = arrows[name] | (strings & files.keys())
-        parents = {".".join(parts[:end]) for parts in (t.split(".") for t in targets) for end in range(1, len(parts))}
+        parents = {
+            ".".join(parts[:end])
+            for parts in (t.split(".") for t in targets)
+            for end in range(1, len(parts))
+        }
         more[name] = targets | parents
     return more
 

@@ -53,10 +53,17 @@ def test_a_profile_once_the_run_is_steady(tmp_path):
     words = ["run", "--run-dir", "run", "--profile-steps", "4", sys.executable, "train.py", "400"]
     done = gputop(*words, tmp_path=tmp_path)
     assert (done.returncode, done.stdout) == (3, "trained\n")
-    assert done.stderr.startswith("narrated\n") and "4 steps from step" in done.stderr and "compute" in done.stderr
+    assert (
+        done.stderr.startswith("narrated\n")
+        and "4 steps from step" in done.stderr
+        and "compute" in done.stderr
+    )
     record = RunRecord.open(tmp_path / "run")
     (event,) = record.events("profile")
-    assert event["steps"] == 4 and {row["op"]: row["calls"] for row in event["table"]}["aten::addmm"] == 8
+    assert (
+        event["steps"] == 4
+        and {row["op"]: row["calls"] for row in event["table"]}["aten::addmm"] == 8
+    )
     first, flags = event["first_step"], burst_steps(record, 0)
     assert all(flags[step] & wire.F_AGENT for step in range(first, first + 4))
     assert not any(flag & wire.F_AGENT for step, flag in flags.items() if 2 < step < first)
@@ -70,7 +77,14 @@ def test_a_profile_once_the_run_is_steady(tmp_path):
 
 def test_a_profile_of_two_ranks_on_command(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     words = [*GPUTOP, "run", "--run-dir", "run", *launcher, "train.py", "5000"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(words, cwd=tmp_path, env=environment(tmp_path), text=True, **pipes)
@@ -85,7 +99,10 @@ def test_a_profile_of_two_ranks_on_command(tmp_path):
     finally:
         (tmp_path / "stop").touch()
         process.communicate(timeout=60)
-    assert [(one["rank"], one["steps"], one["error"]) for one in taken] == [(0, 3, None), (1, 3, None)]
+    assert [(one["rank"], one["steps"], one["error"]) for one in taken] == [
+        (0, 3, None),
+        (1, 3, None),
+    ]
     for one in taken:
         (lane,) = one["trace"]["lanes"]
         reduced = sum(c["count"] for c in lane["collectives"] if c["operation"] == "all_reduce")

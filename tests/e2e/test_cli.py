@@ -24,8 +24,14 @@ def one_line(text: str) -> str:
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        (["--", sys.executable, "-c", SHOW_ARGUMENTS, "--json", "--run-dir", "x"], ["--json", "--run-dir", "x"]),
-        ([sys.executable, "-c", SHOW_ARGUMENTS, "--headless", "--", "-x"], ["--headless", "--", "-x"]),
+        (
+            ["--", sys.executable, "-c", SHOW_ARGUMENTS, "--json", "--run-dir", "x"],
+            ["--json", "--run-dir", "x"],
+        ),
+        (
+            [sys.executable, "-c", SHOW_ARGUMENTS, "--headless", "--", "-x"],
+            ["--headless", "--", "-x"],
+        ),
         (["--headless", sys.executable, "-c", SHOW_ARGUMENTS, "a b", ""], ["a b", ""]),
     ],
 )
@@ -83,7 +89,9 @@ def test_a_record_that_is_none_is_refused(content, says, tmp_path) -> None:
 def test_a_run_directory_that_cannot_be_made_is_refused_before_anything_starts(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     mark = tmp_path / "started"
-    done = gputop("run", "--run-dir", str(tmp_path / "file" / "run"), "touch", str(mark), tmp_path=tmp_path)
+    done = gputop(
+        "run", "--run-dir", str(tmp_path / "file" / "run"), "touch", str(mark), tmp_path=tmp_path
+    )
     assert done.returncode == 2
     assert str(tmp_path / "file") in one_line(done.stderr)
     assert not mark.exists()
@@ -121,7 +129,9 @@ def test_the_exit_code_is_the_commands(code, exit_code, tmp_path) -> None:
 def test_a_quit_from_the_keyboard_ends_the_command_too(tmp_path) -> None:
     code = "import time; print('up', flush=True); time.sleep(30)"
     command = [*GPUTOP, "run", "--headless", sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(tmp_path), text=True) as front:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=environment(tmp_path), text=True
+    ) as front:
         assert front.stdout is not None
         assert front.stdout.readline() == "up\n"
         front.send_signal(signal.SIGQUIT)
@@ -138,9 +148,20 @@ def test_streams_stay_apart_and_in_order(tmp_path) -> None:
 
 def test_two_runs_at_once_do_not_meet(tmp_path) -> None:
     def start(word: str) -> subprocess.Popen[str]:
-        command = [*GPUTOP, "run", sys.executable, "-c", f"import time; time.sleep(1); print({word!r})"]
+        command = [
+            *GPUTOP,
+            "run",
+            sys.executable,
+            "-c",
+            f"import time; time.sleep(1); print({word!r})",
+        ]
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), cwd=tmp_path
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(tmp_path),
+            cwd=tmp_path,
         )
 
     both = [start("first"), start("second")]

@@ -12,7 +12,9 @@ from e2e_support import gputop
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(not importlib.util.find_spec("deepspeed"), reason="deepspeed is not installed"),
+    pytest.mark.skipif(
+        not importlib.util.find_spec("deepspeed"), reason="deepspeed is not installed"
+    ),
 ]
 
 MICRO_BATCHES, ACCUMULATED, SLOW_MS = 240, 2, 40.0
@@ -37,7 +39,15 @@ for x in torch.utils.data.DataLoader([torch.randn(128) for _ in range(16 * {MICR
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_step_is_an_update_and_the_slow_rank_is_named(stage, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    ranks = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
     env = {"STAGE": str(stage), "DS_ACCELERATOR": "cpu"}
     done = gputop("run", "--headless", "--run-dir", "run", *ranks, tmp_path=tmp_path, env=env)
     assert done.returncode == 0, done.stderr

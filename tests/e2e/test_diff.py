@@ -21,9 +21,13 @@ def runs(tmp_path_factory):
         "forked": "optimizer.param_groups[0]['lr'] = 0.2 if i > 60 else 1e-3",
     }
     for name, body in bodies.items():
-        (folder / "train.py").write_text("import torch; torch.manual_seed(0)\n" + training(STEPS, body))
+        (folder / "train.py").write_text(
+            "import torch; torch.manual_seed(0)\n" + training(STEPS, body)
+        )
         env = {"NCCL_DEBUG": "WARN"} if name == "forked" else {}
-        done = gputop("run", "--headless", "--run-dir", name, "python", "train.py", tmp_path=folder, env=env)
+        done = gputop(
+            "run", "--headless", "--run-dir", name, "python", "train.py", tmp_path=folder, env=env
+        )
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -48,7 +52,9 @@ def test_a_sleep_in_each_step_is_found_with_its_cost_and_phase(runs) -> None:
     assert done.stdout.startswith("regression: B is ")
     found = json.loads(diff(runs, "first", "slow", "--json").stdout)
     assert found["speed"]["phase"] == "other"
-    low, high = next(one["interval_ms_per_step"] for one in found["speed"]["phases"] if one["name"] == "other")
+    low, high = next(
+        one["interval_ms_per_step"] for one in found["speed"]["phases"] if one["name"] == "other"
+    )
     assert low < 8.5 and high > 8.0
 
 
@@ -81,5 +87,7 @@ def test_a_report_against_a_baseline_names_what_drifted_and_where_the_losses_par
     done = gputop("report", "forked", "--baseline", "first", "--json", tmp_path=runs)
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
     assert "NCCL_DEBUG" in found["RE01"]["title"]
-    differs, equal = map(int, re.search(r"at step (\d+), equal at step (\d+)", found["RE04"]["title"]).groups())
+    differs, equal = map(
+        int, re.search(r"at step (\d+), equal at step (\d+)", found["RE04"]["title"]).groups()
+    )
     assert equal <= 61 < differs, "records of folded steps know the loss of their last step only"

@@ -29,7 +29,9 @@ def test_doctor_notices_another_gputop(tmp_path) -> None:
     other.write_text("#!/bin/sh\necho another project\n")
     other.chmod(0o755)
     path = f"{other.parent}:/usr/bin:/bin"
-    done = gputop("doctor", "--json", "--python", "no-such-python", tmp_path=tmp_path, env={"PATH": path})
+    done = gputop(
+        "doctor", "--json", "--python", "no-such-python", tmp_path=tmp_path, env={"PATH": path}
+    )
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["install"]["status"] == "warn"
     assert str(other) in checks["install"]["detail"]

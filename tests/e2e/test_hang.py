@@ -61,7 +61,9 @@ def free_port() -> str:
         return str(one.getsockname()[1])
 
 
-def hung(tmp_path: Path, world: int, stuck: int, wakes: float = 0) -> tuple[subprocess.Popen[bytes], Path]:
+def hung(
+    tmp_path: Path, world: int, stuck: int, wakes: float = 0
+) -> tuple[subprocess.Popen[bytes], Path]:
     """A run under gputop, and its record, once the recorder has heard where every rank stands."""
     (tmp_path / "train.py").write_text(SCRIPT)
     run_dir = tmp_path / "run"
@@ -107,14 +109,19 @@ def replayed(run_dir: Path, share: float) -> Any:
 
 def expect_blame(run_dir: Path, tmp_path: Path, rank: int, how: str) -> None:
     """Every form says that this rank holds the others up, at the line of the lock."""
-    healths = ("failed",) if how == "kill" else ("critical",)  # a kill from elsewhere is a failure of the run
+    healths = (
+        ("failed",) if how == "kill" else ("critical",)
+    )  # a kill from elsewhere is a failure of the run
     data = judged(run_dir, tmp_path)
     (hang,) = [one for one in data["findings"] if one["id"] == "HC01"]
     assert (hang["rank"], hang["severity"], "deadlock" in hang["site"]) == (rank, "critical", True)
     assert data["verdict"]["health"] in healths and data["verdict"]["rank"] == rank
     assert f"rank {rank} is stuck at train.py" in data["verdict"]["headline"]
     for form in ([], ["--md"]):
-        assert f"rank {rank} is stuck at" in gputop("report", str(run_dir), *form, tmp_path=tmp_path).stdout
+        assert (
+            f"rank {rank} is stuck at"
+            in gputop("report", str(run_dir), *form, tmp_path=tmp_path).stdout
+        )
     snapshot = replayed(run_dir, 1.0)
     assert snapshot.verdict.health in healths
     assert (snapshot.findings[0].id, snapshot.findings[0].rank) == ("HC01", rank)
@@ -147,10 +154,14 @@ def test_the_blame_stands_after_the_stop(tmp_path: Path, how: str, world: int, s
     expect_blame(run_dir, tmp_path, stuck, how)
 
 
-def test_a_hang_that_resolved_by_itself_is_over_however_the_run_was_stopped_later(tmp_path: Path) -> None:
+def test_a_hang_that_resolved_by_itself_is_over_however_the_run_was_stopped_later(
+    tmp_path: Path,
+) -> None:
     front, run_dir = hung(tmp_path, 2, 1, wakes=5)
     stop(front, run_dir, "SIGINT")
     data = judged(run_dir, tmp_path)
-    assert [one["severity"] for one in data["findings"] if one["id"].startswith("HC0")][:1] == ["high"]
+    assert [one["severity"] for one in data["findings"] if one["id"].startswith("HC0")][:1] == [
+        "high"
+    ]
     assert data["verdict"]["health"] != "critical"
     assert "stopped by you" in data["verdict"]["headline"]

@@ -16,7 +16,10 @@ from pty_support import Terminal
 
 from gputop_probes.record.reader import RunRecord
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with job control")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with job control"),
+]
 
 TICKING = """
 import os, time
@@ -58,7 +61,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def ticks(tmp_path: Path) -> list[int]:
-    return [path.stat().st_size if path.exists() else 0 for path in (tmp_path / "rank-0", tmp_path / "rank-1")]
+    return [
+        path.stat().st_size if path.exists() else 0
+        for path in (tmp_path / "rank-0", tmp_path / "rank-1")
+    ]
 
 
 def stands_still(tmp_path: Path, seconds: float) -> bool:
@@ -97,13 +103,22 @@ def test_ctrl_z_and_fg(tmp_path: Path, shell: Shell, screen: str) -> None:
     shell.next(b"ready> ")
     shell.type("echo code $?")
     shell.next(b"code 0")
-    kinds = [event["type"] for event in RunRecord.open(tmp_path / "run").events("suspended", "resumed")]
+    kinds = [
+        event["type"] for event in RunRecord.open(tmp_path / "run").events("suspended", "resumed")
+    ]
     assert kinds == ["suspended", "resumed"] * 2
-    assert all(e["stopped_ms"] >= 1e3 * STOPPED_S for e in RunRecord.open(tmp_path / "run").events("resumed"))
+    assert all(
+        e["stopped_ms"] >= 1e3 * STOPPED_S
+        for e in RunRecord.open(tmp_path / "run").events("resumed")
+    )
 
 
 def test_bg_lets_the_training_go_on(tmp_path: Path, shell: Shell) -> None:
-    shell.type(shlex.join([*GPUTOP, "run", "--headless", "--run-dir", "run", sys.executable, "-c", TICKING]))
+    shell.type(
+        shlex.join(
+            [*GPUTOP, "run", "--headless", "--run-dir", "run", sys.executable, "-c", TICKING]
+        )
+    )
     shell.until(b"\nup")
     shell.press(b"\x1a")
     shell.next(b"Stopped")
@@ -132,9 +147,20 @@ print("trained")
 """
 
 
-def test_no_finding_blames_the_time_in_which_the_ranks_were_stopped(tmp_path: Path, shell: Shell) -> None:
+def test_no_finding_blames_the_time_in_which_the_ranks_were_stopped(
+    tmp_path: Path, shell: Shell
+) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    words = [*GPUTOP, "run", "--headless", "--hang-seconds", "1", "--run-dir", "run", sys.executable]
+    words = [
+        *GPUTOP,
+        "run",
+        "--headless",
+        "--hang-seconds",
+        "1",
+        "--run-dir",
+        "run",
+        sys.executable,
+    ]
     words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ranks.py"]
     shell.type(shlex.join(words))
     deadline = time.monotonic() + 90
@@ -155,8 +181,13 @@ def test_no_finding_blames_the_time_in_which_the_ranks_were_stopped(tmp_path: Pa
     assert not list(record.events("hang_suspected"))
     for rank in (0, 1):
         rows = record.steps(rank)
-        phases = sum(rows[f"{name}_ns"] for name in ("data", "h2d", "forward", "backward", "optimizer", "comm"))
-        phases = phases + sum(rows[f"{name}_ns"] for name in ("eval", "checkpoint", "compile", "other"))
+        phases = sum(
+            rows[f"{name}_ns"]
+            for name in ("data", "h2d", "forward", "backward", "optimizer", "comm")
+        )
+        phases = phases + sum(
+            rows[f"{name}_ns"] for name in ("eval", "checkpoint", "compile", "other")
+        )
         assert (phases == rows["wall_ns"]).all()
         assert rows["wall_max_ns"][5:].max() < 4e9
     report = json.loads(gputop("report", str(tmp_path / "run"), "--json", tmp_path=tmp_path).stdout)

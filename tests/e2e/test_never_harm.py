@@ -106,7 +106,9 @@ def test_recorder_killed_and_taken_up_again(tmp_path: Path) -> None:
     steps = RunRecord.open(run.run_dir).steps(0)
     assert int(steps["n_steps"].sum()) <= STEPS, "no step is there twice"
     later = steps[steps["step"] >= STEPS // 2]
-    assert int(later["n_steps"].sum()) >= STEPS // 2 - 5, "what the killed recorder had not read is lost, and no more"
+    assert int(later["n_steps"].sum()) >= STEPS // 2 - 5, (
+        "what the killed recorder had not read is lost, and no more"
+    )
 
 
 def test_front_killed(tmp_path: Path) -> None:

@@ -45,7 +45,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     (folder / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "train.py", str(folder)], cwd=folder, env=environment(folder), capture_output=True, check=False
+        [sys.executable, "train.py", str(folder)],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     return folder
@@ -65,7 +69,11 @@ def covered(spans):
 def expected(path):
     """Compute, exposed communication and all of it in ms, from the file, without the code under test."""
     data = json.loads(path.read_text(), parse_float=Fraction, parse_int=Fraction)
-    spans = [e for e in data["traceEvents"] if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")]
+    spans = [
+        e
+        for e in data["traceEvents"]
+        if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")
+    ]
     thread = next(e["tid"] for e in spans if e["name"].startswith("Optimizer.step#"))
     pair = lambda e: (e["ts"], e["ts"] + e["dur"])  # noqa: E731
     ops = [e for e in spans if e["cat"] == "cpu_op" and e["tid"] == thread]
@@ -76,7 +84,10 @@ def expected(path):
     pieces = [*work]
     for start, end in waits:  # what of an operator lies in a wait is no compute
         pieces = [
-            part for p in pieces for part in ((p[0], min(p[1], start)), (max(p[0], end), p[1])) if part[0] < part[1]
+            part
+            for p in pieces
+            for part in ((p[0], min(p[1], start)), (max(p[0], end), p[1]))
+            if part[0] < part[1]
         ]
     exposed = covered(pieces + comm) - covered(pieces)
     return float(compute) / 1e3, float(exposed) / 1e3, float(covered(comm)) / 1e3
@@ -98,7 +109,9 @@ def test_steps_collectives_and_place(folder, name):
     (lane,) = report.lanes
     assert (report.rank, report.world_size, report.torn) == (int(name[4]), 2, None)
     assert [step.name for step in lane.steps] == [str(2 + i) for i in range(STEPS)]
-    assert all(sum(step.parts_ms.values()) == pytest.approx(step.wall_ms, abs=1e-6) for step in lane.steps)
+    assert all(
+        sum(step.parts_ms.values()) == pytest.approx(step.wall_ms, abs=1e-6) for step in lane.steps
+    )
     reduced = {one.name: one.count for one in lane.collectives}
     assert reduced["gloo:all_reduce"] >= 2 * STEPS  # DDP's buckets and the one of the script
     calls = {hot.name: hot.count for hot in lane.hot}

@@ -51,7 +51,9 @@ def test_a_finding_and_a_figure_are_explained(demo, tmp_path) -> None:
     finding = gputop("report", demo, "--explain", "IN02", tmp_path=tmp_path).stdout
     for said in ("statistic", "threshold", "formula", "inputs", "steps.data_ns"):
         assert said in finding
-    figure = json.loads(gputop("report", demo, "--explain", "step_time_p50_ms", "--json", tmp_path=tmp_path).stdout)
+    figure = json.loads(
+        gputop("report", demo, "--explain", "step_time_p50_ms", "--json", tmp_path=tmp_path).stdout
+    )
     assert figure["figures"][0]["read"] == "2,400 records for 2,400 steps, 2 ranks"
 
 
@@ -95,7 +97,15 @@ def test_a_trace_that_is_named_or_lies_in_the_run_is_analysed(tmp_path) -> None:
     build = Builder(tmp_path / "run")
     build.steps(30, forward=5.0)
     build.end()
-    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1, "ts": 0, "dur": 1000}
+    step = {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": "ProfilerStep#3",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0,
+        "dur": 1000,
+    }
     work = {**step, "cat": "cpu_op", "name": "aten::mm", "dur": 600}
     (tmp_path / "mine.json").write_text(json.dumps({"traceEvents": [step, work]}))
     assert "trace" not in json.loads(gputop("report", "run", "--json", tmp_path=tmp_path).stdout)
@@ -121,7 +131,9 @@ def test_watching_a_running_training_redraws_in_place_and_ctrl_c_ends_with_0(tmp
     words = [*GPUTOP, "report", str(tmp_path / "run"), "--watch"]
     shell = {**environment(tmp_path, TERM="xterm-256color"), "LINES": "24", "COLUMNS": "90"}
     shell.pop("NO_COLOR", None)
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=shell, start_new_session=True)
+    process = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=shell, start_new_session=True
+    )
     os.close(theirs)
     seen = b""
     try:

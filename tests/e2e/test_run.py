@@ -61,7 +61,9 @@ def test_report_of_a_plain_training(plain) -> None:
     assert all(set(rank) >= RANK_KEYS for rank in report["ranks"])
     assert all(set(finding) >= FINDING_KEYS for finding in report["findings"])
     assert 4 < report["step_time_p50_ms"] < 50
-    assert report["phases_mean_ms"]["other"] >= 4, "the script sleeps 4 ms a step outside every phase"
+    assert report["phases_mean_ms"]["other"] >= 4, (
+        "the script sleeps 4 ms a step outside every phase"
+    )
     again = gputop("report", "--json", tmp_path=folder)
     assert json.loads(again.stdout) == report
 
@@ -93,16 +95,25 @@ def test_ranks_under_torchrun(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["world_size"] == ranks
-    assert [(rank["rank"], rank["steps"]) for rank in report["ranks"]] == [(rank, 40) for rank in range(ranks)]
-    assert all(rank["wait_mean_ms"] is not None and rank["wait_mean_ms"] >= 0 for rank in report["ranks"])
+    assert [(rank["rank"], rank["steps"]) for rank in report["ranks"]] == [
+        (rank, 40) for rank in range(ranks)
+    ]
+    assert all(
+        rank["wait_mean_ms"] is not None and rank["wait_mean_ms"] >= 0 for rank in report["ranks"]
+    )
 
 
 def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text(training(100_000))
-    done = gputop("run", "--calibrate", "--timeout", "20", sys.executable, str(script), tmp_path=tmp_path)
+    done = gputop(
+        "run", "--calibrate", "--timeout", "20", sys.executable, str(script), tmp_path=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"stopped by gputop run --calibrate \((figures stable after|its --timeout came)", done.stderr)
+    assert re.search(
+        r"stopped by gputop run --calibrate \((figures stable after|its --timeout came)",
+        done.stderr,
+    )
     assert re.search(r"gputop: (not )?calibrated\b.*\d ms a step", done.stderr)
     assert "gputop report" in done.stderr
     report = gputop("report", tmp_path=tmp_path).stdout
@@ -138,7 +149,10 @@ def test_an_export_goes_where_it_is_told_and_overwrites_nothing(plain, tmp_path)
     run = str(next((folder / "runs").iterdir()))
     assert gputop("export", run, tmp_path=tmp_path).stdout.startswith("rank,")
     (tmp_path / "out").mkdir()
-    for words, name in (["-o", "a.json"], "a.json"), (["-o", "out"], f"out/gputop-{Path(run).name}.csv"):
+    for words, name in (
+        (["-o", "a.json"], "a.json"),
+        (["-o", "out"], f"out/gputop-{Path(run).name}.csv"),
+    ):
         done = gputop("export", run, *words, tmp_path=tmp_path)
         assert (done.returncode, done.stdout) == (0, "") and name in done.stderr
         before = (tmp_path / name).read_text()

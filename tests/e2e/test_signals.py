@@ -59,7 +59,9 @@ def answer_dialog(terminal: Terminal, seconds: float = 30) -> int:
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.3, 0.5, 0.8, 1.2])
-def test_ctrl_c_soon_after_the_start_of_the_live_screen(tmp_path: Path, token: str, delay_s: float) -> None:
+def test_ctrl_c_soon_after_the_start_of_the_live_screen(
+    tmp_path: Path, token: str, delay_s: float
+) -> None:
     terminal = Terminal(tmp_path, ["run", sys.executable, "-c", SLEEPER, token])
     try:
         time.sleep(delay_s)
@@ -100,13 +102,18 @@ def live(tmp_path: Path, *command: str, program: list[str] = GPUTOP) -> Terminal
 def is_restored(terminal: Terminal) -> bool:
     """Whether the terminal is as a shell expects it after what was drawn so far."""
     drawn = terminal.output
-    off = all(drawn.rfind(word) > drawn.rfind(word[:-1] + (b"h" if word.endswith(b"l") else b"l")) for word in RESTORED)
+    off = all(
+        drawn.rfind(word) > drawn.rfind(word[:-1] + (b"h" if word.endswith(b"l") else b"l"))
+        for word in RESTORED
+    )
     flags = termios.tcgetattr(terminal.fd)[3]
     return off and bool(flags & termios.ECHO) and bool(flags & termios.ICANON)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
-def test_a_signal_to_the_live_screen_ends_the_command(tmp_path: Path, token: str, number: int) -> None:
+def test_a_signal_to_the_live_screen_ends_the_command(
+    tmp_path: Path, token: str, number: int
+) -> None:
     terminal = live(tmp_path, sys.executable, "-c", SLEEPER, token)
     try:
         os.kill(terminal.pid, number)
@@ -162,11 +169,17 @@ MainScreen.receive = receive
 
 
 @pytest.mark.parametrize("damage", [IN_THE_APP, IN_A_WORKER], ids=["app", "worker"])
-def test_a_crash_of_the_screen_gives_the_terminal_back_and_goes_on(tmp_path: Path, token: str, damage: str) -> None:
+def test_a_crash_of_the_screen_gives_the_terminal_back_and_goes_on(
+    tmp_path: Path, token: str, damage: str
+) -> None:
     program = [sys.executable, "-c", CRASHING.format(damage=damage)]
-    code = "import time; print('up', flush=True); time.sleep(4); print('trained'); raise SystemExit(5)"
+    code = (
+        "import time; print('up', flush=True); time.sleep(4); print('trained'); raise SystemExit(5)"
+    )
     terminal = Terminal(
-        tmp_path, ["run", "--run-dir", str(tmp_path / "run"), sys.executable, "-c", code, token], program
+        tmp_path,
+        ["run", "--run-dir", str(tmp_path / "run"), sys.executable, "-c", code, token],
+        program,
     )
     try:
         assert terminal.exit_code(60) == 5

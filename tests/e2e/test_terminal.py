@@ -86,7 +86,9 @@ def test_the_app_stays_with_the_verdict_and_leaves_the_summary(live: tuple[Termi
 
 
 def test_the_traceback_of_a_training_that_failed_stays_in_the_terminal(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(training(40, body="\n    if i == 30: raise ValueError('the 30th batch')"))
+    (tmp_path / "train.py").write_text(
+        training(40, body="\n    if i == 30: raise ValueError('the 30th batch')")
+    )
     terminal = Terminal(tmp_path, ["run", "--run-dir", "run", sys.executable, "train.py"])
     terminal.until(b"exit 1")
     terminal.press(b"q")

@@ -42,7 +42,9 @@ except KeyboardInterrupt:
 def terminal(tmp_path: Path, source: str, *options: str) -> Iterator[Terminal]:
     (tmp_path / "ask.py").write_text(source)
     run_dir = tmp_path / "run"
-    asked = Terminal(tmp_path, ["run", "--run-dir", str(run_dir), *options, sys.executable, "ask.py"])
+    asked = Terminal(
+        tmp_path, ["run", "--run-dir", str(run_dir), *options, sys.executable, "ask.py"]
+    )
     try:
         yield asked
     finally:
@@ -69,7 +71,9 @@ def answer_all(asked: Terminal) -> None:
     asked.press(b"tail\r\x04")
 
 
-@pytest.mark.parametrize("options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"])
+@pytest.mark.parametrize(
+    "options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"]
+)
 def test_without_a_screen(tmp_path: Path, options: list[str]) -> None:
     with terminal(tmp_path, ASKING, *options) as asked:
         before = termios.tcgetattr(asked.fd)
@@ -80,10 +84,14 @@ def test_without_a_screen(tmp_path: Path, options: list[str]) -> None:
         assert asked.exit_code() == 7
         assert b"terminal True" in asked.output
         assert b"abc" not in asked.output
-        assert b"abc" not in b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
+        assert b"abc" not in b"".join(
+            p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()
+        )
 
 
-@pytest.mark.parametrize("options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"])
+@pytest.mark.parametrize(
+    "options", [["--headless"], ["--headless", "--pty"]], ids=["terminal", "pty"]
+)
 def test_ctrl_c_at_a_question(tmp_path: Path, options: list[str]) -> None:
     with terminal(tmp_path, INTERRUPTED, *options) as asked:
         before = termios.tcgetattr(asked.fd)
@@ -118,15 +126,21 @@ def test_from_the_live_screen(tmp_path: Path) -> None:
         asked.until_after(seen, b"exit 7")
         asked.press(b"q")
         assert asked.exit_code() == 7
-        assert (next((tmp_path / "run").glob("hosts/*/output.log")).read_bytes()).count(b"hello Bob\n") == 1
+        assert (next((tmp_path / "run").glob("hosts/*/output.log")).read_bytes()).count(
+            b"hello Bob\n"
+        ) == 1
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed(tmp_path: Path, closed: str) -> None:
-    source = "import os, sys; open('ran', 'w').write(str(sys.stdin is None)); print('out'); sys.exit(3)"
+    source = (
+        "import os, sys; open('ran', 'w').write(str(sys.stdin is None)); print('out'); sys.exit(3)"
+    )
     words = [*GPUTOP, "run", "--run-dir", "run", "--", sys.executable, "-c", source]
     shell = ["sh", "-c", f'"$@" {closed}', "sh", *words]
-    done = subprocess.run(shell, cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False)
+    done = subprocess.run(
+        shell, cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False
+    )
     assert done.returncode == 3, done.stderr
     assert (tmp_path / "ran").read_text() == str("<&-" in closed)
     assert b"Traceback" not in done.stderr
@@ -137,7 +151,9 @@ def test_standard_streams_that_are_closed(tmp_path: Path, closed: str) -> None:
 def test_words_of_gputop_begin_a_line(tmp_path: Path) -> None:
     source = "import sys; sys.stderr.write('no newline')"
     words = [*GPUTOP, "run", "--headless", sys.executable, "-c", source]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False
+    )
     assert done.stderr.splitlines()[0] == b"no newline"
 
 

@@ -72,7 +72,11 @@ class Clean:
 
 def _gather(name: str) -> list:
     modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return [one for module in modules for one in getattr(importlib.import_module(f"{__name__}.{module}"), name, ())]
+    return [
+        one
+        for module in modules
+        for one in getattr(importlib.import_module(f"{__name__}.{module}"), name, ())
+    ]
 
 
 def missing(case: Case) -> str:

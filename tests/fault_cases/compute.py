@@ -5,9 +5,17 @@ from fault_cases import Case, Clean
 COMPUTE = "compute.py"
 
 CASES = (
-    Case("CE03", "float16 with a GradScaler on a CPU", COMPUTE, {"FAULT": "fp16_scaler", "STEPS": 60}),
+    Case(
+        "CE03", "float16 with a GradScaler on a CPU", COMPUTE, {"FAULT": "fp16_scaler", "STEPS": 60}
+    ),
     Case("CE07", "gradients of gradients at each step", COMPUTE, {"FAULT": "double_backward"}),
-    Case("CE10", "a batch of another size each time", COMPUTE, {"FAULT": "shapes"}, severity=("info",)),
+    Case(
+        "CE10",
+        "a batch of another size each time",
+        COMPUTE,
+        {"FAULT": "shapes"},
+        severity=("info",),
+    ),
     Case(
         "CE11",
         "a forward that gets slower half way",

@@ -24,7 +24,9 @@ CASES = (
         title="worker 1 of 2",
         absorbed=("IN01",),
     ),
-    Case("IN07", "a disk of 4 MB/s", INPUT, {"FAULT": "storage"}, absorbed=("IN01",), needs="cgroup"),
+    Case(
+        "IN07", "a disk of 4 MB/s", INPUT, {"FAULT": "storage"}, absorbed=("IN01",), needs="cgroup"
+    ),
     Case(
         "IN10",
         "a hundred tensors a batch",
@@ -33,7 +35,14 @@ CASES = (
         absorbed=("IN01",),
         alone=True,
     ),
-    Case("IN12", "no DistributedSampler", RANKS, {"FAULT": "same_data"}, rank=None, site="input_ranks.py"),
+    Case(
+        "IN12",
+        "no DistributedSampler",
+        RANKS,
+        {"FAULT": "same_data"},
+        rank=None,
+        site="input_ranks.py",
+    ),
     Case("IN13", "nearly all files open", INPUT, {"FAULT": "open_files"}, title="of 200 files"),
     Case("IN14", "one long text in eight", TOKENS, {"FAULT": "padding"}, title="7[0-9] %"),
     Case(
@@ -43,7 +52,9 @@ CASES = (
         {"FAULT": "quota", "CPU_QUOTA": 0.6},
         needs="cgroup",
     ),
-    Case("HO12", "a new buffer of 48 MB each step", RESOURCES, {"FAULT": "page_faults", "STEPS": 100}),
+    Case(
+        "HO12", "a new buffer of 48 MB each step", RESOURCES, {"FAULT": "page_faults", "STEPS": 100}
+    ),
     Case(
         "HO14",
         "12 threads on the cores",

@@ -13,7 +13,13 @@ CASES = (
         title="graphs are kept",
         absorbed=("ME05",),
     ),
-    Case("ME02", "batches kept on a list", ONE, {"FAULT": "tensors", "STEPS": 300}, absorbed=("ME05",)),
+    Case(
+        "ME02",
+        "batches kept on a list",
+        ONE,
+        {"FAULT": "tensors", "STEPS": 300},
+        absorbed=("ME05",),
+    ),
     Case("ME05", "a history of strings that grows", ONE, {"FAULT": "objects"}),
     Case(
         "ME05",
@@ -30,7 +36,15 @@ CASES = (
         {"FAULT": "zero_grad", "WIDTH": 1024, "BATCH": 8, "STEPS": 90},
         severity=("info",),
     ),
-    Case("ME10", "an evaluation with gradients enabled", ONE, {"FAULT": "eval_graph"}, title="forwards built a graph"),
+    Case(
+        "ME10",
+        "an evaluation with gradients enabled",
+        ONE,
+        {"FAULT": "eval_graph"},
+        title="forwards built a graph",
+    ),
 )
 
-CLEAN = (Clean("a cache that fills, and evaluations without gradients", ONE, {"FAULT": "clean_cache"}),)
+CLEAN = (
+    Clean("a cache that fills, and evaluations without gradients", ONE, {"FAULT": "clean_cache"}),
+)

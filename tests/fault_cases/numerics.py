@@ -5,17 +5,60 @@ from fault_cases import Case, Clean
 ONE, RANKS = "numerics.py", "numerics_ranks.py"
 
 CASES = (
-    Case("NU03", "a gradient 2000 times too large", ONE, {"FAULT": "grad_spike"}, title=r"jumps to .* 1[45]\d"),
+    Case(
+        "NU03",
+        "a gradient 2000 times too large",
+        ONE,
+        {"FAULT": "grad_spike"},
+        title=r"jumps to .* 1[45]\d",
+    ),
     Case("NU04", "every eighth gradient overflows", ONE, {"FAULT": "skips", "STEPS": 400}),
-    Case("NU05", "a max_norm of 0.001", ONE, {"FAULT": "clipped", "STEPS": 800}, title="max_norm 0.001"),
-    Case("NU06", "a schedule half as long as the run", ONE, {"FAULT": "lr_zero"}, title="since step 1[12]"),
-    Case("NU06", "the scheduler before the optimizer", ONE, {"FAULT": "scheduler_first"}, severity=("info",)),
-    Case("NU07", "data that drifts away", ONE, {"FAULT": "diverge", "STEPS": 1300}, title="the loss rises"),
+    Case(
+        "NU05",
+        "a max_norm of 0.001",
+        ONE,
+        {"FAULT": "clipped", "STEPS": 800},
+        title="max_norm 0.001",
+    ),
+    Case(
+        "NU06",
+        "a schedule half as long as the run",
+        ONE,
+        {"FAULT": "lr_zero"},
+        title="since step 1[12]",
+    ),
+    Case(
+        "NU06",
+        "the scheduler before the optimizer",
+        ONE,
+        {"FAULT": "scheduler_first"},
+        severity=("info",),
+    ),
+    Case(
+        "NU07",
+        "data that drifts away",
+        ONE,
+        {"FAULT": "diverge", "STEPS": 1300},
+        title="the loss rises",
+    ),
     Case("NU08", "a head that no loss needs", ONE, {"FAULT": "unused"}, title="pooler.weight"),
     Case(
-        "NU09", "weights changed on one rank", RANKS, {"FAULT": "drift"}, rank=None, title="since update 50", alone=True
+        "NU09",
+        "weights changed on one rank",
+        RANKS,
+        {"FAULT": "drift"},
+        rank=None,
+        title="since update 50",
+        alone=True,
     ),
-    Case("NU10", "bad labels on one of three ranks", RANKS, {"FAULT": "bad_shard", "WORLD": 3}, rank=1, alone=True),
+    Case(
+        "NU10",
+        "bad labels on one of three ranks",
+        RANKS,
+        {"FAULT": "bad_shard", "WORLD": 3},
+        rank=1,
+        alone=True,
+    ),
     Case("NU11", "no zero_grad", ONE, {"FAULT": "no_zero_grad"}),
     Case("NU12", "bf16 weights and a learning rate of 1e-6", ONE, {"FAULT": "bf16"}, alone=True),
     Case(
@@ -36,12 +79,24 @@ CASES = (
         severity=("info",),
         baseline=True,
     ),
-    Case("RE03", "one seed for all ranks", RANKS, {"FAULT": "same_random"}, rank=None, severity=("info",), alone=True),
+    Case(
+        "RE03",
+        "one seed for all ranks",
+        RANKS,
+        {"FAULT": "same_random"},
+        rank=None,
+        severity=("info",),
+        alone=True,
+    ),
 )
 
 CLEAN = (
     Clean("a seed, and cudnn.benchmark on, without a GPU", ONE, {"FAULT": "benchmark"}),
-    Clean("clipping, loss scaling and a cosine schedule", ONE, {"FAULT": "clean_schedule", "STEPS": 800}),
+    Clean(
+        "clipping, loss scaling and a cosine schedule",
+        ONE,
+        {"FAULT": "clean_schedule", "STEPS": 800},
+    ),
     Clean("bf16 weights that learn", ONE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("two ranks with their own dropout", RANKS),
 )

@@ -5,7 +5,14 @@ from fault_cases import Case, Clean
 COMM = "ranks_comm.py"
 
 CASES = (
-    Case("CR02", "a slow rank of a sharded model", "sharded.py", {"FAULT": "slow"}, rank=1, title="rank 1 is slow"),
+    Case(
+        "CR02",
+        "a slow rank of a sharded model",
+        "sharded.py",
+        {"FAULT": "slow"},
+        rank=1,
+        title="rank 1 is slow",
+    ),
     Case("CR06", "a slow link", COMM, {"FAULT": "slow_link"}, rank=None, title="communication"),
     Case(
         "CR07",
@@ -16,7 +23,9 @@ CASES = (
         title="4.0 times",
         alone=True,
     ),
-    Case("CR08", "a search for unused parameters", COMM, {"FAULT": "unused"}, rank=None, alone=True),
+    Case(
+        "CR08", "a search for unused parameters", COMM, {"FAULT": "unused"}, rank=None, alone=True
+    ),
     Case("CR10", "DataParallel", COMM, {"FAULT": "data_parallel"}, severity=("info",)),
     Case(
         "CR12",
@@ -38,7 +47,14 @@ CASES = (
         absorbed=("CR02",),
         alone=True,
     ),
-    Case("CR14", "one expert gets most tokens", COMM, {"FAULT": "experts"}, rank=None, title="expert 0"),
+    Case(
+        "CR14",
+        "one expert gets most tokens",
+        COMM,
+        {"FAULT": "experts"},
+        rank=None,
+        title="expert 0",
+    ),
 )
 
 CLEAN = (

@@ -5,7 +5,13 @@ from fault_cases import Case, Clean
 SHAPES, RANKS = "shapes.py", "shapes_ranks.py"
 
 CASES = (
-    Case("IN15", "a loader built at each step", SHAPES, {"FAULT": "loader_each_step", "STEPS": 80}, site="shapes.py"),
+    Case(
+        "IN15",
+        "a loader built at each step",
+        SHAPES,
+        {"FAULT": "loader_each_step", "STEPS": 80},
+        site="shapes.py",
+    ),
     Case(
         "IN15",
         "a loader with a worker built at each step",
@@ -30,7 +36,13 @@ CASES = (
         title="100 %",
         absorbed=("CE03",),
     ),
-    Case("CE11", "hooks that pile up", SHAPES, {"FAULT": "hooks_pile_up", "STEPS": 400}, title="slower and slower"),
+    Case(
+        "CE11",
+        "hooks that pile up",
+        SHAPES,
+        {"FAULT": "hooks_pile_up", "STEPS": 400},
+        title="slower and slower",
+    ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),
     Case("NU13", "units that are dead", SHAPES, {"FAULT": "dead_relus"}),
     Case(
@@ -41,9 +53,28 @@ CASES = (
         absorbed=("NU08",),
         suite=False,
     ),
-    Case("NU08", "an optimizer of a copy", SHAPES, {"FAULT": "wrong_parameters"}, title="100.0 %", severity=("high",)),
-    Case("NU07", "a loss that runs away in 90 steps", SHAPES, {"FAULT": "runs_away", "STEPS": 90}, title="runs away"),
-    Case("HO06", "values taken out one by one", SHAPES, {"FAULT": "item_loop", "STEPS": 300}, site="shapes.py"),
+    Case(
+        "NU08",
+        "an optimizer of a copy",
+        SHAPES,
+        {"FAULT": "wrong_parameters"},
+        title="100.0 %",
+        severity=("high",),
+    ),
+    Case(
+        "NU07",
+        "a loss that runs away in 90 steps",
+        SHAPES,
+        {"FAULT": "runs_away", "STEPS": 90},
+        title="runs away",
+    ),
+    Case(
+        "HO06",
+        "values taken out one by one",
+        SHAPES,
+        {"FAULT": "item_loop", "STEPS": 300},
+        site="shapes.py",
+    ),
     Case(
         "HC10",
         "a thread that dies",
@@ -64,12 +95,26 @@ CASES = (
 
 CLEAN = (
     Clean("a loader built anew each epoch", SHAPES, {"FAULT": "clean_loader_each_epoch"}),
-    Clean("a scaler that searches its scale", SHAPES, {"FAULT": "clean_some_skipped", "STEPS": 250}),
-    Clean("a rate that decays a thousandfold", SHAPES, {"FAULT": "clean_lr_decays", "STEPS": 250}, suite=False),
+    Clean(
+        "a scaler that searches its scale", SHAPES, {"FAULT": "clean_some_skipped", "STEPS": 250}
+    ),
+    Clean(
+        "a rate that decays a thousandfold",
+        SHAPES,
+        {"FAULT": "clean_lr_decays", "STEPS": 250},
+        suite=False,
+    ),
     Clean("one value taken out a step", SHAPES, {"FAULT": "clean_one_item"}, suite=False),
-    Clean("a moving average of the weights", SHAPES, {"FAULT": "clean_average", "STEPS": 300}, suite=False),
+    Clean(
+        "a moving average of the weights",
+        SHAPES,
+        {"FAULT": "clean_average", "STEPS": 300},
+        suite=False,
+    ),
     Clean("a long evaluation", SHAPES, {"FAULT": "clean_long_evaluation", "GPUTOP_HANG_S": 4}),
-    Clean("anomaly mode while torch compiles", SHAPES, {"FAULT": "clean_compile_anomaly"}, suite=False),
+    Clean(
+        "anomaly mode while torch compiles", SHAPES, {"FAULT": "clean_compile_anomaly"}, suite=False
+    ),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
     Clean("texts of one length on two ranks", RANKS, suite=False),

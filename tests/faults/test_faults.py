@@ -31,7 +31,9 @@ def test_fault(tmp_path, case: Case):
     assert not wrong, f"{wrong}\n{outcome.told()}\n{outcome.output}"
 
 
-@pytest.mark.parametrize("clean", [one for one in clean_runs() if one.suite], ids=lambda clean: clean.label)
+@pytest.mark.parametrize(
+    "clean", [one for one in clean_runs() if one.suite], ids=lambda clean: clean.label
+)
 def test_clean_runs_have_no_finding(tmp_path, clean: Clean):
     for attempt, alone in enumerate((False, True, True)):
         with machine(alone):
@@ -48,7 +50,11 @@ def complaints(case: Case, outcome: Outcome) -> list[str]:
     others = set(outcome.serious) - {case.id, *case.also}
     wrong = [f"{len(found)} findings {case.id}"] if len(found) != 1 else []
     wrong += [f"also {sorted(others)}"] if others else []
-    wrong += [f"exit code {outcome.exit_code}"] if not case.until and outcome.exit_code != case.exit_code else []
+    wrong += (
+        [f"exit code {outcome.exit_code}"]
+        if not case.until and outcome.exit_code != case.exit_code
+        else []
+    )
     for one in found[:1]:
         wrong += [f"rank {one.rank}"] if one.rank != case.rank else []
         wrong += [f"site {one.site}"] if not re.search(case.site, one.site or "") else []
@@ -69,4 +75,6 @@ def promised(case: Case, recoverable_ms: float | None, truth_ms: float) -> bool:
 
 def overloaded(outcome: Outcome, case: Case) -> bool:
     """A fault that is a lack of speed cannot be told from a lack of cores when other programs take the cores away."""
-    return case.id != "IN04" and any(one.id == "IN04" and one.severity != "info" for one in outcome.findings)
+    return case.id != "IN04" and any(
+        one.id == "IN04" and one.severity != "info" for one in outcome.findings
+    )

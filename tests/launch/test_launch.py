@@ -15,8 +15,12 @@ from gputop_analysis.launch.shell import folded, quoted
 from gputop_analysis.launch.strategy import Strategy
 from gputop_analysis.vram.setup import ModelShape
 
-LLAMA = ModelShape("llama3-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, gated_mlp=True, max_position=8192)
-MIXTRAL = ModelShape("moe", "mixtral", 4096, 32, 32, 8, 128, 14336, 32000, experts=8, top_k=2, moe_ffn=14336)
+LLAMA = ModelShape(
+    "llama3-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, gated_mlp=True, max_position=8192
+)
+MIXTRAL = ModelShape(
+    "moe", "mixtral", 4096, 32, 32, 8, 128, 14336, 32000, experts=8, top_k=2, moe_ffn=14336
+)
 DEEPSEEK = ModelShape(
     "mla", "deepseek_v3", 2048, 27, 16, 16, 192, 10944, 102400, experts=64, shared_experts=2, top_k=6, moe_ffn=1408,
     first_dense_layers=1, mla_q_rank=0, mla_kv_rank=512, mla_nope_dim=128, mla_rope_dim=64, mla_v_dim=128,
@@ -32,7 +36,9 @@ def strategies():
         more |= {"replicas": nodes if zero == 3 and cp == 1 else 1}
         for model, recompute in ((LLAMA, "full"), (MIXTRAL, "selective"), (DEEPSEEK, "none")):
             sizes = {"dp": dp * nodes, "tp": tp, "pp": pp, "cp": cp, "zero": zero}
-            yield Strategy.of(nodes, 8, **sizes, **more, global_batch=64 * nodes, model=model, recompute=recompute)
+            yield Strategy.of(
+                nodes, 8, **sizes, **more, global_batch=64 * nodes, model=model, recompute=recompute
+            )
 
 
 def emitted(launcher, on_slurm=False):
@@ -50,7 +56,9 @@ def test_every_flag_exists(launcher):
     for strategy, launch in emitted(launcher):
         copies += strategy.split.replicas > 1
         words = list(launch.command)
-        program = {"accelerate": "accelerate launch", "deepspeed": "deepspeed"}.get(launcher, "torchrun")
+        program = {"accelerate": "accelerate launch", "deepspeed": "deepspeed"}.get(
+            launcher, "torchrun"
+        )
         script = next(i for i, word in enumerate(words) if word.endswith(".py") or word == "-m")
         assert flags.wrong(program, words[:script]) == []
         if launcher == "megatron":
@@ -69,7 +77,11 @@ def test_torchrun_parses_what_is_emitted():
         assert options.nproc_per_node == "8" and options.training_script == "train.py"
         assert options.standalone == (strategy.nodes == 1)
         if strategy.nodes > 1:
-            assert options.nnodes == "4" and options.rdzv_backend == "c10d" and options.rdzv_id == "train"
+            assert (
+                options.nnodes == "4"
+                and options.rdzv_backend == "c10d"
+                and options.rdzv_id == "train"
+            )
             assert "localhost" not in options.rdzv_endpoint and "--node-rank" not in launch.command
 
 
@@ -82,11 +94,16 @@ def test_accelerate_reads_command_and_file(tmp_path):
         path = tmp_path / "accelerate.yaml"
         path.write_text(launch.files["accelerate.yaml"])
         config = load_config_from_file(str(path))
-        assert config.num_processes == strategy.split.world and config.num_machines == strategy.nodes
+        assert (
+            config.num_processes == strategy.split.world and config.num_machines == strategy.nodes
+        )
         assert config.mixed_precision == "bf16"
         kinds.add(str(config.distributed_type).rpartition(".")[2])
         if mesh := config.parallelism_config:
-            sizes = [mesh[f"parallelism_config_{name}_size"] for name in ("dp_replicate", "dp_shard", "tp", "cp")]
+            sizes = [
+                mesh[f"parallelism_config_{name}_size"]
+                for name in ("dp_replicate", "dp_shard", "tp", "cp")
+            ]
             assert sizes[0] * sizes[1] * sizes[2] * sizes[3] == strategy.split.world
         words = [word.replace("$MACHINE_RANK", "1") for word in launch.command[2:]]
         options = launch_command_parser().parse_args(words)
@@ -97,7 +114,11 @@ def test_accelerate_reads_command_and_file(tmp_path):
 def test_deepspeed_batches_multiply_out():
     for strategy, launch in emitted("deepspeed"):
         config = json.loads(launch.files["ds_config.json"])
-        sizes = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * strategy.split.dp
+        sizes = (
+            config["train_micro_batch_size_per_gpu"]
+            * config["gradient_accumulation_steps"]
+            * strategy.split.dp
+        )
         assert config["train_batch_size"] == sizes == strategy.global_batch
         assert config["zero_optimization"]["stage"] == strategy.split.stage
         assert ("hostfile" in launch.files) == (strategy.nodes > 1)
@@ -132,11 +153,18 @@ def test_sbatch_is_a_sound_script(launcher, tmp_path):
         path = tmp_path / f"{number}.sh"
         path.write_text(text)
         paths.append(str(path))
-        assert "--ntasks-per-node=1" in text and "kill-on-bad-exit" in text and "scontrol show hostnames" in text
+        assert (
+            "--ntasks-per-node=1" in text
+            and "kill-on-bad-exit" in text
+            and "scontrol show hostnames" in text
+        )
     for path in paths:
         subprocess.run(["bash", "-n", path], check=True)
     found = subprocess.run(
-        ["shellcheck", "--severity=warning", *paths], capture_output=True, text=True, env=_with_tools()
+        ["shellcheck", "--severity=warning", *paths],
+        capture_output=True,
+        text=True,
+        env=_with_tools(),
     )
     assert found.returncode == 0, found.stdout
 
@@ -161,11 +189,21 @@ def test_the_two_node_command_trains_on_two_nodes(tmp_path):
     launch = emit(Strategy.of(2, 1, dp=2, global_batch=2, script=str(script)), "torchrun")
     env = {**_with_tools(), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     nodes = [
-        subprocess.Popen(["bash", "-c", quoted(launch.command)], stdout=subprocess.PIPE, text=True, env=env)
+        subprocess.Popen(
+            ["bash", "-c", quoted(launch.command)], stdout=subprocess.PIPE, text=True, env=env
+        )
         for _ in range(2)
     ]
-    said = sorted(line for node in nodes for line in node.communicate(timeout=120)[0].splitlines() if "world" in line)
-    assert [node.returncode for node in nodes] == [0, 0] and said == ["world 2 rank 0", "world 2 rank 1"]
+    said = sorted(
+        line
+        for node in nodes
+        for line in node.communicate(timeout=120)[0].splitlines()
+        if "world" in line
+    )
+    assert [node.returncode for node in nodes] == [0, 0] and said == [
+        "world 2 rank 0",
+        "world 2 rank 1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +231,11 @@ def test_yaml_is_read_as_it_was_meant():
 
 
 def test_long_commands_fold_between_flags():
-    words = ["torchrun", *(word for i in range(12) for word in (f"--flag-{i}", "value")), "$MASTER_ADDR:29500"]
+    words = [
+        "torchrun",
+        *(word for i in range(12) for word in (f"--flag-{i}", "value")),
+        "$MASTER_ADDR:29500",
+    ]
     text = folded(words, width=40)
     assert '"$MASTER_ADDR:29500"' in text and all(len(line) <= 40 for line in text.splitlines())
     assert all(line.strip().startswith("--") for line in text.splitlines()[1:])

@@ -29,7 +29,9 @@ def test_a_megatron_command_needs_what_the_planner_said(pins, recompute):
     limits = Limits(**pinned, vpp=(1,), micro_batch=(1,), zero=(1,), recompute=(recompute,))
     layouts = configurations(job, cluster("H100", 16), limits)
     row = layouts.row(0)
-    degrees: dict[str, Any] = {name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")}
+    degrees: dict[str, Any] = {
+        name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")
+    }
     kind = ("none", "selective", "full")[recompute]
     strategy = Strategy.of(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
                         global_batch=64, model=LLAMA)  # fmt: skip
@@ -47,13 +49,24 @@ def test_deepspeed_says_what_it_shards_and_keeps_on_the_host():
         "train_batch_size": 64,
         "gradient_accumulation_steps": 2,
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": {"device": "cpu"},
+            "offload_optimizer": {"device": "cpu"},
+        },
         "optimizer": {"type": "Lion"},
     }
     found = memory.of_deepspeed(config, 8)
     assert (found["sharding"], found["offload"], found["optimizer"]) == ("zero3", "all", "lion")
-    assert (found["micro_batch"], found["accumulation"], found["dp"], found["master_weights"]) == (4, 2, 8, True)
-    auto = memory.of_deepspeed({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}, 8)
+    assert (found["micro_batch"], found["accumulation"], found["dp"], found["master_weights"]) == (
+        4,
+        2,
+        8,
+        True,
+    )
+    auto = memory.of_deepspeed(
+        {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}, 8
+    )
     assert "micro_batch" not in auto and auto["dtype"] == "fp32" and auto["sharding"] == "zero2"
 
 
@@ -61,8 +74,14 @@ def test_deepspeed_says_what_it_shards_and_keeps_on_the_host():
     ("section", "expected"),
     [
         ({"fsdp_version": 2}, {"sharding": "fsdp2", "reshard_after_forward": True}),
-        ({"fsdp_version": 2, "fsdp_reshard_after_forward": False}, {"reshard_after_forward": False}),
-        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, {"sharding": "fsdp1", "reshard_after_forward": False}),
+        (
+            {"fsdp_version": 2, "fsdp_reshard_after_forward": False},
+            {"reshard_after_forward": False},
+        ),
+        (
+            {"fsdp_sharding_strategy": "SHARD_GRAD_OP"},
+            {"sharding": "fsdp1", "reshard_after_forward": False},
+        ),
         ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, {"sharding": "hsdp", "replicas": 2}),
         (
             {"fsdp_offload_params": True, "fsdp_activation_checkpointing": True},
@@ -71,13 +90,25 @@ def test_deepspeed_says_what_it_shards_and_keeps_on_the_host():
     ],
 )
 def test_accelerate_says_how_it_shards(section, expected):
-    config = {"distributed_type": "FSDP", "num_processes": 16, "num_machines": 2, "mixed_precision": "bf16"}
+    config = {
+        "distributed_type": "FSDP",
+        "num_processes": 16,
+        "num_machines": 2,
+        "mixed_precision": "bf16",
+    }
     found = memory.of_accelerate({**config, "fsdp_config": section})
-    assert expected.items() <= found.items() and (found["dp"], found["dtype"], found["weights"]) == (16, "bf16", "fp32")
+    assert expected.items() <= found.items() and (
+        found["dp"],
+        found["dtype"],
+        found["weights"],
+    ) == (16, "bf16", "fp32")
 
 
 def test_what_another_file_says_is_not_guessed():
-    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "ds.json"}}
+    config = {
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {"deepspeed_config_file": "ds.json"},
+    }
     with pytest.raises(ValueError, match=r"ds\.json"):
         memory.of_accelerate(config)
 
@@ -102,7 +133,8 @@ def test_the_command_says_whether_it_fits(capsys, config):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "give --model"), (("--model", "llama-3-8b", "--micro-batch", "0"), "micro_batch")]
+    ("words", "said"),
+    [((), "give --model"), (("--model", "llama-3-8b", "--micro-batch", "0"), "micro_batch")],
 )
 def test_what_is_missing_is_named(capsys, config, words, said):
     main(["validate", config, "--gpus", "8", "--gpu", "H100", *words])

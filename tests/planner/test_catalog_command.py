@@ -25,7 +25,9 @@ def run(capsys, *words):
 def test_each_order_is_kept_and_loses_nothing(sort):
     rows = chosen(listed(), sort)
     keys = [SORTS[sort](row) for row in rows]
-    assert keys == sorted(keys) and {row.spec.name for row in rows} == {spec.name for spec in gpus()}
+    assert keys == sorted(keys) and {row.spec.name for row in rows} == {
+        spec.name for spec in gpus()
+    }
 
 
 def test_filters():
@@ -42,7 +44,9 @@ def test_list_and_show(capsys):
     assert code == 0 and rows[0]["usable_gib"] == max(row["usable_gib"] for row in rows)
     assert all(row["source"] for row in rows)
     code, out, _ = run(capsys, "catalog", "show", "h100", "rtx 4090")
-    assert code == 0 and "H100-SXM5-80GB" in out and "GeForce RTX 4090" in out and "989 TFLOP/s" in out
+    assert (
+        code == 0 and "H100-SXM5-80GB" in out and "GeForce RTX 4090" in out and "989 TFLOP/s" in out
+    )
     code, out, err = run(capsys, "catalog", "show", "H1000")
     assert (code, out) == (2, "") and "nearest names are H100" in err
     assert run(capsys, "catalog", "list", "no such thing")[2] == "no GPU matches\n"
@@ -77,7 +81,9 @@ def test_bad_prices_are_refused_in_words(text, said):
 def test_models(capsys):
     code, out, _ = run(capsys, "models", "meta-llama/Meta-Llama-3-8B", "--json")
     one = json.loads(out)
-    assert code == 0 and one["params"] == 8030261248 and one["hf_id"] == "meta-llama/Meta-Llama-3-8B"
+    assert (
+        code == 0 and one["params"] == 8030261248 and one["hf_id"] == "meta-llama/Meta-Llama-3-8B"
+    )
     assert len(json.loads(run(capsys, "models", "--json")[1])) >= 142
     assert "8.03 B" in run(capsys, "models", "llama3-8b")[1]
     code, out, err = run(capsys, "models", "xyzzy")

@@ -71,7 +71,9 @@ def test_the_front_holds_what_no_other_beats(rows, axis):
     assert found and all(point.usd_per_hour > 0 for point in found)
     for point in found:
         beaten = any(
-            one.usd_per_hour <= point.usd_per_hour and one.value >= point.value and one[:2] != point[:2]
+            one.usd_per_hour <= point.usd_per_hour
+            and one.value >= point.value
+            and one[:2] != point[:2]
             for one in found
         )
         assert not (point in best and beaten)
@@ -86,7 +88,9 @@ def test_the_plot_names_marks_and_the_front_and_its_ticks_enclose(rows):
     assert {point.name for point in best} <= {point.name for point in named.values()}
     lines = legend(list(named.items()), 60).splitlines()
     assert all(len(line) <= 60 for line in lines)
-    assert all(any(f"{letter} {point.name}" in line for line in lines) for letter, point in named.items())
+    assert all(
+        any(f"{letter} {point.name}" in line for line in lines) for letter, point in named.items()
+    )
     assert ticks(0.17, 7) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10]) and ticks(20, 20) == [20]
 
 
@@ -95,12 +99,18 @@ def test_the_plot_names_marks_and_the_front_and_its_ticks_enclose(rows):
 
 @pytest.mark.parametrize("width", [38, 58, 78, 118, 198])
 def test_rows_fit_and_names_are_whole_where_there_is_room(rows, width):
-    drawn = catalog.table(rows, width, 100, 0, 3, marked=(rows[0].spec.name, rows[2].spec.name), sort="price")
+    drawn = catalog.table(
+        rows, width, 100, 0, 3, marked=(rows[0].spec.name, rows[2].spec.name), sort="price"
+    )
     for count in (1, 2, 4):
         drawn += catalog.compared(rows[-count:], width) + [catalog.names(rows[-count:], width)]
     assert all(row_width(row) <= width for row in drawn)
     text = [row_text(row) for row in drawn]
-    assert text[1].startswith("A ") and text[3].startswith("B ") and not any("#" in line for line in text[:63])
+    assert (
+        text[1].startswith("A ")
+        and text[3].startswith("B ")
+        and not any("#" in line for line in text[:63])
+    )
     if width >= 118:
         assert all(any(spec.name in line for line in text) for spec in gpus())
 
@@ -121,12 +131,22 @@ async def test_sort_filter_mark_and_back():
         await settle(app, pilot)
         assert len(names(app)) == len(gpus()) and not app.screen.facts.display
         await press(app, pilot, "s")
-        assert app.screen.view.sort == "vram" and app.screen.table.cursor == 0 and "by vram" in screen_text(app)
+        assert (
+            app.screen.view.sort == "vram"
+            and app.screen.table.cursor == 0
+            and "by vram" in screen_text(app)
+        )
         await press(app, pilot, "slash", *"h100 sxm")
-        assert names(app) == ["H100-SXM5-96GB", "H100-SXM5-80GB"] and "/ h100 sxm" in screen_text(app)
+        assert names(app) == ["H100-SXM5-96GB", "H100-SXM5-80GB"] and "/ h100 sxm" in screen_text(
+            app
+        )
         await press(app, pilot, "enter", "space", "escape", "slash", *"mi300x", "enter", "space")
         assert app.screen.view.marked == ("H100-SXM5-96GB", "MI300X")
-        assert app.screen.facts.display and "Side by side" in screen_text(app) and "B MI300X" in screen_text(app)
+        assert (
+            app.screen.facts.display
+            and "Side by side" in screen_text(app)
+            and "B MI300X" in screen_text(app)
+        )
         await press(app, pilot, "y")
         assert app.clipboard == 'gputop catalog show "H100-SXM5-96GB" "MI300X"'
         await press(app, pilot, "tab", "down", "down")
@@ -176,7 +196,9 @@ async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):
         base = RunBase(ask, 12.0, Setup(ask.model, 2048), "mine")
         app.screen.receive(running._replace(page=base), None)
         await press(app, pilot, "slash", *"b200-sxm", "enter", "enter")
-        assert isinstance(app.screen, StrategyScreen) and app.screen.ask == ask.given("gpu", "B200-SXM-180GB")
+        assert isinstance(app.screen, StrategyScreen) and app.screen.ask == ask.given(
+            "gpu", "B200-SXM-180GB"
+        )
         app.screen.receive(running._replace(page=base), None)
         await settle(app, pilot)
         assert app.screen.ask.gpu == "B200-SXM-180GB" and "of now" in screen_text(app)

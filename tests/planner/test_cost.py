@@ -24,11 +24,20 @@ MOE = Job(model("deepseek-v2"), seq=4096, global_batch=512)
 
 @settings(max_examples=40)
 @given(
-    POWERS, POWERS, POWERS, POWERS, st.integers(0, 3), st.integers(0, 2), st.booleans(), st.sampled_from([LLAMA, MOE])
+    POWERS,
+    POWERS,
+    POWERS,
+    POWERS,
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([LLAMA, MOE]),
 )
 def test_every_part_is_a_time_and_they_add_up(tp, pp, dp, micro, zero, recompute, moe_split, job):
     ep = dp if moe_split and job is MOE else 1
-    layouts = Layouts.of(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro, zero=zero, recompute=recompute)
+    layouts = Layouts.of(
+        tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro, zero=zero, recompute=recompute
+    )
     parts = cost(job, cluster("H100", tp * pp * dp), layouts)
     each = [float(getattr(parts, f.name)[0]) for f in fields(Cost)]
     assert all(np.isfinite(one) and one >= 0 for one in each)
@@ -38,14 +47,23 @@ def test_every_part_is_a_time_and_they_add_up(tp, pp, dp, micro, zero, recompute
 
 def test_one_gpu_has_neither_communication_nor_bubble():
     parts = cost(LLAMA, cluster("H100", 1), Layouts.of(micro_batch=1))
-    silent = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline", "bubble", "data_parallel")
+    silent = (
+        "tensor_parallel",
+        "context_parallel",
+        "expert_parallel",
+        "pipeline",
+        "bubble",
+        "data_parallel",
+    )
     assert [float(getattr(parts, name)[0]) for name in silent] == [0.0] * 6
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.floats(1e-4, 10))
 def test_bubble_of_equal_stages_is_that_of_the_paper(pp, micro, stage_s):
     bubble = pipeline.bubble_seconds(np.array([pp]), np.array([1]), pp * stage_s, stage_s, 0.0)
-    assert float(bubble[0] / (micro * stage_s + bubble[0])) == pytest.approx((pp - 1) / (micro + pp - 1))
+    assert float(bubble[0] / (micro * stage_s + bubble[0])) == pytest.approx(
+        (pp - 1) / (micro + pp - 1)
+    )
 
 
 @given(st.integers(2, 16), st.integers(1, 8), st.floats(0.1, 1.0))
@@ -53,7 +71,9 @@ def test_interleaving_and_zero_bubble_shorten_the_bubble(pp, vpp, weight_share):
     ranks, stage_s = np.array([pp]), 3.0
     plain = pipeline.bubble_seconds(ranks, np.array([1]), pp * stage_s, stage_s, weight_share)
     chunks = pipeline.bubble_seconds(ranks, np.array([vpp]), pp * stage_s, stage_s, weight_share)
-    moved = pipeline.bubble_seconds(ranks, np.array([1]), pp * stage_s, stage_s, weight_share, "zero-bubble")
+    moved = pipeline.bubble_seconds(
+        ranks, np.array([1]), pp * stage_s, stage_s, weight_share, "zero-bubble"
+    )
     assert chunks[0] == pytest.approx(plain[0] / vpp)
     assert moved[0] == pytest.approx(plain[0] - (pp - 1) * weight_share)
 
@@ -75,7 +95,10 @@ def test_balanced_stages_are_never_slower_than_equal_ones(layer_count, pp, head)
     assert took[0] <= took[1] + 1 + 1e-9
 
 
-@given(st.sampled_from(["A100", "H100", "B200", "V100", "4090"]), *[st.sampled_from([64, 256, 1024, 8192])] * 3)
+@given(
+    st.sampled_from(["A100", "H100", "B200", "V100", "4090"]),
+    *[st.sampled_from([64, 256, 1024, 8192])] * 3,
+)
 def test_no_product_beats_the_peak_or_the_memory(name, m, k, n):
     chip = device(name)
     took = float(gemm.seconds(chip, np.array([m]), np.array([k]), np.array([n]), "fp16")[0])
@@ -85,7 +108,10 @@ def test_no_product_beats_the_peak_or_the_memory(name, m, k, n):
 
 def test_unaligned_rows_keep_off_the_tensor_cores():
     chip = device("A100")
-    took = [gemm.seconds(chip, np.array([4096]), np.array([k]), np.array([4096]), "fp16")[0] for k in (4096, 4100)]
+    took = [
+        gemm.seconds(chip, np.array([4096]), np.array([k]), np.array([4096]), "fp16")[0]
+        for k in (4096, 4100)
+    ]
     assert took[1] > 5 * took[0]
 
 
@@ -101,7 +127,9 @@ def test_collectives_grow_with_the_message_and_never_beat_the_links(name, size, 
 
 def test_all_reduce_agrees_with_what_was_measured_on_eight_a100():
     place = cluster("A100", 8)
-    took = float(collectives.all_reduce(place, collectives.group(place, 8, 1), np.array([2.0**30]))[0])
+    took = float(
+        collectives.all_reduce(place, collectives.group(place, 8, 1), np.array([2.0**30]))[0]
+    )
     assert took == pytest.approx(2 * 7 / 8 * 2**30 / 229.35e9, rel=0.05)
 
 
@@ -134,7 +162,9 @@ def test_more_data_parallel_ranks_never_compute_longer_at_a_fixed_batch(tp, micr
 def test_memory_grows_with_the_micro_batch_and_shrinks_with_recomputation_and_sharding(job, tp, dp):
     rising = memory.allocated_bytes(job, Layouts.of(tp=tp, dp=dp, micro_batch=[1, 2, 4, 8]))
     assert np.all(np.diff(rising) > 0)
-    falling = memory.allocated_bytes(job, Layouts.of(tp=tp, dp=dp, micro_batch=4, recompute=[0, 1, 2]))
+    falling = memory.allocated_bytes(
+        job, Layouts.of(tp=tp, dp=dp, micro_batch=4, recompute=[0, 1, 2])
+    )
     assert np.all(np.diff(falling) <= 0)
     sharded = memory.allocated_bytes(job, Layouts.of(tp=tp, dp=8, micro_batch=1, zero=[0, 1, 3]))
     assert np.all(np.diff(sharded) < 0)
@@ -154,7 +184,9 @@ def test_small_models_wait_for_launches_and_large_ones_do_not():
 
 def test_adapters_need_no_weight_gradient():
     whole = layers.layer(LLAMA, device("H100"), Layouts.of(micro_batch=4), False)
-    adapter = layers.layer(replace(LLAMA, trainable_share=0.01), device("H100"), Layouts.of(micro_batch=4), False)
+    adapter = layers.layer(
+        replace(LLAMA, trainable_share=0.01), device("H100"), Layouts.of(micro_batch=4), False
+    )
     assert adapter.backward[0] < 0.75 * whole.backward[0]
     assert adapter.forward[0] == whole.forward[0]
 

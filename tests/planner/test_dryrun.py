@@ -60,7 +60,13 @@ TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 def test_two_ranks_stop_together_after_their_steps(tmp_path):
     done, found = dryrun(tmp_path, RANKS, "--steps", "6", launcher=TWO)
-    assert (done.returncode, found["ok"], found["steps"], found["ranks"], found["exit_code"]) == (0, True, 6, 2, 0)
+    assert (done.returncode, found["ok"], found["steps"], found["ranks"], found["exit_code"]) == (
+        0,
+        True,
+        6,
+        2,
+        0,
+    )
     assert "went on" not in done.stderr and "caught" not in done.stderr
     timing = found["timing"]
     assert timing["timed_steps"] <= 4 and timing["step_time_p50_ms"] > 0
@@ -70,8 +76,17 @@ def test_two_ranks_stop_together_after_their_steps(tmp_path):
 def test_a_wrong_shape_in_the_first_forward_is_named_with_its_line(tmp_path):
     done, found = dryrun(tmp_path, "import torch\ntorch.nn.Linear(16, 4)(torch.randn(8, 15))\n")
     failure = found["failure"]
-    assert (done.returncode, found["ok"], failure["rank"], failure["phase"]) == (1, False, 0, "forward")
-    assert "train.py:2" in failure["site"] and "mat1 and mat2" in found["said"] and not failure["out_of_memory"]
+    assert (done.returncode, found["ok"], failure["rank"], failure["phase"]) == (
+        1,
+        False,
+        0,
+        "forward",
+    )
+    assert (
+        "train.py:2" in failure["site"]
+        and "mat1 and mat2" in found["said"]
+        and not failure["out_of_memory"]
+    )
     assert "Traceback" in done.stderr
 
 
@@ -93,21 +108,36 @@ def test_a_loss_of_nan_does_not_work(tmp_path, bad, works):
     assert (done.returncode, found["ok"], found["steps"]) == (0 if works else 1, works, 12)
     if not works:
         assert found["said"].startswith("loss is NaN at step 4 on rank 0 and stays so")
-        assert found["critical"]["id"] == "NU01" and as_text(found).startswith("\nFAILS: loss is NaN")
+        assert found["critical"]["id"] == "NU01" and as_text(found).startswith(
+            "\nFAILS: loss is NaN"
+        )
 
 
 def test_a_model_of_transformers_is_cut_and_estimated_whole(tmp_path):
     done, found = dryrun(tmp_path, CUT, "--cpu", "--layers", "3", "--gpu", "T4")
     assert done.returncode == 0 and "layers 3" in done.stderr
-    assert found["layers"] == {"ran": 3, "of": 9} and found["steps"] == 4 and "ended by itself" in found["said"]
-    assert found["estimate"]["fits"] is True and found["plan"]["gpu"] == "T4" and found["plan"]["off_pct"] is None
+    assert (
+        found["layers"] == {"ran": 3, "of": 9}
+        and found["steps"] == 4
+        and "ended by itself" in found["said"]
+    )
+    assert (
+        found["estimate"]["fits"] is True
+        and found["plan"]["gpu"] == "T4"
+        and found["plan"]["off_pct"] is None
+    )
     assert found["stored"] == "" and not (tmp_path / "state").exists()
     assert "3 of 9 layers" in as_text(found)
 
 
 def test_a_script_without_a_step_is_no_success(tmp_path):
     done, found = dryrun(tmp_path, "import sys; print('no data in here'); sys.exit(3)")
-    assert (done.returncode, found["ok"], found["exit_code"], found["failure"]) == (1, False, 3, None)
+    assert (done.returncode, found["ok"], found["exit_code"], found["failure"]) == (
+        1,
+        False,
+        3,
+        None,
+    )
     assert "no training step" in found["said"] and "no data in here" in found["said"]
 
 
@@ -120,12 +150,33 @@ def test_a_script_that_takes_too_long_is_stopped(tmp_path):
 def out_of_memory(tmp_path):
     builder = Builder(tmp_path / "run")
     for rank in (0, 1):
-        builder.hello(rank, world_size=2, device="cuda", device_name="NVIDIA A100-SXM4-80GB", dryrun={"steps": 5})
+        builder.hello(
+            rank,
+            world_size=2,
+            device="cuda",
+            device_name="NVIDIA A100-SXM4-80GB",
+            dryrun={"steps": 5},
+        )
         builder.step(rank, forward=5.0, backward=8.0, optimizer=1.0, peak_allocated_bytes=60 << 30)
-    gone = {"class": "OutOfMemoryError", "message": "CUDA out of memory.", "phase": "backward", "step": 1}
-    builder.event("exception", rank=1, t_ns=T0 + 50, site="train.py:7 main", memory={"weights_bytes": 16 << 30}, **gone)
+    gone = {
+        "class": "OutOfMemoryError",
+        "message": "CUDA out of memory.",
+        "phase": "backward",
+        "step": 1,
+    }
     builder.event(
-        "exception", rank=0, t_ns=T0 + 70, **{"class": "RuntimeError", "message": "peer gone", "phase": "comm"}
+        "exception",
+        rank=1,
+        t_ns=T0 + 50,
+        site="train.py:7 main",
+        memory={"weights_bytes": 16 << 30},
+        **gone,
+    )
+    builder.event(
+        "exception",
+        rank=0,
+        t_ns=T0 + 70,
+        **{"class": "RuntimeError", "message": "peer gone", "phase": "comm"},
     )
     return RunRecord.open(builder.path)
 
@@ -133,7 +184,9 @@ def out_of_memory(tmp_path):
 def test_out_of_memory_is_said_with_rank_and_phase_and_what_held_it(out_of_memory):
     trial = trial_of(out_of_memory)
     found = as_data(trial, out_of_memory, 1, "", "", 5)
-    assert found["failure"]["later_ranks"] == [0] and found["failure"]["held_gib"] == {"weights": 16.0}
+    assert found["failure"]["later_ranks"] == [0] and found["failure"]["held_gib"] == {
+        "weights": 16.0
+    }
     assert found["said"] == "rank 1 runs out of GPU memory in backward at step 1, train.py:7 main"
     assert "weights 16.00" in as_text(found) and json.dumps(found)
 

@@ -19,11 +19,22 @@ USD = st.none() | st.floats(0.01, 1e6).map(lambda value: round(value, 2))
 
 
 @given(
-    st.builds(Fleet, st.tuples(GROUPS), st.tuples(st.sampled_from(NAMES)), USD, USD, st.sampled_from(["speed", "cost"]))
+    st.builds(
+        Fleet,
+        st.tuples(GROUPS),
+        st.tuples(st.sampled_from(NAMES)),
+        USD,
+        USD,
+        st.sampled_from(["speed", "cost"]),
+    )
 )
 def test_what_is_written_is_read_back(fleet):
     found = from_text(as_text(fleet))
-    assert (found.have, found.explore, found.priority) == (fleet.have, fleet.explore, fleet.priority)
+    assert (found.have, found.explore, found.priority) == (
+        fleet.have,
+        fleet.explore,
+        fleet.priority,
+    )
     assert (found.usd_per_hour, found.usd_total) == (fleet.usd_per_hour, fleet.usd_total)
 
 
@@ -62,7 +73,10 @@ def test_a_bad_file_is_refused_in_words(text, said):
 
 def test_init_without_asking(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "--yes", "--have", "8xH100", "--explore", "A100", "--budget-hourly", "40"]) == 0
+    assert (
+        main(["init", "--yes", "--have", "8xH100", "--explore", "A100", "--budget-hourly", "40"])
+        == 0
+    )
     assert load(tmp_path).usd_per_hour == 40 and load(tmp_path).explore == ("A100-SXM4-40GB",)
     capsys.readouterr()
     assert main(["init", "--yes"]) == 2 and "--force" in capsys.readouterr().err
@@ -73,7 +87,9 @@ def test_init_without_asking(tmp_path, monkeypatch, capsys):
 def test_init_asks_on_a_terminal(tmp_path):
     front, back = pty.openpty()
     command = [sys.executable, "-m", "gputop", "init"]
-    with subprocess.Popen(command, cwd=tmp_path, stdin=back, stderr=subprocess.PIPE, env={**os.environ}) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=back, stderr=subprocess.PIPE, env={**os.environ}
+    ) as process:
         os.write(front, b"4xL40S\nH100, H200\n12.5\n\ncost\n")
         _, said = process.communicate(timeout=60)
     os.close(front)

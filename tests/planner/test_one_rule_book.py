@@ -19,7 +19,9 @@ from gputop_analysis.planner.space import Limits, configurations
 from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Setup
 
-MODELS = {name: model(name) for name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl")}
+MODELS = {
+    name: model(name) for name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl")
+}
 DEGREE = st.sampled_from([1, 1, 2, 3, 4, 8])
 SEQ = 1024
 
@@ -28,7 +30,10 @@ SEQ = 1024
 def splits(draw):
     """A split by the planner's names."""
     values = {name: draw(DEGREE) for name in ("tp", "pp", "cp", "ep", "dp")}
-    values |= {"vpp": draw(st.sampled_from([1, 1, 1, 2, 4])), "zero": draw(st.sampled_from([0, 0, 1, 2, 3, 3]))}
+    values |= {
+        "vpp": draw(st.sampled_from([1, 1, 1, 2, 4])),
+        "zero": draw(st.sampled_from([0, 0, 1, 2, 3, 3])),
+    }
     values |= {"replicas": draw(st.sampled_from([1, 1, 1, 2, 4])) if values["zero"] == 3 else 1}
     return values | {"sequence_parallel": values["tp"] > 1 and draw(st.booleans())}
 
@@ -50,7 +55,9 @@ def test_estimate_and_plan_agree(values, name, recipe):
     event(f"allowed: {planned}")
     assert planned == estimated
     if planned:
-        Strategy.of_layout(layouts.row(0), 1, world, global_batch=batch, seq=SEQ, model=MODELS[name]).check()
+        Strategy.of_layout(
+            layouts.row(0), 1, world, global_batch=batch, seq=SEQ, model=MODELS[name]
+        ).check()
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +68,9 @@ def test_what_plan_allows_validates_as_a_megatron_command(values, name):
     world, batch = int(layouts.world[0]), 2 * values["dp"] * values["pp"]
     if not allowed(Job(MODELS[name], SEQ, batch, recipe="torchtitan"), layouts, world)[0]:
         return
-    strategy = Strategy.of_layout(layouts.row(0), 1, world, global_batch=batch, seq=SEQ, model=MODELS[name])
+    strategy = Strategy.of_layout(
+        layouts.row(0), 1, world, global_batch=batch, seq=SEQ, model=MODELS[name]
+    )
     command = list(emit(strategy, "megatron").command)
     words = command[command.index("pretrain_gpt.py") + 1 :]
     assert [problem.text for problem in check_megatron.check(words, world)] == []
@@ -79,9 +88,12 @@ def test_what_plan_allows_validates_as_a_megatron_command(values, name):
         ("zero3", False),
     ],
 )
-def test_fsdp2_goes_with_a_pipeline_and_what_holds_whole_gradients_does_not(sharding, allowed_with_stages):
+def test_fsdp2_goes_with_a_pipeline_and_what_holds_whole_gradients_does_not(
+    sharding, allowed_with_stages
+):
     setup = Setup(
-        MODELS["llama-3-8b"], parallel=Split(dp=4, pp=2, sharding=sharding, replicas=2 if sharding == "hsdp" else 1)
+        MODELS["llama-3-8b"],
+        parallel=Split(dp=4, pp=2, sharding=sharding, replicas=2 if sharding == "hsdp" else 1),
     )
     if allowed_with_stages:
         check(setup)
@@ -106,7 +118,12 @@ def test_experts_fold_over_tensor_parallel_ranks():
     assert layouts.expert_tp.tolist() == [1, 2]
     assert allowed(Job(MODELS["mixtral-8x7b"], 4096, 8), layouts, 8).all()
     with pytest.raises(ValueError, match="must divide dp x cp x tp = 8"):
-        check(Setup(MODELS["mixtral-8x7b"], parallel=Split(dp=4, tp=2, ep=8, etp=2, sequence_parallel=True)))
+        check(
+            Setup(
+                MODELS["mixtral-8x7b"],
+                parallel=Split(dp=4, tp=2, ep=8, etp=2, sequence_parallel=True),
+            )
+        )
 
 
 def test_every_kind_of_sharding_has_a_stage_and_every_rule_a_name():

@@ -16,7 +16,18 @@ from gputop_analysis.planner.measured import MeasuredRun, from_csv, from_run, pr
 from gputop_analysis.planner.questions import Wanted, best, counts_up_to, fewest, within
 from gputop_analysis.vram.setup import Setup
 
-ASKED = ("--model", "llama3-8b", "--gpu", "H100", "--gpus", "16", "--global-batch", "256", "--seq", "4096")
+ASKED = (
+    "--model",
+    "llama3-8b",
+    "--gpu",
+    "H100",
+    "--gpus",
+    "16",
+    "--global-batch",
+    "256",
+    "--seq",
+    "4096",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +49,9 @@ def test_a_plan_comes_apart_and_adds_up(capsys):
     times = [one["step_time_s"] for one in plan["strategies"] if not one["tight"]]
     assert times == sorted(times)
     for one in plan["strategies"]:
-        assert sum(one["parts_s"].values()) == pytest.approx(one["step_time_s"]) and set(one["parts_s"]) == set(PARTS)
+        assert sum(one["parts_s"].values()) == pytest.approx(one["step_time_s"]) and set(
+            one["parts_s"]
+        ) == set(PARTS)
         assert one["tp"] * one["pp"] * one["cp"] * one["dp"] == 16 and one["headroom_gib"] >= 0
         assert one["micro_batch"] * one["accumulation"] * one["dp"] == 256
         low, high = one["step_time_interval_s"]
@@ -49,17 +62,29 @@ def test_a_plan_comes_apart_and_adds_up(capsys):
     assert all(one["why_not"] for one in plan["strategies"] if one["name"] != plan["pick"]["name"])
     front = plan["pareto"]
     assert [one["step_time_s"] for one in front] == sorted(one["step_time_s"] for one in front)
-    assert [one["allocated_gib"] for one in front] == sorted((one["allocated_gib"] for one in front), reverse=True)
+    assert [one["allocated_gib"] for one in front] == sorted(
+        (one["allocated_gib"] for one in front), reverse=True
+    )
 
 
 def test_what_is_pinned_stays(capsys):
-    plan = json.loads(run(capsys, "plan", *ASKED, "--tp", "4", "--zero", "1", "--recompute", "full", "--json")[1])
-    assert {(one["tp"], one["zero"], one["recompute"]) for one in plan["strategies"]} == {(4, 1, "full")}
+    plan = json.loads(
+        run(capsys, "plan", *ASKED, "--tp", "4", "--zero", "1", "--recompute", "full", "--json")[1]
+    )
+    assert {(one["tp"], one["zero"], one["recompute"]) for one in plan["strategies"]} == {
+        (4, 1, "full")
+    }
 
 
 def test_the_text_is_for_people(capsys):
     code, out, _ = run(capsys, "plan", *ASKED, "--tokens", "1e12")
-    assert code == 0 and "tokens/s" in out and "not " in out and "/h a GPU" in out and "1T tokens take" in out
+    assert (
+        code == 0
+        and "tokens/s" in out
+        and "not " in out
+        and "/h a GPU" in out
+        and "1T tokens take" in out
+    )
     assert " days and $" in out and "FSDP: weights" in out
     assert max(len(line) for line in out.splitlines()) <= 120
 
@@ -75,12 +100,18 @@ def test_the_text_is_for_people(capsys):
             ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "9", "--nodes", "2"),
             "do not divide over 2 nodes",
         ),
-        (("plan", *ASKED[:-4], "--global-batch", "3", "--tp", "1", "--pp", "1"), "no split of 16 GPUs keeps the rules"),
+        (
+            ("plan", *ASKED[:-4], "--global-batch", "3", "--tp", "1", "--pp", "1"),
+            "no split of 16 GPUs keeps the rules",
+        ),
         (("plan", "--model", "llama3-70b", "--gpu", "T4", "--gpus", "8"), "it would fit with"),
         (("plan", *ASKED, "--objective", "budget"), "needs --budget-hourly"),
         (("plan", *ASKED, "--objective", "budget", "--budget-hourly", "0.1"), "the budget is 0.10"),
         (("plan", *ASKED, "--calibrate", "none.csv"), "cannot read none.csv"),
-        (("launch", *ASKED, "--for", "accelerate", "--pp", "2"), "accelerate has no pipeline stages"),
+        (
+            ("launch", *ASKED, "--for", "accelerate", "--pp", "2"),
+            "accelerate has no pipeline stages",
+        ),
         (("scan", "--model", "llama3-8b", "--over", "H1000"), "nearest names"),
     ],
 )
@@ -95,7 +126,10 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
         (("plan", *ASKED, "--optimizer", "adamx"), "there is adamw"),
         (("plan", *ASKED, "--tokens", "-5"), "is no number above 0"),
         (("plan", *ASKED, "--network", "foo"), "says no network"),
-        (("plan", *ASKED, "--objective", "memory", "--budget-hourly", "9"), "goes with --objective budget"),
+        (
+            ("plan", *ASKED, "--objective", "memory", "--budget-hourly", "9"),
+            "goes with --objective budget",
+        ),
         (("plan", *ASKED[:6], "--workload", "inference-batch", "--tp", "2"), "--tp has no meaning"),
         (("scan", "--model", "llama3-8b", "--gpus", "8", "--price", "3"), "unrecognized"),
     ],
@@ -106,7 +140,9 @@ def test_what_would_be_ignored_is_refused(capsys, words, said):
 
 
 def test_a_scan_takes_the_gpus_that_it_is_given(capsys):
-    found = json.loads(run(capsys, "scan", "--model", "llama3-8b", "--gpus", "8", "--gpu", "H200", "--json")[1])
+    found = json.loads(
+        run(capsys, "scan", "--model", "llama3-8b", "--gpus", "8", "--gpu", "H200", "--json")[1]
+    )
     assert [row["gpu"] for row in found] == ["H200-SXM-141GB"]
 
 
@@ -137,13 +173,19 @@ def test_objectives():
 
 def test_scaling_and_front(capsys):
     rows = json.loads(run(capsys, "pareto", *ASKED, "--scaling", "--json")[1])
-    assert [row["gpus"] for row in rows] == sorted(row["gpus"] for row in rows) and rows[0]["efficiency"] == 1
+    assert [row["gpus"] for row in rows] == sorted(row["gpus"] for row in rows) and rows[0][
+        "efficiency"
+    ] == 1
     assert "tokens/s" in run(capsys, "pareto", *ASKED)[1]
 
 
 def test_a_launch_of_the_plan(capsys, tmp_path):
-    code, out, err = run(capsys, "launch", *ASKED, "--for", "torchtitan", "--zero", "3", "--write", "out", "--slurm")
-    assert code == 0 and out.startswith("sbatch train.sbatch") and "wrote out/torchtitan.toml" in err
+    code, out, err = run(
+        capsys, "launch", *ASKED, "--for", "torchtitan", "--zero", "3", "--write", "out", "--slurm"
+    )
+    assert (
+        code == 0 and out.startswith("sbatch train.sbatch") and "wrote out/torchtitan.toml" in err
+    )
     assert (tmp_path / "out" / "train.sbatch").read_text().startswith("#!/bin/bash")
     data = json.loads(run(capsys, "launch", *ASKED, "--json", "--", "my.py", "--lr", "1e-4")[1])
     assert data["argv"][-3:] == ["my.py", "--lr", "1e-4"]
@@ -152,10 +194,15 @@ def test_a_launch_of_the_plan(capsys, tmp_path):
 def test_measured_runs_correct_the_plan():
     setup = Setup(model("llama3-8b"), 4096, 1, 16, parallel=Split(dp=8, sharding="fsdp2"))
     told = float(predicted(setup, cluster("H100", 8)).seconds[0])
-    slower = from_run(MeasuredRun(setup, "H100", 1.5 * told + 0.2, input_s=0.2, allocated_bytes=60 * 2**30))
+    slower = from_run(
+        MeasuredRun(setup, "H100", 1.5 * told + 0.2, input_s=0.2, allocated_bytes=60 * 2**30)
+    )
     corrected = float(slower.seconds(predicted(setup, cluster("H100", 8)))[0])
     assert told < corrected <= 1.5 * told
-    assert slower.input_s_per_sample == pytest.approx(0.2 / 16) and slower.memory_rows == 1 != slower.memory_factor
+    assert (
+        slower.input_s_per_sample == pytest.approx(0.2 / 16)
+        and slower.memory_rows == 1 != slower.memory_factor
+    )
     assert "corrected by 1 measured run; memory x" in said_of(slower)
     row = "llama-3-8b,H100,8,4096,128,1,1,1,8,"
     text = "model,gpu_model,gpus,seq,global_batch,micro_batch,tp,pp,dp,step_time_s\n" + "".join(
@@ -172,9 +219,18 @@ def test_measured_runs_correct_the_plan():
 def measured(tmp_path):
     """A run on one H100 that tells its model."""
     folder = write_run(tmp_path / "run", ranks=1, gpus=1, steps=120)
-    shape = {"hidden_size": 2048, "layers": 16, "heads": 32, "kv_heads": 8, "vocab_size": 128256, "ffn_size": 8192}
+    shape = {
+        "hidden_size": 2048,
+        "layers": 16,
+        "heads": 32,
+        "kv_heads": 8,
+        "vocab_size": 128256,
+        "ffn_size": 8192,
+    }
     more = {"type": "hello_update", "rank": 0, "host": "box", "t_ns": START_NS + 2 * 10**9}
-    more |= {"model": {"class": "LlamaForCausalLM", "by_dtype": {"bfloat16": 10**9}, "config": shape}}
+    more |= {
+        "model": {"class": "LlamaForCausalLM", "by_dtype": {"bfloat16": 10**9}, "config": shape}
+    }
     more |= {"batch": {"shapes": {"input_ids": [1, 512]}}}
     with next((folder / "hosts").rglob("events.jsonl")).open("a") as file:
         file.write(json.dumps(more) + "\n")
@@ -186,17 +242,25 @@ def test_a_measured_run_is_where_its_plan_starts(capsys, measured):
     plan = json.loads(out)
     assert (code, plan["gpu"], plan["gpus"], plan["seq"]) == (0, "H100-SXM5-80GB", 1, 512)
     now = plan["against_run"]
-    assert now["measured_step_time_s"] == pytest.approx(0.016, rel=0.05) and plan["calibration"]["runs"] == 1
+    assert (
+        now["measured_step_time_s"] == pytest.approx(0.016, rel=0.05)
+        and plan["calibration"]["runs"] == 1
+    )
     low, high = now["pick_speedup_interval"]
     assert low < now["pick_speedup"] < high
     low, high = plan["pick"]["step_time_interval_s"]
     assert (high - low) / plan["pick"]["step_time_s"] < 0.2
     for one in plan["what_if_of_run"]:
         told, changed = one["step_time_s"], one["step_time_change_pct"]
-        assert told is None or told == pytest.approx(now["measured_step_time_s"] * (1 + changed / 100))
+        assert told is None or told == pytest.approx(
+            now["measured_step_time_s"] * (1 + changed / 100)
+        )
     code, out, _ = run(capsys, "plan", "--run", measured, "--what-if")
     assert "of now" in out and "as measured" in out
-    assert "says nothing of A100" in run(capsys, "plan", "--run", measured, "--gpu", "A100", "--gpus", "1")[2]
+    assert (
+        "says nothing of A100"
+        in run(capsys, "plan", "--run", measured, "--gpu", "A100", "--gpus", "1")[2]
+    )
 
 
 def test_from_python():
@@ -204,6 +268,8 @@ def test_from_python():
 
     found: list[Choice] = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)  # pyright: ignore[reportAssignmentType]
     assert found and all(one.layout["tp"] == 2 for one in found)
-    assert [one.step_s for one in found if not one.tight] == sorted(one.step_s for one in found if not one.tight)
+    assert [one.step_s for one in found if not one.tight] == sorted(
+        one.step_s for one in found if not one.tight
+    )
     with pytest.raises(ValueError, match="called 'dp'"):
         gputop.plan("llama-3-8b", gpu="H100", gpus=8, dp=2)

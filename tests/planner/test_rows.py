@@ -33,7 +33,13 @@ def test_a_row_is_read_and_answered_with_all_its_parts():
 
 
 def test_a_measurement_is_never_part_of_an_answer():
-    slow = {**ROW, "tokens_per_s_per_gpu": "1", "step_time_s": "1e6", "mfu": "0.01", "peak_mem_gib": "3"}
+    slow = {
+        **ROW,
+        "tokens_per_s_per_gpu": "1",
+        "step_time_s": "1e6",
+        "mfu": "0.01",
+        "peak_mem_gib": "3",
+    }
     one, other = answers([read(ROW), read(slow)])
     assert one.seconds == other.seconds
     assert one.allocated_gib == other.allocated_gib
@@ -53,8 +59,20 @@ def test_what_a_row_leaves_open_is_chosen_fast_and_fitting():
 def test_what_a_framework_keeps_of_its_gradients():
     """Each parameter: nanotron 2 (weight) + 4 + 2 (its fp32 and bf16 gradient) + 2 (DDP's bucket) + 12 over the ranks
     with ZeRO-1; DeepSpeed's optimizer for bf16 2 + 4 + 2 + 12 over the ranks, and one bucket of 5e8 in fp32."""
-    one_layer = {**ROW, "dtype": "bf16", "zero": "1", "seq": "64", "micro_batch": "1", "vocab": "256", "params": ""}
-    kinds = (("nanotron", 10 + 12 / 8, 0), ("DeepSpeed 3D", 8 + 12 / 8, 2e9), ("Megatron-Core", 6 + 12 / 8, 0))
+    one_layer = {
+        **ROW,
+        "dtype": "bf16",
+        "zero": "1",
+        "seq": "64",
+        "micro_batch": "1",
+        "vocab": "256",
+        "params": "",
+    }
+    kinds = (
+        ("nanotron", 10 + 12 / 8, 0),
+        ("DeepSpeed 3D", 8 + 12 / 8, 2e9),
+        ("Megatron-Core", 6 + 12 / 8, 0),
+    )
     for framework, bytes_each, bucket in kinds:
         case = read({**one_layer, "framework": framework})
         (answer,) = answers([case])
@@ -63,15 +81,29 @@ def test_what_a_framework_keeps_of_its_gradients():
 
 
 @pytest.mark.parametrize(
-    ("notes", "copies"), [("", 1), ("HSDP", 4), ("HYBRID_SHARD", 4), ("dp_replicate=2", 2), ("dp_replicate: 5", 1)]
+    ("notes", "copies"),
+    [("", 1), ("HSDP", 4), ("HYBRID_SHARD", 4), ("dp_replicate=2", 2), ("dp_replicate: 5", 1)],
 )
 def test_copies_of_hsdp_are_read(notes, copies):
-    row = {**ROW, "gpus": "32", "dp": "32", "framework": "torchtitan FSDP2", "notes": notes, "micro_batch": "4"}
+    row = {
+        **ROW,
+        "gpus": "32",
+        "dp": "32",
+        "framework": "torchtitan FSDP2",
+        "notes": notes,
+        "micro_batch": "4",
+    }
     assert read(row).layouts.replicas.tolist() == [copies]
 
 
 def test_what_plain_pytorch_fuses_is_read():
-    row = {**ROW, "gpu_model": "H100", "dtype": "bf16", "act_ckpt": "selective", "framework": "torchtitan FSDP"}
+    row = {
+        **ROW,
+        "gpu_model": "H100",
+        "dtype": "bf16",
+        "act_ckpt": "selective",
+        "framework": "torchtitan FSDP",
+    }
     eager, compiled, tuned = answers([read({**row, **more}) for more in (
         {}, {"notes": "torch.compile"}, {"framework": "Megatron-Core", "zero": "3"},
     )])  # fmt: skip
@@ -88,7 +120,9 @@ def test_balanced_stages_give_the_first_the_most(layers, pp, head):
 
 def test_a_model_known_by_name_needs_no_dimensions():
     row = {key: ROW[key] for key in ("seq", "global_batch", "gpus", "tokens_per_s_per_gpu")}
-    case = read({**row, "model": "Llama-3-8B", "gpu_model": "H100", "dtype": "fp8", "framework": "NeMo"})
+    case = read(
+        {**row, "model": "Llama-3-8B", "gpu_model": "H100", "dtype": "fp8", "framework": "NeMo"}
+    )
     assert (case.job.model.hidden, case.job.model.kv_heads, case.job.dtype) == (4096, 8, "fp8")
 
 
@@ -143,9 +177,17 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ODD.items() for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in ODD.items() for value in values]
+)
 def test_an_odd_cell_is_a_reason_and_no_failure(key, value):
-    row = {"model": "llama-3-8b", "seq": "4096", "gpus": "8", "global_batch": "64", "gpu_model": "H100-SXM"}
+    row = {
+        "model": "llama-3-8b",
+        "seq": "4096",
+        "gpus": "8",
+        "global_batch": "64",
+        "gpu_model": "H100-SXM",
+    }
     row |= {"step_time_s": "3.0", "tp": "1", "pp": "1", "dp": "8", "micro_batch": "1"}
     assert read(row).step_s == 3.0
     with pytest.raises(Unreadable) as reason:
@@ -155,7 +197,13 @@ def test_an_odd_cell_is_a_reason_and_no_failure(key, value):
 
 @pytest.mark.parametrize(
     ("said", "dtype"),
-    [("BF16-mixed", "bf16"), ("float32", "fp32"), ("FP8 hybrid", "fp8"), ("", "bf16"), ("half", "fp16")],
+    [
+        ("BF16-mixed", "bf16"),
+        ("float32", "fp32"),
+        ("FP8 hybrid", "fp8"),
+        ("", "bf16"),
+        ("half", "fp16"),
+    ],
 )
 def test_precisions_have_many_names(said, dtype):
     assert dtype_of({"dtype": said}) == dtype

@@ -123,7 +123,9 @@ def test_nothing_fits_is_told_with_the_nearest():
 
 def test_an_impossible_world_and_an_unknown_objective_are_said_in_words():
     with pytest.raises(ValueError, match="keeps the rules"):
-        search.plan(Job(model("llama-3-8b"), 4096, 7), cluster("H100", 64), Limits(tp=(1,), pp=(1,)))
+        search.plan(
+            Job(model("llama-3-8b"), 4096, 7), cluster("H100", 64), Limits(tp=(1,), pp=(1,))
+        )
     with pytest.raises(ValueError, match="no objective"):
         search.plan(LLAMA, cluster("H100", 8), objective="beauty")
 
@@ -142,7 +144,10 @@ def test_scaling_out_loses_efficiency_and_hours_follow_the_step(plan):
 def _runs(factors: dict[str, float], noise: tuple[float, ...]):
     """Predictions of unlike configurations, and what a machine with those factors would have measured."""
     layouts = Layouts.of(
-        tp=[1, 2, 8, 1, 2, 4], pp=[1, 1, 1, 8, 4, 2], dp=[8, 4, 1, 1, 1, 1], micro_batch=[4, 4, 2, 1, 1, 2]
+        tp=[1, 2, 8, 1, 2, 4],
+        pp=[1, 1, 1, 8, 4, 2],
+        dp=[8, 4, 1, 1, 1, 1],
+        micro_batch=[4, 4, 2, 1, 1, 2],
     )
     parts = [cost(LLAMA, cluster("H100", 8), layouts.take([i])) for i in range(len(layouts))]
     truth = Calibration(tuple(factors.values()))
@@ -150,10 +155,16 @@ def _runs(factors: dict[str, float], noise: tuple[float, ...]):
 
 
 def test_a_calibration_finds_a_slower_gpu_and_says_how_sure_it_is():
-    parts, measured = _runs({"compute": 1.25, "launch": 1, "communication": 1, "bubble": 1}, (1.0,) * 6)
+    parts, measured = _runs(
+        {"compute": 1.25, "launch": 1, "communication": 1, "bubble": 1}, (1.0,) * 6
+    )
     found = calibrate(parts, measured)
-    before = np.mean([abs(float(one.seconds[0]) / t - 1) for one, t in zip(parts, measured, strict=True)])
-    after = np.mean([abs(float(found.seconds(one)[0]) / t - 1) for one, t in zip(parts, measured, strict=True)])
+    before = np.mean(
+        [abs(float(one.seconds[0]) / t - 1) for one, t in zip(parts, measured, strict=True)]
+    )
+    after = np.mean(
+        [abs(float(found.seconds(one)[0]) / t - 1) for one, t in zip(parts, measured, strict=True)]
+    )
     assert after < before / 2
     assert 1.1 < found.factor("compute") < 1.25
     assert found.leave_one_out < 0.08
@@ -194,7 +205,9 @@ def test_the_memory_and_the_wait_for_data_of_a_run_go_into_the_plan():
 
 
 def test_one_stalled_run_does_not_carry_the_calibration_away():
-    parts, measured = _runs({"compute": 1.0, "launch": 1, "communication": 1, "bubble": 1}, (1, 1, 8, 1, 1, 1))
+    parts, measured = _runs(
+        {"compute": 1.0, "launch": 1, "communication": 1, "bubble": 1}, (1, 1, 8, 1, 1, 1)
+    )
     assert calibrate(parts, measured).factor("compute") == pytest.approx(1.0, abs=0.1)
 
 
@@ -212,6 +225,10 @@ def test_copies_on_fewer_nodes_take_more_memory_and_gather_faster():
     both = Layouts.of(dp=128, zero=3, micro_batch=1, replicas=[1, 16])
     parts, held = cost(job, place, both), memory.allocated_bytes(job, both)
     assert parts.data_parallel[1] < parts.data_parallel[0] and held[1] > held[0]
-    assert choices(search.plan(job, place, Limits(replicas=(16,), tp=(1,))), [0])[0].name.startswith("DP128 HSDP16x8")
+    assert choices(search.plan(job, place, Limits(replicas=(16,), tp=(1,))), [0])[
+        0
+    ].name.startswith("DP128 HSDP16x8")
     assert broken(job, Layouts.of(dp=128, zero=1, replicas=2), 128)[0][0].name == "replicas"
-    assert broken(job, Layouts.of(dp=128, zero=3, replicas=128), 128)[0][0].name == "shards of a copy"
+    assert (
+        broken(job, Layouts.of(dp=128, zero=3, replicas=128), 128)[0][0].name == "shards of a copy"
+    )

@@ -54,7 +54,10 @@ def test_every_line_steps_up_and_down(ask):
             if entry.values and ask.value(entry.name) in entry.values[1:-1]:
                 assert stepped.stepped(entry.name, -direction) == ask
     assert ask.given("tp", 4).value("tp") == 4 and ask.given("tp", 4).given("tp", AUTO) == ask
-    assert ask.given("gpus", 12).stepped("gpus", 1).gpus == 16 and ask.given("gpus", 12).stepped("gpus", -1).gpus == 8
+    assert (
+        ask.given("gpus", 12).stepped("gpus", 1).gpus == 16
+        and ask.given("gpus", 12).stepped("gpus", -1).gpus == 8
+    )
     assert all(gpu(name) for name in GPUS)
 
 
@@ -99,7 +102,10 @@ async def test_arrows_plan_again_and_marks_compare(ask):
         await settle(app, pilot)
         before = app.screen.table.planned
         await press(app, pilot, "down", "right")  # GPUs: 8 -> 16
-        assert app.screen.ask.gpus == 16 and app.screen.table.planned.choices[0].step_s < before.choices[0].step_s
+        assert (
+            app.screen.ask.gpus == 16
+            and app.screen.table.planned.choices[0].step_s < before.choices[0].step_s
+        )
         await press(app, pilot, "tab", "space", "down", "space")
         assert [one.index for one in app.screen.table.compared] == [
             c.index for c in app.screen.table.planned.choices[:2]
@@ -148,7 +154,11 @@ async def test_what_if_and_workloads(ask):
         assert "micro-batch" in app.clipboard
         await press(app, pilot, "escape", "w", "3")
         await settle(app, pilot)
-        assert app.screen.ask.lora and app.screen.ask.seq == 2048 and app.screen.copy_text().endswith("--lora")
+        assert (
+            app.screen.ask.lora
+            and app.screen.ask.seq == 2048
+            and app.screen.copy_text().endswith("--lora")
+        )
         await press(app, pilot, "w", "7")
         await settle(app, pilot)
         assert isinstance(app.screen, TextDialog) and "tokens/s" in screen_text(app)
@@ -169,7 +179,10 @@ def test_presets_that_do_not_suit_say_why(ask):
     with pytest.raises(ValueError, match="has no experts"):
         apply(ask, "moe")
     assert "iteration" in apply(ask, "rlhf").text and apply(ask, "cheapest").ask.gpus <= ask.gpus
-    assert apply(ask, "long-context").ask.seq == 131072 and apply(ask, "pretrain").ask.global_batch == 1024
+    assert (
+        apply(ask, "long-context").ask.seq == 131072
+        and apply(ask, "pretrain").ask.global_batch == 1024
+    )
 
 
 async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
@@ -183,7 +196,11 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
         await settle(app, pilot)
         assert isinstance(app.screen, WhatIfDialog) and "measured: 12.00 s" in screen_text(app)
         await press(app, pilot, "escape")
-        assert app.screen.ask.seq == 2048 and "from run mine" in screen_text(app) and "of now" in screen_text(app)
+        assert (
+            app.screen.ask.seq == 2048
+            and "from run mine" in screen_text(app)
+            and "of now" in screen_text(app)
+        )
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, StrategyScreen)
 
@@ -200,7 +217,10 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
     found = RunBaseLoader(ask)(record, running)
     assert isinstance(found, Unknown) and "TinyNet, 1.2 B parameters" in found.told
     assert "of its size" in found.text
-    assert (found.ask.seq, found.ask.global_batch) == (1024, 8) and 0.5 < found.ask.model.params / 1.2e9 < 2
+    assert (found.ask.seq, found.ask.global_batch) == (
+        1024,
+        8,
+    ) and 0.5 < found.ask.model.params / 1.2e9 < 2
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "u")
         app.screen.receive(running._replace(page=found), None)
@@ -230,13 +250,19 @@ async def test_the_table_and_a_launch_can_be_saved(ask, tmp_path):
     assert "<svg" in (tmp_path / "gputop-plan-llama-3-8b.svg").read_text()
     for folder in ("gputop-deepspeed", "gputop-deepspeed-2"):
         assert (tmp_path / folder / "launch.sh").read_text().startswith("#!/bin/sh")
-        assert json.loads((tmp_path / folder / "ds_config.json").read_text())["train_batch_size"] == 64
+        assert (
+            json.loads((tmp_path / folder / "ds_config.json").read_text())["train_batch_size"] == 64
+        )
 
 
 def test_a_run_is_the_base_line():
     setup = Setup(model("llama-3-8b"), 4096, 1, 8, parallel=Split(dp=8, sharding="fsdp2"))
     base = base_of(setup, MeasuredRun(setup, "NVIDIA H100 80GB HBM3", 6.0), "mine")
-    assert (base.ask.gpus, base.ask.global_batch, base.step_s) == (8, 64, 6.0) and base.calibration is not None
+    assert (base.ask.gpus, base.ask.global_batch, base.step_s) == (
+        8,
+        64,
+        6.0,
+    ) and base.calibration is not None
     assert base.calibration.rows == 1
     on_cpu = base_of(setup, None, "mine")
     assert on_cpu.step_s == 0 and on_cpu.calibration is None

@@ -21,7 +21,11 @@ def nothing_of_the_user(tmp_path, monkeypatch):
 
 
 def test_the_servers_begin_with_this_machine_and_are_found_by_any_name_of_their_gpu():
-    here = replace(presets.topology(presets.find("dgx-h100")), gpu_model="NVIDIA H100 80GB HBM3", source="the driver")
+    here = replace(
+        presets.topology(presets.find("dgx-h100")),
+        gpu_model="NVIDIA H100 80GB HBM3",
+        source="the driver",
+    )
     listed = topology.servers(here)
     assert len(listed) == len(presets.PRESETS) + 1 and listed[0].topology is here
     assert topology.place_of("H100", listed) == 0
@@ -54,6 +58,8 @@ async def test_it_opens_from_the_catalog_and_the_strategy(monkeypatch):
         await press(app, pilot, "tab", "end")
         assert "joined alike by NVLink" in screen_text(app)
         await press(app, pilot, "escape", "escape", "slash", *"4090", "enter", "enter", "i")
-        assert isinstance(app.screen, TopologyScreen) and "no server with the GeForce RTX 409" in screen_text(app)
+        assert isinstance(
+            app.screen, TopologyScreen
+        ) and "no server with the GeForce RTX 409" in screen_text(app)
         await press(app, pilot, "escape")
         assert isinstance(app.screen, StrategyScreen)

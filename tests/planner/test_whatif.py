@@ -44,7 +44,9 @@ def test_parts_of_a_change_add_up_to_it():
     plan, index = found()
     for one in what_if(plan, index):
         if not one.rule:
-            assert one.step_s - one.before_s == pytest.approx(sum(one.parts_s.values()), abs=0.02 * one.before_s)
+            assert one.step_s - one.before_s == pytest.approx(
+                sum(one.parts_s.values()), abs=0.02 * one.before_s
+            )
             assert one.kind in KINDS and one.to_json()["memory_change_gib"] is not None
 
 
@@ -68,13 +70,31 @@ def test_fp8_is_offered_where_the_chip_has_it(gpu, has):
 def test_a_change_that_breaks_a_rule_says_which():
     plan, index = found(limits=Limits(tp=(1,), pp=(2,), cp=(1,), zero=(1,), micro_batch=(1,)))
     changes = {one.name: one for one in what_if(plan, index)}
-    assert "pipeline" in changes["ZeRO-2"].rule and changes["ZeRO-2"].to_json()["step_time_s"] is None
+    assert (
+        "pipeline" in changes["ZeRO-2"].rule and changes["ZeRO-2"].to_json()["step_time_s"] is None
+    )
 
 
 def test_the_command_shows_them(capsys):
-    words = ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "8", "--global-batch", "64", "--what-if")
+    words = (
+        "plan",
+        "--model",
+        "llama3-8b",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "8",
+        "--global-batch",
+        "64",
+        "--what-if",
+    )
     assert main([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert {one["kind"] for one in data["what_if"]} >= {"precision", "checkpointing", "optimizer", "kernels"}
+    assert {one["kind"] for one in data["what_if"]} >= {
+        "precision",
+        "checkpointing",
+        "optimizer",
+        "kernels",
+    }
     assert main(list(words)) == 0
     assert "what if" in capsys.readouterr().out

@@ -38,12 +38,21 @@ def run(capsys, *words):
 
 def test_sizes_by_hand():
     one = np.array([1.0])
-    assert serving.kv_bytes_per_token(LLAMA, one)[0] == 2 * 32 * 8 * 128 * 2, "keys and values of 8 heads, 32 layers"
-    assert serving.kv_bytes_per_token(LLAMA, np.array([16.0]))[0] == 2 * 32 * 1 * 128 * 2, "a head is not divided"
-    assert serving.kv_bytes_per_token(model("deepseek-v3"), one)[0] == 61 * (512 + 64) * 2, "MLA's latent"
+    assert serving.kv_bytes_per_token(LLAMA, one)[0] == 2 * 32 * 8 * 128 * 2, (
+        "keys and values of 8 heads, 32 layers"
+    )
+    assert serving.kv_bytes_per_token(LLAMA, np.array([16.0]))[0] == 2 * 32 * 1 * 128 * 2, (
+        "a head is not divided"
+    )
+    assert serving.kv_bytes_per_token(model("deepseek-v3"), one)[0] == 61 * (512 + 64) * 2, (
+        "MLA's latent"
+    )
     assert serving.weight_bytes(LLAMA, "bf16", one)[0] == 2 * 8_030_261_248
     assert serving.weight_bytes(LLAMA, "bf16", np.array([4.0]))[0] * 4 == 2 * 8_030_261_248
-    assert serving.weight_bytes(LLAMA, "fp8", one)[0] < 0.6 * serving.weight_bytes(LLAMA, "bf16", one)[0]
+    assert (
+        serving.weight_bytes(LLAMA, "fp8", one)[0]
+        < 0.6 * serving.weight_bytes(LLAMA, "bf16", one)[0]
+    )
 
 
 @settings(max_examples=25)
@@ -59,9 +68,13 @@ def test_no_token_comes_before_its_weights_and_cache_are_read(name, chip, dtype,
     batch, tp = np.array([2.0**power]), np.array([1.0])
     seconds = float(serving.decode_seconds(shape, hardware, dtype, tp, batch, context=context)[0])
     rate = hardware.device.bytes_per_s
-    assert seconds > float(batch[0]) * context * float(serving.kv_bytes_per_token(shape, tp)[0]) / rate
+    assert (
+        seconds > float(batch[0]) * context * float(serving.kv_bytes_per_token(shape, tp)[0]) / rate
+    )
     more = float(serving.decode_seconds(shape, hardware, dtype, tp, 2 * batch, context=context)[0])
-    assert seconds <= more <= 2 * seconds * 1.0001, "a larger batch is slower a step and never slower a token"
+    assert seconds <= more <= 2 * seconds * 1.0001, (
+        "a larger batch is slower a step and never slower a token"
+    )
 
 
 def test_limits_choose_another_server():
@@ -72,7 +85,10 @@ def test_limits_choose_another_server():
     assert quick[0].keeps_limits and quick[0].token_s <= 0.02 < free[0].token_s
     assert {one.name for one in free} == {one.name for one in quick}
     for one in free:
-        assert one.tp * one.replicas == 4 and one.weights_gib + one.kv_gib < one.device_total_gib < 0.9 * 80
+        assert (
+            one.tp * one.replicas == 4
+            and one.weights_gib + one.kv_gib < one.device_total_gib < 0.9 * 80
+        )
         assert one.usd_per_million_tokens == pytest.approx(8 / 3600 / one.tokens_per_s * 1e6)
 
 
@@ -84,7 +100,9 @@ def test_what_does_not_fit_says_how_much_is_missing():
 def test_experts_take_any_number_of_tokens_at_the_same_speed():
     mixtral, device = model("mixtral-8x7b"), cluster("H100", 8).device
     layouts = Layouts.of(ep=8, dp=8, micro_batch=2)
-    even, uneven = (layer(Job(mixtral, 4096, 64, expert_imbalance=x), device, layouts, True) for x in (1.0, 1.1))
+    even, uneven = (
+        layer(Job(mixtral, 4096, 64, expert_imbalance=x), device, layouts, True) for x in (1.0, 1.1)
+    )
     assert even.weight_gradient < uneven.weight_gradient < 1.25 * even.weight_gradient
 
 
@@ -120,19 +138,38 @@ def test_four_models_need_more_memory_than_one(ppo):
 @pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one.name)
 def test_every_preset_answers_and_tells_its_settings(capsys, one):
     name = "mixtral-8x7b" if one.name == "moe" else "llama-3-8b"
-    code, out, err = run(capsys, "--workload", one.name, "--model", name, "--gpu", "H200", "--gpus", "8", "--json")
+    code, out, err = run(
+        capsys, "--workload", one.name, "--model", name, "--gpu", "H200", "--gpus", "8", "--json"
+    )
     data = json.loads(out)
     assert code == 0 and f"workload {one.name}" in err
     rows = data.get("servers") or data.get("iterations") or data["strategies"]
     assert data["workload"] == one.name and set(data["settings"]) == set(one.settings)
-    assert rows and all(f"--{key.replace('_', '-')}" in err or key == "roles" for key in one.settings)
+    assert rows and all(
+        f"--{key.replace('_', '-')}" in err or key == "roles" for key in one.settings
+    )
     assert said(one, one.settings)
 
 
 def test_what_the_user_gives_goes_before_the_preset(capsys):
-    words = ("--workload", "pretrain", "--model", "llama-3-8b", "--gpu", "H100", "--gpus", "16", "--seq", "2048")
+    words = (
+        "--workload",
+        "pretrain",
+        "--model",
+        "llama-3-8b",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "16",
+        "--seq",
+        "2048",
+    )
     _, out, err = run(capsys, *words, "--json")
-    assert json.loads(out)["seq"] == 2048 and "--seq 2048" in err and json.loads(out)["global_batch"] == 1024
+    assert (
+        json.loads(out)["seq"] == 2048
+        and "--seq 2048" in err
+        and json.loads(out)["global_batch"] == 1024
+    )
 
 
 @pytest.mark.parametrize(

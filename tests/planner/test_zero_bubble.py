@@ -20,7 +20,20 @@ from gputop_analysis.planner.pipeline import bubble_seconds
 from gputop_analysis.planner.space import Limits, configurations
 
 JOB = Job(model("llama-3-8b"), seq=4096, global_batch=128)
-PLAN = ("--model", "llama-3-8b", "--gpu", "H100", "--gpus", "16", "--global-batch", "128", "--pp", "4", "--vpp", "2")
+PLAN = (
+    "--model",
+    "llama-3-8b",
+    "--gpu",
+    "H100",
+    "--gpus",
+    "16",
+    "--global-batch",
+    "128",
+    "--pp",
+    "4",
+    "--vpp",
+    "2",
+)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -35,12 +48,16 @@ def test_equal_stages_wait_as_the_paper_says(stages):
 
 
 @settings(max_examples=30)
-@given(st.integers(1, 16), st.integers(1, 4), st.floats(0.1, 9), st.floats(0, 1), st.integers(1, 64))
+@given(
+    st.integers(1, 16), st.integers(1, 4), st.floats(0.1, 9), st.floats(0, 1), st.integers(1, 64)
+)
 def test_it_never_waits_longer_and_never_less_than_not_at_all(pp, vpp, slowest, share, micro):
     sizes = np.array([pp]), np.array([vpp]), pp * slowest, slowest, share * slowest
     plain, filled = bubble_seconds(*sizes), bubble_seconds(*sizes, True, micro)
     assert 0 <= filled[0] <= plain[0] + 1e-12
-    assert plain[0] - filled[0] <= micro * share * slowest / vpp + 1e-9, "no more than there is to do"
+    assert plain[0] - filled[0] <= micro * share * slowest / vpp + 1e-9, (
+        "no more than there is to do"
+    )
 
 
 def test_only_the_bubble_changes_and_the_memory_stays():
@@ -64,7 +81,10 @@ def test_from_the_command_line_to_torchtitan(capsys):
     assert main(["plan", *PLAN, "--schedule", "zero-bubble", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["strategies"][0]
     assert best["zero_bubble"] is True and " ZB" in best["name"]
-    assert main(["launch", *PLAN, "--zero", "0", "--schedule", "zero-bubble", "--for", "torchtitan"]) == 0
+    assert (
+        main(["launch", *PLAN, "--zero", "0", "--schedule", "zero-bubble", "--for", "torchtitan"])
+        == 0
+    )
     assert 'pipeline_parallel_schedule = "InterleavedZeroBubble"' in capsys.readouterr().out
     assert main(["launch", *PLAN, "--schedule", "zero-bubble", "--for", "megatron"]) == 2
     assert "has no zero-bubble schedule" in capsys.readouterr().err

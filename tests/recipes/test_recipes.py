@@ -89,7 +89,9 @@ def toy_finding():
         immediate=True,
     )
     def toy(view, spec):
-        proof = Proof(statistic="toys", value=2.0, unit="toys", threshold=1.0, formula="count", inputs=())
+        proof = Proof(
+            statistic="toys", value=2.0, unit="toys", threshold=1.0, formula="count", inputs=()
+        )
         return spec.make("high", "2 toys lie in each step", "2 toys", "put them away", proof=proof)
 
     yield
@@ -199,7 +201,12 @@ def _python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = [str(folder), *(str(root / name) for name in ("tui_app", "analysis", "probes", "tests"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -234,7 +241,11 @@ def test_a_gpu_is_a_row(tmp_path) -> None:
     """In a process of its own: the table is read once."""
     done = _python(SEE_THE_GPU, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    shown, estimate, plan = done.stdout, "on TOY900-96GB the largest micro-batch", "on 8 x TOY900-96GB"
+    shown, estimate, plan = (
+        done.stdout,
+        "on TOY900-96GB the largest micro-batch",
+        "on 8 x TOY900-96GB",
+    )
     assert "96 GB" in shown and estimate in shown and plan in shown and "torchrun" in shown
 
 

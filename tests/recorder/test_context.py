@@ -27,19 +27,30 @@ SECRETS = {
 
 
 def test_environment_is_an_allow_list() -> None:
-    kept = {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "CUDA_VISIBLE_DEVICES": "0,1", "WORLD_SIZE": "8"}
+    kept = {
+        "OMP_NUM_THREADS": "4",
+        "NCCL_DEBUG": "INFO",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "WORLD_SIZE": "8",
+    }
     assert context.matters({**SECRETS, **kept}) == kept
 
 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["t.py", "--hf-token", "abc", "--lr", "1"], ["t.py", "--hf-token", "[hidden]", "--lr", "1"]),
+        (
+            ["t.py", "--hf-token", "abc", "--lr", "1"],
+            ["t.py", "--hf-token", "[hidden]", "--lr", "1"],
+        ),
         (["t.py", "--wandb_key=abc"], ["t.py", "--wandb_key=[hidden]"]),
         (["env", "WANDB_API_KEY=abc", "t.py"], ["env", "WANDB_API_KEY=[hidden]", "t.py"]),
         (["t.py", "hf_abcdefgh12345"], ["t.py", "[hidden]"]),
         (["t.py", "--store", "redis://u:p@h"], ["t.py", "--store", "redis://[hidden]@h"]),
-        (["t.py", "--max-tokens", "512", "--tokenizer", "x"], ["t.py", "--max-tokens", "512", "--tokenizer", "x"]),
+        (
+            ["t.py", "--max-tokens", "512", "--tokenizer", "x"],
+            ["t.py", "--max-tokens", "512", "--tokenizer", "x"],
+        ),
         (["t.py", "--auth", "--lr", "1"], ["t.py", "--auth", "--lr", "1"]),
     ],
 )
@@ -87,7 +98,9 @@ def three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUTOP_RUNS_DIR", str(root))
     monkeypatch.setattr(runs.locations, "fallback_roots", list)
     for number, name in enumerate(("20260101-train-aa", "20260102-train-bb", "20260103-tune-cc")):
-        writer = RecordWriter.create(root / name, "h", {"run_id": name, "command": ["x"], "created_ns": T0 + number})
+        writer = RecordWriter.create(
+            root / name, "h", {"run_id": name, "command": ["x"], "created_ns": T0 + number}
+        )
         writer.write_state({"host": "h", "state": "ended", "exit_code": number, "ended_ns": T0 + 5})
         writer.close()
     (root / "notes").mkdir()
@@ -99,7 +112,11 @@ def three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_list_of_runs(three_runs: Path) -> None:
     broken, *found = runs.list_runs()
     assert (broken.name, broken.state, broken.damaged) == ("20260104-broken", "damaged", True)
-    assert [run.name for run in found] == ["20260103-tune-cc", "20260102-train-bb", "20260101-train-aa"]
+    assert [run.name for run in found] == [
+        "20260103-tune-cc",
+        "20260102-train-bb",
+        "20260101-train-aa",
+    ]
     assert (found[0].state, found[0].exit_code, found[0].steps) == ("ended", 2, 0)
     assert found[0].as_dict()["path"] == str(three_runs / "20260103-tune-cc")
 
@@ -114,7 +131,9 @@ def test_list_of_runs(three_runs: Path) -> None:
         ({"type": "log", "values": {"interrupt": 1.0}}, "", "exit 2"),
     ],
 )
-def test_the_list_says_who_stopped_a_run(three_runs: Path, capsys, event: dict, stopped_by: str, state: str) -> None:
+def test_the_list_says_who_stopped_a_run(
+    three_runs: Path, capsys, event: dict, stopped_by: str, state: str
+) -> None:
     host = three_runs / "20260103-tune-cc" / "hosts" / "h"
     (host / "events.jsonl").write_text(json.dumps({"t_ns": T0, **event}) + "\n{broken interrupt\n")
     run = runs.read_run(three_runs / "20260103-tune-cc")

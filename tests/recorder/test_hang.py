@@ -29,18 +29,27 @@ class Clock:
 class Watched:
     """Two ranks under a watch whose time is ours."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float | None = 30.0):
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float | None = 30.0
+    ):
         self.clock = Clock()
         monkeypatch.setattr(hang, "time", self.clock)
         monkeypatch.setattr(ranks, "time", self.clock)
         self.run_dir = tmp_path / "run"
         host = support.host_dir(self.run_dir).name
-        writer = RecordWriter.create(self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1})
+        writer = RecordWriter.create(
+            self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1}
+        )
         self.sent: list[dict[str, Any]] = []
         self.table = ranks.RankTable()
-        self.ranks = [self.table.claim(pid, rank)[0] for rank, pid in enumerate((os.getpid(), os.getppid()))]
+        self.ranks = [
+            self.table.claim(pid, rank)[0] for rank, pid in enumerate((os.getpid(), os.getppid()))
+        ]
         self.watch = HangWatch(
-            Journal(writer, 0, {}), self.table, lambda command: self.sent.append(command) or 1, limit_s
+            Journal(writer, 0, {}),
+            self.table,
+            lambda command: self.sent.append(command) or 1,
+            limit_s,
         )
 
     def train(self, steps: int, only: int | None = None, wall_ns: int = 10**7) -> None:
@@ -48,7 +57,17 @@ class Watched:
             for rank in self.ranks:
                 if only in (None, rank.number):
                     record = wire.STEP.pack(
-                        1, wall_ns, *[0] * 19, 0.0, 0.0, 0.0, 0.0, 0.0, rank.last_step + 1, 1, *[0] * 7
+                        1,
+                        wall_ns,
+                        *[0] * 19,
+                        0.0,
+                        0.0,
+                        0.0,
+                        0.0,
+                        0.0,
+                        rank.last_step + 1,
+                        1,
+                        *[0] * 7,
                     )
                     rank.saw_steps(record)
 
@@ -77,7 +96,9 @@ def test_a_hang_is_told_once_asked_about_twice_and_ends(tmp_path, monkeypatch) -
     assert watched.kinds() == ["hang_suspected", "hang_over"]
 
 
-def test_a_rank_that_works_without_steps_is_no_hang_nor_are_those_that_wait_for_it(tmp_path, monkeypatch) -> None:
+def test_a_rank_that_works_without_steps_is_no_hang_nor_are_those_that_wait_for_it(
+    tmp_path, monkeypatch
+) -> None:
     watched = Watched(tmp_path, monkeypatch)
     watched.train(10)
     for _ in range(100):
@@ -112,7 +133,9 @@ def test_silence_that_is_no_hang(tmp_path, monkeypatch, why: str) -> None:
     assert watched.kinds() == []
 
 
-def test_time_in_which_the_recorder_itself_stood_still_does_not_count(tmp_path, monkeypatch) -> None:
+def test_time_in_which_the_recorder_itself_stood_still_does_not_count(
+    tmp_path, monkeypatch
+) -> None:
     watched = Watched(tmp_path, monkeypatch)
     watched.train(10)
     watched.wait(1)
@@ -140,11 +163,16 @@ def test_limit_from_the_environment(tmp_path, monkeypatch, text: str, limit: flo
 def test_what_a_blocked_thread_waits_for(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    held = os.open(fifo, os.O_RDWR)  # a writer, so that the reader's open returns and its read blocks
+    held = os.open(
+        fifo, os.O_RDWR
+    )  # a writer, so that the reader's open returns and its read blocks
     reader = subprocess.Popen(["cat", str(fifo)], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
-        while not (found := blocked.describe(reader.pid, reader.pid))["path"] and time.monotonic() < deadline:
+        while (
+            not (found := blocked.describe(reader.pid, reader.pid))["path"]
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
     finally:
         reader.kill()

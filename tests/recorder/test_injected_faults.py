@@ -15,7 +15,10 @@ LASTING = [number for number in ERRORS if number != errno.EINTR]
 """Python asks again after EINTR, for ever."""
 FAULTS = [
     *(Fault(call, LASTING[place % len(LASTING)], 0, ALWAYS) for place, call in enumerate(TRIED)),
-    *(Fault(call, errno.EINTR, 1) for call in ("open", "read", "close", "recv", "epoll_wait", "wait")),
+    *(
+        Fault(call, errno.EINTR, 1)
+        for call in ("open", "read", "close", "recv", "epoll_wait", "wait")
+    ),
     Fault("close", errno.ENOMEM, 4, ALWAYS),
     *(Fault(call, errno.EMFILE, 12, ALWAYS) for call in ("open", "write", "stat", "close")),
 ]

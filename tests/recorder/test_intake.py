@@ -26,17 +26,23 @@ class Bench:
         monkeypatch.setenv(wire.ENV_TRANSPORT, "stream" if stream else "")
         self.run_dir = tmp_path / "run"
         host = support.host_dir(self.run_dir).name
-        writer = RecordWriter.create(self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1})
+        writer = RecordWriter.create(
+            self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1}
+        )
         self.requests: list[dict[str, Any]] = []
         self.server = server.Server(tmp_path / "s")
         self.stream = stream
         self.table = ranks.RankTable()
         self.intake = intake.Intake(
-            Journal(writer, 0, {"host": host}), self.table, lambda peer, request: self.requests.append(request)
+            Journal(writer, 0, {"host": host}),
+            self.table,
+            lambda peer, request: self.requests.append(request),
         )
 
     def connect(self) -> socket.socket:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if self.stream else socket.SOCK_SEQPACKET)
+        link = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM if self.stream else socket.SOCK_SEQPACKET
+        )
         link.connect(str(self.server.path))
         link.settimeout(2)
         self.drain()
@@ -71,10 +77,14 @@ def step(index: int) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_steps_before_the_hello_reach_the_rank_that_it_names(tmp_path, monkeypatch, stream: bool) -> None:
+def test_steps_before_the_hello_reach_the_rank_that_it_names(
+    tmp_path, monkeypatch, stream: bool
+) -> None:
     bench = Bench(tmp_path, monkeypatch, stream)
     link = bench.connect()
-    bench.send(link, wire.MSG_STEPS + step(0) + step(1), event("stacks"), event("hello", rank=3, tid=9))
+    bench.send(
+        link, wire.MSG_STEPS + step(0) + step(1), event("stacks"), event("hello", rank=3, tid=9)
+    )
     bench.send(link, wire.MSG_STEPS + step(2), wire.MSG_COMM + bytes(wire.COMM.size))
     assert support.step_indices(bench.run_dir, 3) == [0, 1, 2]
     assert (bench.run_dir / "comm" / "rank-00003.bin").stat().st_size == wire.COMM.size
@@ -123,7 +133,10 @@ def test_two_living_processes_that_claim_one_rank(bench: Bench) -> None:
     second = bench.connect()
     bench.pretend_pid(os.getppid())
     bench.send(second, event("hello", rank=0))
-    assert {rank.number: rank.pid for rank in bench.table.by_number.values()} == {0: os.getpid(), 1: os.getppid()}
+    assert {rank.number: rank.pid for rank in bench.table.by_number.values()} == {
+        0: os.getpid(),
+        1: os.getppid(),
+    }
 
 
 def test_a_restarted_rank_is_the_next_attempt(bench: Bench) -> None:
@@ -138,13 +151,20 @@ def test_a_restarted_rank_is_the_next_attempt(bench: Bench) -> None:
     assert [e["reason"] for e in support.events(bench.run_dir, "rank_lost")] == ["process gone"]
 
 
-def test_goodbye_is_no_loss_and_a_new_connection_of_the_same_process_no_restart(bench: Bench) -> None:
+def test_goodbye_is_no_loss_and_a_new_connection_of_the_same_process_no_restart(
+    bench: Bench,
+) -> None:
     first = bench.connect()
     bench.send(first, event("hello", rank=0), event("goodbye"))
     first.close()
     bench.drain()
     bench.send(bench.connect(), event("hello", rank=0))
-    assert [e["type"] for e in support.events(bench.run_dir)] == ["rank_start", "hello", "goodbye", "hello"]
+    assert [e["type"] for e in support.events(bench.run_dir)] == [
+        "rank_start",
+        "hello",
+        "goodbye",
+        "hello",
+    ]
 
 
 def test_a_stream_that_lost_its_framing_is_dropped(tmp_path, monkeypatch) -> None:

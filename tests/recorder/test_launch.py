@@ -42,7 +42,9 @@ def test_exit_code(tmp_path: Path, command: list[str], expected: int) -> None:
         assert not (tmp_path / "run").exists()
     else:
         assert support.state(tmp_path / "run")["exit_code"] == expected
-        assert [event["exit_code"] for event in support.events(tmp_path / "run", "run_end")] == [expected]
+        assert [event["exit_code"] for event in support.events(tmp_path / "run", "run_end")] == [
+            expected
+        ]
 
 
 def test_streams_pass_through(tmp_path: Path) -> None:
@@ -72,7 +74,11 @@ print(json.dumps(dict(
     pid=os.getpid(), blocked=int(status["SigBlk"], 16), ignored=int(status["SigIgn"], 16), cwd=os.getcwd())))
 """
     plain = subprocess.run(
-        support.python(source), env=support.environment(tmp_path), cwd=tmp_path, capture_output=True, check=True
+        support.python(source),
+        env=support.environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
     )
     before = json.loads(plain.stdout)
     code, out, _ = support.run(tmp_path, support.python(source), env={"PYTHONPATH": "/somewhere"})
@@ -86,7 +92,11 @@ print(json.dumps(dict(
     assert (Path(inject) / "sitecustomize.py").exists()
     assert rest == "/somewhere"
     added = {name for name in found["env"] if name not in before["env"]}
-    assert added - {"PYTHONUNBUFFERED"} == {name for name in added if name.startswith("GPUTOP_")} != set()
+    assert (
+        added - {"PYTHONUNBUFFERED"}
+        == {name for name in added if name.startswith("GPUTOP_")}
+        != set()
+    )
     assert "FORCE_COLOR" not in found["env"]  # nobody's terminal shows this output
 
 
@@ -104,7 +114,9 @@ def test_record_is_valid(tmp_path: Path) -> None:
     assert record.manifest.command == [*command[:-1], "[hidden]"]
     assert len(host.host.rows) >= 1
     assert host.state.command_pid in set(host.process.rows["pid"].tolist())
-    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
     assert secret.encode() not in written
 
 
@@ -124,7 +136,9 @@ def test_run_directory_that_cannot_be_used(tmp_path: Path) -> None:
     assert "already holds a run" in err
 
 
-def test_another_host_joins_a_run_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_host_joins_a_run_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = {"command": ["train"], "created_ns": 1}
     first = rundir.prepare(tmp_path / "run", ["train"], manifest)
     monkeypatch.setattr(rundir.locations, "host_name", lambda: "second")
@@ -135,7 +149,10 @@ def test_another_host_joins_a_run_that_goes(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
-    processes = [support.front(tmp_path, ["sh", "-c", f"exit {n}"], options={"run_dir": None}) for n in (4, 5)]
+    processes = [
+        support.front(tmp_path, ["sh", "-c", f"exit {n}"], options={"run_dir": None})
+        for n in (4, 5)
+    ]
     assert [process.wait(60) for process in processes] == [4, 5]
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
@@ -173,8 +190,12 @@ def test_name_of_a_run(command: list[str], stem: str) -> None:
 
 def test_start_imports_nothing_heavy() -> None:
     source = f"import sys; sys.path[:0] = {support.ROOTS!r}; import gputop_probes.launch; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert not {"numpy", "pydantic", "psutil", "textual", "pynvml", "dataclasses", "asyncio"} & set(done.stdout.split())
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert not {"numpy", "pydantic", "psutil", "textual", "pynvml", "dataclasses", "asyncio"} & set(
+        done.stdout.split()
+    )
 
 
 def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
@@ -186,7 +207,9 @@ def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
     assert process.wait(60) == 9
 
 
-@pytest.mark.parametrize("prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"])
+@pytest.mark.parametrize(
+    "prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"]
+)
 def test_what_gputop_was_started_with_is_the_commands(tmp_path: Path, prologue: str) -> None:
     """Ignored signals (nohup, a script's background job), umask and limits; only Python's own SIGPIPE is lost."""
     source = (
@@ -195,10 +218,14 @@ def test_what_gputop_was_started_with_is_the_commands(tmp_path: Path, prologue: 
         "[resource.getrlimit(n) for n in range(16)])"
     )
     shell = ["sh", "-c", f'{prologue}\nexec "$@"', "sh"]
-    bare = subprocess.run([*shell, *support.python(source)], capture_output=True, text=True, check=True)
+    bare = subprocess.run(
+        [*shell, *support.python(source)], capture_output=True, text=True, check=True
+    )
     front = [sys.executable, "-c", support.FRONT_OF_ARGUMENTS]
     words = [*shell, *front, str(tmp_path / "run"), *support.python(source)]
-    watched = subprocess.run(words, capture_output=True, text=True, check=True, env=support.environment(tmp_path))
+    watched = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=support.environment(tmp_path)
+    )
     assert watched.stdout == bare.stdout
 
 
@@ -207,7 +234,9 @@ def test_a_blocked_signal_stays_blocked(tmp_path: Path) -> None:
     process = support.front(
         tmp_path,
         support.python(source),
-        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM]),
+        preexec_fn=lambda: signal.pthread_sigmask(
+            signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM]
+        ),
     )
     out, _ = process.communicate(timeout=60)
     assert out.decode().strip() == str([signal.SIGUSR1, signal.SIGTERM])

@@ -13,7 +13,9 @@ import pytest
 SECRET = "hunter2x9Zq"
 
 
-def run(words: list[str], home: Path, umask: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def run(
+    words: list[str], home: Path, umask: int, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
     state = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "GPUTOP_RUNS_DIR": ""}
     return subprocess.run(
         [sys.executable, "-m", "gputop", "run", "--headless", *words],
@@ -37,7 +39,9 @@ def test_nobody_else_can_read_a_record(tmp_path: Path, umask: int) -> None:
     assert done.returncode == 0, done.stderr
     root = tmp_path / "state" / "gputop" / "runs"
     found = modes(root)
-    assert any(name.endswith("output.log") for name in found) and any(name.endswith("run.json") for name in found)
+    assert any(name.endswith("output.log") for name in found) and any(
+        name.endswith("run.json") for name in found
+    )
     folders = {name: mode for name, mode in found.items() if (root / name).is_dir()}
     assert set(folders.values()) == {0o700}, folders
     files = {name: mode for name, mode in found.items() if name not in folders}
@@ -72,7 +76,11 @@ def test_no_file_of_a_record_holds_a_secret(tmp_path: Path) -> None:
         "--cfg",
         f'{{"password": "{SECRET}"}}',
     ]
-    environment = {"NCCL_X_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "TORCH_URL": f"https://me:{SECRET}@host/"}
+    environment = {
+        "NCCL_X_TOKEN": SECRET,
+        "WANDB_API_KEY": SECRET,
+        "TORCH_URL": f"https://me:{SECRET}@host/",
+    }
     done = run(["--", *words], tmp_path, 0o022, **environment)
     assert done.returncode == 0, done.stderr
     files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]

@@ -29,11 +29,15 @@ def test_a_busy_program_is_named_where_it_is_not_the_runs_own(monkeypatch, ours,
         if ours:
             tree.refresh()
         told = []
-        watch = neighbours.NeighbourWatch(tree, "box", lambda kind, fields: told.append((kind, fields)))
+        watch = neighbours.NeighbourWatch(
+            tree, "box", lambda kind, fields: told.append((kind, fields))
+        )
         deadline = time.monotonic() + 15
         watch.check()
         looks = 0
-        while busy.pid not in _pids(told) and time.monotonic() < deadline and not (ours and looks > 3):
+        while (
+            busy.pid not in _pids(told) and time.monotonic() < deadline and not (ours and looks > 3)
+        ):
             time.sleep(0.3)
             watch._due_s, looks = 0.0, looks + 1
             watch.check()

@@ -30,7 +30,12 @@ BY_NAME = {
 
 def bare(tmp_path: Path, command: list[str], **options) -> tuple[int, bytes, bytes]:
     """The same command without gputop, with pipes."""
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    streams = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **options,
+    }
     process = subprocess.Popen(
         command, cwd=tmp_path, env=support.environment(tmp_path, PYTHONUNBUFFERED="1"), **streams
     )
@@ -96,7 +101,9 @@ def keeper_pid(run_dir: Path) -> int:
     for pid in procfs.pids():
         if procfs.command_line(pid)[:1] == ["output-keeper"]:
             try:
-                if log in {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}:
+                if log in {
+                    os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")
+                }:
                     return pid
             except OSError:
                 continue
@@ -215,7 +222,9 @@ def test_a_pattern_that_names_gputop_spares_the_keeper(tmp_path: Path) -> None:
 def test_a_keeper_without_a_fresh_interpreter(tmp_path: Path, program: str) -> None:
     """Where no interpreter can be started, a copy of the front carries the output."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys._base_executable = {program!r}")
-    process = support.front(tmp_path, support.python(COUNTING, "1"), env={"PYTHONPATH": str(tmp_path)})
+    process = support.front(
+        tmp_path, support.python(COUNTING, "1"), env={"PYTHONPATH": str(tmp_path)}
+    )
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 9
     assert whole(out) and whole(recorded(tmp_path / "run"))
@@ -258,7 +267,11 @@ def test_log_is_bounded(tmp_path: Path) -> None:
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
     """``| head -1``: the exit code and the words of the command are those of a bare pipeline."""
     handles = "import sys\ntry:\n while True: print('x' * 99)\nexcept BrokenPipeError: sys.exit(17)"
-    for command in (["yes"], support.python("while True: print('x' * 99)"), support.python(handles)):
+    for command in (
+        ["yes"],
+        support.python("while True: print('x' * 99)"),
+        support.python(handles),
+    ):
         seen = []
         for start in (bare_process, support.front):
             process = start(tmp_path, command, options={"run_dir": None})
@@ -284,7 +297,9 @@ def bare_process(tmp_path: Path, command: list[str], options) -> subprocess.Pope
 
 def test_a_process_left_behind_goes_on_writing(tmp_path: Path) -> None:
     """It is not waited for, and what it writes arrives like that of a bare command."""
-    process = support.front(tmp_path, ["sh", "-c", "(sleep 1.5; echo late; echo late >&2) & echo now; exit 3"])
+    process = support.front(
+        tmp_path, ["sh", "-c", "(sleep 1.5; echo late; echo late >&2) & echo now; exit 3"]
+    )
     assert process.wait(60) == 3
     assert process.stdout is not None
     assert recorded(tmp_path / "run") == b"now\n"

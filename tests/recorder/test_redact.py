@@ -88,7 +88,13 @@ SECRETS = [
     (["t.py", "npm_" + MIXED + MIXED], MIXED),
     (["t.py", "pypi-" + MIXED], MIXED),
     (["t.py", "ya29." + MIXED], MIXED),
-    (["t.py", "-----BEGIN RSA PRIVATE KEY-----\nMIIE" + MIXED + "\n-----END RSA PRIVATE KEY-----"], MIXED),
+    (
+        [
+            "t.py",
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIE" + MIXED + "\n-----END RSA PRIVATE KEY-----",
+        ],
+        MIXED,
+    ),
 ]
 
 
@@ -138,7 +144,11 @@ def test_sentences_and_code_stay(text: str) -> None:
 
 def test_json_is_cleaned_at_any_depth() -> None:
     found = redact.anything(
-        {"argv": ["t.py", "--hf-token", "abc"], "env": {"X_API_KEY": "hunter2x", "RANK": "0"}, "deep": [{"m": GITHUB}]}
+        {
+            "argv": ["t.py", "--hf-token", "abc"],
+            "env": {"X_API_KEY": "hunter2x", "RANK": "0"},
+            "deep": [{"m": GITHUB}],
+        }
     )
     assert found == {
         "argv": ["t.py", "--hf-token", "[hidden]"],

@@ -47,13 +47,20 @@ def family():
         "print(r.pid, flush=True)\ntime.sleep(60)"
     )
     marked = {**os.environ, wire.ENV_RUN_ID: "run-1"}
-    root = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True, env={"PATH": "/bin"})
+    root = subprocess.Popen(
+        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True, env={"PATH": "/bin"}
+    )
     daemon = subprocess.Popen(["sleep", "60"], env=marked, start_new_session=True)
     foreign = subprocess.Popen(["sleep", "60"], env={**marked, wire.ENV_RUN_ID: "run-12"})
     assert root.stdout is not None
     pids = [int(word) for _ in range(2) for word in root.stdout.readline().split()]
     yield SimpleNamespace(
-        root=root.pid, rank=pids[0], worker=pids[1], helper=pids[2], daemon=daemon.pid, foreign=foreign.pid
+        root=root.pid,
+        rank=pids[0],
+        worker=pids[1],
+        helper=pids[2],
+        daemon=daemon.pid,
+        foreign=foreign.pid,
     )
     for pid in pids:
         os.kill(pid, 9)
@@ -109,7 +116,12 @@ def test_host(tmp_path: Path) -> None:
     assert row["memory_total_bytes"] > row["memory_available_bytes"] > 0
     assert 0 <= row["cpu_pct"] <= 100
     assert row["net_rx_bytes_total"] >= 0 <= row["disk_read_bytes_total"]
-    assert (row["t_ns"], row["tree_rss_bytes"], row["tree_pss_bytes"], row["process_count"]) == (5, 10, 9, 3)
+    assert (row["t_ns"], row["tree_rss_bytes"], row["tree_pss_bytes"], row["process_count"]) == (
+        5,
+        10,
+        9,
+        3,
+    )
     assert row["shm_total_bytes"] != 0
 
 
@@ -122,23 +134,47 @@ def make(root: Path, **files: str) -> None:
 def test_cgroup_2_takes_the_tightest_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputop_probes.samplers.cgroup._group_paths", lambda pid: {"": "/job/step"})
     make(tmp_path, cgroup__controllers="cpu memory")
-    make(tmp_path / "job", memory__max="1000", cpu__max="150000 100000", cpu__stat="throttled_usec 7\n")
-    make(tmp_path / "job" / "step", memory__max="max", memory__current="400", memory__events="oom 1\noom_kill 2\n")
-    make(tmp_path / "job" / "step", cpu__max="max 100000", cpu__stat="usage_usec 3\nthrottled_usec 5\n")
+    make(
+        tmp_path / "job",
+        memory__max="1000",
+        cpu__max="150000 100000",
+        cpu__stat="throttled_usec 7\n",
+    )
+    make(
+        tmp_path / "job" / "step",
+        memory__max="max",
+        memory__current="400",
+        memory__events="oom 1\noom_kill 2\n",
+    )
+    make(
+        tmp_path / "job" / "step",
+        cpu__max="max 100000",
+        cpu__stat="usage_usec 3\nthrottled_usec 5\n",
+    )
     assert Cgroup(1, tmp_path).read() == (400, 1000, 2, 7, 1.5)
 
 
 def test_cgroup_1_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "gputop_probes.samplers.cgroup._group_paths", lambda pid: {"memory": "/outside/the/container", "cpu": "/"}
+        "gputop_probes.samplers.cgroup._group_paths",
+        lambda pid: {"memory": "/outside/the/container", "cpu": "/"},
     )
     limits = Cgroup(1, tmp_path).read()
     assert limits[:4] == (-1, -1, -1, -1)
     assert math.isnan(limits.cpu_limit_cores)
     make(tmp_path / "unified", cgroup__controllers="hugetlb")  # a hybrid set-up
-    make(tmp_path / "memory", memory__usage_in_bytes="5", memory__limit_in_bytes="9223372036854771712")
+    make(
+        tmp_path / "memory",
+        memory__usage_in_bytes="5",
+        memory__limit_in_bytes="9223372036854771712",
+    )
     make(tmp_path / "memory", memory__oom_control="oom_kill_disable 0\noom_kill 1\n")
-    make(tmp_path / "cpu", cpu__stat="throttled_time 9000\n", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
+    make(
+        tmp_path / "cpu",
+        cpu__stat="throttled_time 9000\n",
+        cpu__cfs_quota_us="50000",
+        cpu__cfs_period_us="100000",
+    )
     assert Cgroup(1, tmp_path).read() == (5, -1, 1, 9, 0.5)
 
 
@@ -214,7 +250,9 @@ class Driver:
     def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[SimpleNamespace]:
         return self.processes[device]
 
-    def nvmlDeviceGetFieldValues(self, device: int, fields: tuple[int, ...]) -> list[SimpleNamespace]:
+    def nvmlDeviceGetFieldValues(
+        self, device: int, fields: tuple[int, ...]
+    ) -> list[SimpleNamespace]:
         return [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=61))]
 
     def nvmlEventSetCreate(self) -> object:
@@ -229,7 +267,10 @@ def test_gpus_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(
         {
             0: [SimpleNamespace(pid=theirs, usedGpuMemory=5)],
-            1: [SimpleNamespace(pid=ours, usedGpuMemory=7), SimpleNamespace(pid=theirs, usedGpuMemory=3)],
+            1: [
+                SimpleNamespace(pid=ours, usedGpuMemory=7),
+                SimpleNamespace(pid=theirs, usedGpuMemory=3),
+            ],
         }
     )
     monkeypatch.setattr(nvml, "_load", lambda: driver)
@@ -247,7 +288,13 @@ def test_gpus_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["memory_used_bytes"] == 1 << 30
     for name in ("temperature_c", "fan_pct", "sm_active_pct", "nvlink_tx_mb_s", "sm_clock_mhz"):
         assert np.isnan(row[name])
-    for name in ("energy_mj_total", "ecc_uncorrected_total", "pstate", "pcie_gen", "clock_event_reasons"):
+    for name in (
+        "energy_mj_total",
+        "ecc_uncorrected_total",
+        "pstate",
+        "pcie_gen",
+        "clock_event_reasons",
+    ):
         assert row[name] == -1
     assert driver.refused == 2  # once a device, though three records were packed
     assert list(inbox.events) == [("xid", {"gpu": 1, "code": 79})]
@@ -255,7 +302,8 @@ def test_gpus_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "expected"), [(None, [0, 1]), ("1", [1]), ("GPU-1,GPU-0", [1, 0]), ("", []), ("1,-1,0", [1])]
+    ("variable", "expected"),
+    [(None, [0, 1]), ("1", [1]), ("GPU-1,GPU-0", [1, 0]), ("", []), ("1,-1,0", [1])],
 )
 def test_visible_devices(variable: str | None, expected: list[int]) -> None:
     devices = [SimpleNamespace(index=index, uuid=f"GPU-{index}") for index in range(2)]
@@ -278,7 +326,9 @@ def test_a_process_that_trains_unseen_is_named_once(monkeypatch: pytest.MonkeyPa
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(strangers, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(strangers, "_runs_torch", lambda pid: True)
-    monkeypatch.setattr(strangers.procfs, "environment", lambda pid: {"PYTHONPATH": ""} if pid == 1 else None)
+    monkeypatch.setattr(
+        strangers.procfs, "environment", lambda pid: {"PYTHONPATH": ""} if pid == 1 else None
+    )
     member = SimpleNamespace(command_line=["python", "train.py"])
     tree = SimpleNamespace(
         stats={pid: SimpleNamespace(cpu_ticks=0) for pid in (1, 2, 3)},
@@ -304,7 +354,9 @@ def test_a_process_that_trains_unseen_is_named_once(monkeypatch: pytest.MonkeyPa
     assert len(told) == 1
 
 
-def test_of_a_short_run_the_end_names_the_process_that_trained_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_short_run_the_end_names_the_process_that_trained_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(strangers, "_runs_torch", lambda pid: True)
     monkeypatch.setattr(strangers.procfs, "environment", lambda pid: {})
     member = SimpleNamespace(command_line=["python", "-I", "train.py"])

@@ -21,9 +21,7 @@ def started(tmp_path: Path, command: list[str], word: str = "up"):
 
 
 def test_ctrl_c_is_a_keyboard_interrupt(tmp_path: Path) -> None:
-    source = (
-        "import time\nprint('up', flush=True)\ntry: time.sleep(30)\nexcept KeyboardInterrupt: print('saved'); exit(2)"
-    )
+    source = "import time\nprint('up', flush=True)\ntry: time.sleep(30)\nexcept KeyboardInterrupt: print('saved'); exit(2)"
     process = started(tmp_path, support.python(source))
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
@@ -53,7 +51,11 @@ time.sleep(60)
     process.communicate(timeout=60)
     assert process.returncode == 137
     assert not any(procfs.alive(pid) for pid in family)
-    assert [event["signal"] for event in support.events(tmp_path / "run", "interrupt")] == [2, 15, 9]
+    assert [event["signal"] for event in support.events(tmp_path / "run", "interrupt")] == [
+        2,
+        15,
+        9,
+    ]
 
 
 def test_survivors_of_a_stopped_run_are_ended(tmp_path: Path) -> None:
@@ -69,7 +71,9 @@ time.sleep(60)
 """
     process = started(tmp_path, support.python(source))
     rank = int((tmp_path / "rank.pid").read_text())
-    assert client.send_command(tmp_path / "run", {"cmd": "stop", "signal": 2, "by": "app"}) == {"ok": True}
+    assert client.send_command(tmp_path / "run", {"cmd": "stop", "signal": 2, "by": "app"}) == {
+        "ok": True
+    }
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
     assert not procfs.alive(rank)
@@ -89,7 +93,9 @@ def test_orphans_of_an_ended_run_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_without_a_recorder(tmp_path: Path) -> None:
-    process = started(tmp_path, support.python("import time\nprint('up', flush=True)\ntime.sleep(30)"))
+    process = started(
+        tmp_path, support.python("import time\nprint('up', flush=True)\ntime.sleep(30)")
+    )
     os.kill(support.state(tmp_path / "run")["recorder_pid"], signal.SIGKILL)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
@@ -105,7 +111,15 @@ def test_torchrun_leaves_no_rank_behind(tmp_path: Path) -> None:
         "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "open(f'pid-{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\nprint('up', flush=True)\ntime.sleep(120)\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "rank.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "rank.py",
+    ]
     process = started(tmp_path, command)
     ranks = [tmp_path / "pid-0", tmp_path / "pid-1"]
     support.until(lambda: all(path.exists() and path.read_text() for path in ranks))

@@ -94,7 +94,10 @@ def test_recorder_killed_and_run_taken_up_again(tmp_path: Path) -> None:
     assert after == sorted(set(after))
     assert after[-1] == sent - 1
     assert [event["attempt"] for event in support.events(run_dir, "rank_start")] == [0]
-    assert [event["adopted"] for event in support.events(run_dir, "recorder_start")] == [False, True]
+    assert [event["adopted"] for event in support.events(run_dir, "recorder_start")] == [
+        False,
+        True,
+    ]
     assert not adopt(run_dir)
 
 
@@ -113,7 +116,9 @@ def test_a_recorder_that_still_dies_is_no_recorder(tmp_path: Path) -> None:
 
 def test_sockets_of_killed_recorders_are_removed(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as runtime:  # a short path: those of sockets are
-        left, fresh, used = (Path(runtime, "gputop", f"{name}.sock") for name in ("left", "fresh", "used"))
+        left, fresh, used = (
+            Path(runtime, "gputop", f"{name}.sock") for name in ("left", "fresh", "used")
+        )
         left.parent.mkdir(mode=0o700)
         listeners = []
         for path in (left, fresh, used):
@@ -123,7 +128,11 @@ def test_sockets_of_killed_recorders_are_removed(tmp_path: Path) -> None:
         listeners[2].listen()
         for path in (left, used):
             os.utime(path, (time.time() - 300,) * 2)
-        command = ["sh", "-c", f"for i in $(seq 200); do [ -e {left} ] || exit 0; sleep 0.05; done; exit 1"]
+        command = [
+            "sh",
+            "-c",
+            f"for i in $(seq 200); do [ -e {left} ] || exit 0; sleep 0.05; done; exit 1",
+        ]
         assert support.run(tmp_path, command, env={"XDG_RUNTIME_DIR": runtime})[0] == 0
         assert sorted(path.name for path in left.parent.iterdir()) == ["fresh.sock", "used.sock"]
 
@@ -134,7 +143,9 @@ def adopt(run_dir: Path) -> bool:
         f"import sys, pathlib; sys.path[:0] = {support.ROOTS!r}\n"
         "from gputop_probes import launch\nprint(launch.adopt(pathlib.Path(sys.argv[1])))"
     )
-    done = subprocess.run([sys.executable, "-c", source, str(run_dir)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(run_dir)], capture_output=True, text=True, check=True
+    )
     return done.stdout == "True\n"
 
 
@@ -221,9 +232,13 @@ steps(link, 10, start=320)
 
 
 def test_recorder_stopped_for_good(tmp_path: Path) -> None:
-    process = support.front(tmp_path, ["sh", "-c", "echo begun; while [ ! -e finish ]; do sleep 0.05; done; exit 8"])
+    process = support.front(
+        tmp_path, ["sh", "-c", "echo begun; while [ ! -e finish ]; do sleep 0.05; done; exit 8"]
+    )
     run_dir = tmp_path / "run"
-    support.until(lambda: "begun" in support.output(run_dir) and support.state(run_dir)["state"] == "running")
+    support.until(
+        lambda: "begun" in support.output(run_dir) and support.state(run_dir)["state"] == "running"
+    )
     recorder = support.state(run_dir)["recorder_pid"]
     os.kill(recorder, signal.SIGSTOP)
     try:
@@ -238,7 +253,9 @@ def test_recorder_stopped_for_good(tmp_path: Path) -> None:
 
 def test_recorder_told_to_end_leaves_the_training_alone(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = support.front(tmp_path, ["sh", "-c", "while [ ! -e finish ]; do sleep 0.05; done; exit 5"])
+    process = support.front(
+        tmp_path, ["sh", "-c", "while [ ! -e finish ]; do sleep 0.05; done; exit 5"]
+    )
     recorder = support.until(lambda: support.state(run_dir).get("recorder_pid"))
     support.until(lambda: support.state(run_dir).get("state") == "running")
     os.kill(recorder, signal.SIGTERM)
@@ -253,7 +270,9 @@ def test_recorder_told_to_end_leaves_the_training_alone(tmp_path: Path) -> None:
 def test_disk_full(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(mount)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(mount)], check=False
+    ).returncode:
         pytest.skip("this container may not mount")
     body = """
 link = connect()
@@ -288,7 +307,9 @@ def test_disk_full_and_freed(tmp_path: Path, line_bytes: int, whole: bool) -> No
     """What comes meanwhile waits in memory, as far as that reaches; beyond, the oldest part of the log makes room."""
     mount = tmp_path / "small"
     mount.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(mount)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(mount)], check=False
+    ).returncode:
         pytest.skip("this container may not mount")
     source = f"""
 import os, time
@@ -305,7 +326,9 @@ part(200)
     try:
         run_dir = mount / "run"
         seen = (tmp_path / "seen").open("wb")
-        process = support.front(tmp_path, support.python(source), options={"run_dir": run_dir}, stdout=seen)
+        process = support.front(
+            tmp_path, support.python(source), options={"run_dir": run_dir}, stdout=seen
+        )
         support.until(lambda: support.output(run_dir).count("\n") == 100)
         fill(mount / "filler")
         (tmp_path / "full").touch()
@@ -331,7 +354,9 @@ part(200)
 def test_disk_full_from_the_start(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(mount)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(mount)], check=False
+    ).returncode:
         pytest.skip("this container may not mount")
     try:
         fallback = tmp_path / "runtime"

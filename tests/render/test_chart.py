@@ -23,7 +23,10 @@ def texts(rows):
 
 def dots(lines):
     """The rows' cells right of the labels that hold a braille dot."""
-    return [[x for x, char in enumerate(line[chart.AXIS :]) if "\u2800" < char <= "\u28ff"] for line in lines]
+    return [
+        [x for x, char in enumerate(line[chart.AXIS :]) if "\u2800" < char <= "\u28ff"]
+        for line in lines
+    ]
 
 
 def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right():
@@ -61,7 +64,9 @@ def test_a_mark_points_at_its_step_and_says_its_value():
 
 
 def test_nothing_measured_is_said():
-    assert texts(chart.draw(Chart("loss", "", (Line("a", (), ()),)), 40, 5)) == ["loss: not measured."]
+    assert texts(chart.draw(Chart("loss", "", (Line("a", (), ()),)), 40, 5)) == [
+        "loss: not measured."
+    ]
 
 
 values = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e3, 1e3))
@@ -69,19 +74,32 @@ values = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e
 
 @given(st.lists(values, min_size=1, max_size=60), st.integers(24, 90), st.integers(1, 12))
 def test_any_values_fit_into_any_size(series, width, height):
-    one = Chart("x", "ms", (Line("x", tuple(map(float, range(len(series)))), tuple(series)),), (Mark(3, "3"),))
+    one = Chart(
+        "x",
+        "ms",
+        (Line("x", tuple(map(float, range(len(series)))), tuple(series)),),
+        (Mark(3, "3"),),
+    )
     rows = chart.draw(one, width, height)
     assert len(rows) <= height and all(row_width(row) <= width for row in rows)
 
 
-COLUMNS = Columns("data in each step", 0, 99, ((3.0, 0, 1.0, 2.0, 0, 0, 0, 0, 0, 0),) * 40, ("data",))
+COLUMNS = Columns(
+    "data in each step", 0, 99, ((3.0, 0, 1.0, 2.0, 0, 0, 0, 0, 0, 0),) * 40, ("data",)
+)
 BARS = Bars(
     "step",
     "ms",
     (("own", "allocated"), ("waits", "track")),
-    (Bar("rank 2", ((9.0, "allocated"), (1.0, "track")), True), Bar("rank 0", ((5.0, "allocated"), (5.0, "track")))),
+    (
+        Bar("rank 2", ((9.0, "allocated"), (1.0, "track")), True),
+        Bar("rank 0", ((5.0, "allocated"), (5.0, "track"))),
+    ),
 )
-LISTING = Listing("where each rank stands", (("rank 0 backward " + "x" * 200, False), ("rank 1 data train.py:4", True)))
+LISTING = Listing(
+    "where each rank stands",
+    (("rank 0 backward " + "x" * 200, False), ("rank 1 data train.py:4", True)),
+)
 
 
 @pytest.mark.parametrize("plot", [COLUMNS, BARS, LISTING, Chart("loss", "", (RISING,))])

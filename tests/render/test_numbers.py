@@ -11,21 +11,30 @@ from gputop.render import numbers
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.153, "153 µs"), (12.44, "12.4 ms"), (412.0, "412 ms"), (3204.0, "3.20 s"), (float("nan"), "–"), (None, "–")],
+    [
+        (0.153, "153 µs"),
+        (12.44, "12.4 ms"),
+        (412.0, "412 ms"),
+        (3204.0, "3.20 s"),
+        (float("nan"), "–"),
+        (None, "–"),
+    ],
 )
 def test_durations_take_the_unit_that_reads_best(value, text):
     assert numbers.duration_ms(value) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(7, "0:07"), (247, "4:07"), (3847, "1:04:07"), (263_000, "3d 01:03"), (-1, "–")]
+    ("seconds", "text"),
+    [(7, "0:07"), (247, "4:07"), (3847, "1:04:07"), (263_000, "3d 01:03"), (-1, "–")],
 )
 def test_clock(seconds, text):
     assert numbers.clock(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(18, "18 s"), (252, "4.2 min"), (4680, "78 min"), (8000, "2.2 h"), (400_000, "4.6 d")]
+    ("seconds", "text"),
+    [(18, "18 s"), (252, "4.2 min"), (4680, "78 min"), (8000, "2.2 h"), (400_000, "4.6 d")],
 )
 def test_span(seconds, text):
     assert numbers.span(seconds) == text
@@ -44,7 +53,14 @@ def test_the_axis_holds_the_value_and_wastes_at_most_half(value):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2.3456, "2.346"), (3e-4, "3.0e-4"), (0.0, "0"), (math.inf, "inf"), (1e7, "1.0e7"), (-12345.678, "-12346")],
+    [
+        (2.3456, "2.346"),
+        (3e-4, "3.0e-4"),
+        (0.0, "0"),
+        (math.inf, "inf"),
+        (1e7, "1.0e7"),
+        (-12345.678, "-12346"),
+    ],
 )
 def test_scalars(value, text):
     assert numbers.scalar(value) == text

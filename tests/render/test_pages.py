@@ -29,7 +29,14 @@ def record(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def snapshot(record):
-    return build(record, (a_finding(), a_finding("medium", None, id="CR01")), 500, None, START_NS + 60 * 10**9, True)
+    return build(
+        record,
+        (a_finding(), a_finding("medium", None, id="CR01")),
+        500,
+        None,
+        START_NS + 60 * 10**9,
+        True,
+    )
 
 
 def texts(rows):
@@ -42,7 +49,9 @@ def test_no_page_is_wider_than_the_screen(record, snapshot, size):
     rows = budget.draw(BudgetLoader()(record, snapshot), *size)
     rows += numerics.draw(NumericsLoader()(record, snapshot), *size)
     rows += evidence.draw(EvidenceLoader("IN01", 2)(record, snapshot), *size)
-    rows += ranks.headline(page, size[0]) + ranks.table(page, snapshot.recent, [0, 1, 2], size[0], "wait", cursor=0)
+    rows += ranks.headline(page, size[0]) + ranks.table(
+        page, snapshot.recent, [0, 1, 2], size[0], "wait", cursor=0
+    )
     rows += ranks.detail(page, 0, size[0], 9) if size[0] > 60 else []
     assert max(row_width(row) for row in rows) <= max(size[0], 50)
 
@@ -64,18 +73,26 @@ def test_the_table_of_ranks_puts_the_culprit_first_and_what_is_not_known_last(re
     assert page.culprit == 2 and ranks.order(page, "wait", False)[0] == 2
     assert ranks.order(page, "wait", True)[-1] == 2
     broken = replace(page, columns={**page.columns, "wait": [float("nan"), 3.0, 2.0, 1.0]})
-    assert ranks.order(broken, "wait", False) == [3, 2, 1, 0] and ranks.order(broken, "wait", True) == [1, 2, 3, 0]
+    assert ranks.order(broken, "wait", False) == [3, 2, 1, 0] and ranks.order(
+        broken, "wait", True
+    ) == [1, 2, 3, 0]
     assert ranks.order(page, "rank", True) == [3, 2, 1, 0]
 
 
 def test_evidence_works_without_a_proof_and_without_pictures():
     lines = "\n".join(texts(evidence.draw(Evidence(a_finding(proof=None)), 78, 18)))
-    assert "DataLoader(num_workers=2" in lines and "threshold" not in lines and "computed from" not in lines
+    assert (
+        "DataLoader(num_workers=2" in lines
+        and "threshold" not in lines
+        and "computed from" not in lines
+    )
     assert "lint:" not in lines
 
 
 def test_evidence_says_what_lint_sees_at_the_line():
-    lines = "\n".join(texts(evidence.draw(Evidence(a_finding(), in_source="loader-workers, no workers"), 78, 24)))
+    lines = "\n".join(
+        texts(evidence.draw(Evidence(a_finding(), in_source="loader-workers, no workers"), 78, 24))
+    )
     assert "lint: loader-workers, no workers" in lines
 
 
@@ -86,7 +103,10 @@ def test_the_gauge_marks_value_and_threshold_in_their_order():
 
 
 def test_long_values_of_a_proof_are_shown():
-    values = Input("wait", 3.613, "ms per step", "DDP's timers"), Input("line", "train.py:19 <module>", "", "stacks")
+    values = (
+        Input("wait", 3.613, "ms per step", "DDP's timers"),
+        Input("line", "train.py:19 <module>", "", "stacks"),
+    )
     found = a_finding(proof=replace(a_proof(), inputs=values))
     for width in (78, 118):
         lines = "\n".join(texts(evidence.inputs(found, width)))
@@ -98,7 +118,9 @@ def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, 
         found = a_finding(id=spec.id, name=spec.name, rank=2)
         page = EvidenceLoader(spec.id, 2)(record, snapshot._replace(findings=(found,)))
         assert isinstance(page, Evidence), spec.id
-        assert all(isinstance(plot, (Chart, Columns, Bars, Listing)) for plot in page.plots), spec.id
+        assert all(isinstance(plot, (Chart, Columns, Bars, Listing)) for plot in page.plots), (
+            spec.id
+        )
         assert texts(evidence.draw(page, 118, 34)), spec.id
 
 
@@ -106,5 +128,10 @@ def test_findings_are_listed_by_what_they_win_back():
     def one(name, severity, worth):
         return a_finding(severity, id=name, recoverable_ms_per_step=worth)
 
-    found = one("A", "high", 1.0), one("B", "medium", 9.0), one("C", "info", 50.0), one("D", "critical", None)
+    found = (
+        one("A", "high", 1.0),
+        one("B", "medium", 9.0),
+        one("C", "info", 50.0),
+        one("D", "critical", None),
+    )
     assert [listed.id for listed in by_worth(found)] == ["D", "B", "A", "C"]

@@ -27,7 +27,9 @@ def one(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
-    return snapshot_of(tmp_path_factory.mktemp("four"), ranks=4, gpus=4, slow_rank=2, total_steps=5000)
+    return snapshot_of(
+        tmp_path_factory.mktemp("four"), ranks=4, gpus=4, slow_rank=2, total_steps=5000
+    )
 
 
 def texts(rows):
@@ -41,7 +43,9 @@ DRAWS = {
     "memory": memory.draw,
     "ranks": ranks.draw,
     "meters": meters.draw,
-    "findings": lambda s, w, h: findings.draw(s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h),
+    "findings": lambda s, w, h: findings.draw(
+        s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h
+    ),
     "loss": lambda s, w, h: loss.draw(loss.loss_of(s), w, h),
 }
 
@@ -56,7 +60,12 @@ def test_nothing_is_wider_than_its_panel(one, four, draw, size):
 
 def test_the_breakdown_names_the_phases_with_their_shares(four):
     text = "\n".join(texts(breakdown.draw(four, 118, 12)))
-    for name, share in (("data", "15 %"), ("forward", "20 %"), ("backward", "53 %"), ("optimizer", "6 %")):
+    for name, share in (
+        ("data", "15 %"),
+        ("forward", "20 %"),
+        ("backward", "53 %"),
+        ("optimizer", "6 %"),
+    ):
         assert any(name in line and share in line for line in text.splitlines()), name
     assert "eval" not in text, "phases that take no time are left out"
 
@@ -116,13 +125,17 @@ def test_one_rank_gets_a_strip_chart_with_its_scale(one):
 
 
 def test_a_slow_column_is_coloured_against_the_median(four):
-    recent = four.recent._replace(rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0)
+    recent = four.recent._replace(
+        rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0
+    )
     assert ranks.grid_row(recent, 0, 9) == [("▇▇", "heat1"), ("▇", "heat4"), ("·", "track")]
     assert row_text(ranks.grid_row(recent, 0, 9, mono=True)) == "▒▒█·"
 
 
 def test_the_header_says_verdict_pace_and_progress(four):
-    lines = texts(header.draw(four._replace(verdict=four.verdict._replace(headline="all is well")), 118))
+    lines = texts(
+        header.draw(four._replace(verdict=four.verdict._replace(headline="all is well")), 118)
+    )
     assert "all is well" in lines[0] and "ended, exit 0" in lines[0]
     assert "python train.py --batch 16" in lines[1] and "4 ranks · 4 GPUs · box" in lines[1]
     assert lines[2].startswith(" step 400 / 5,000")
@@ -159,7 +172,9 @@ def test_a_step_more_does_not_move_what_stands_beside_it(four):
 
 def test_findings_show_severity_in_words_and_the_time_to_win(one):
     lines = texts(findings.draw(one._replace(findings=(a_finding(severity="high"),)), 100, 3))
-    assert lines[0].startswith("▲ high") and "4.20 ms/step" in lines[0] and lines[0].endswith("1.6 h")
+    assert (
+        lines[0].startswith("▲ high") and "4.20 ms/step" in lines[0] and lines[0].endswith("1.6 h")
+    )
 
 
 def test_no_findings_say_so(one):
@@ -177,7 +192,14 @@ def test_meters_show_gpu_and_host(four):
 
 
 def test_footer_shows_whole_keys_only():
-    assert row_text(footer.draw("live", True, 30)).split() == ["q", "quit", "?", "help", "f", "findings"]
+    assert row_text(footer.draw("live", True, 30)).split() == [
+        "q",
+        "quit",
+        "?",
+        "help",
+        "f",
+        "findings",
+    ]
     assert "seek" in row_text(footer.draw("replay", False, 200))
     assert "seek" not in row_text(footer.draw("live", True, 200))
 
@@ -191,13 +213,17 @@ def test_the_position_bar_has_its_dot_where_the_replay_stands():
 def test_a_finding_shows_its_rent_where_there_is_room():
     finding = a_finding(recoverable_usd=12.5)
     assert row_text(findings.line(finding, 120)).rstrip().endswith("$12.50")
-    assert "$" not in row_text(findings.line(finding, 78)) and "$" not in row_text(findings.line(a_finding(), 120))
+    assert "$" not in row_text(findings.line(finding, 78)) and "$" not in row_text(
+        findings.line(a_finding(), 120)
+    )
 
 
 def running(snapshot, **more):
     """The same run while it goes on."""
     return snapshot._replace(
-        summary=snapshot.summary._replace(state="running", ending=Ending("running", "running"), **more)
+        summary=snapshot.summary._replace(
+            state="running", ending=Ending("running", "running"), **more
+        )
     )
 
 
@@ -206,7 +232,9 @@ def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
     hung = running(one, silent_s=246.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0)
     line = texts(header.draw(hung, width))[2]
     assert "NO STEP FOR 4:06" in line and "/s" not in line
-    evaluating = running(one, silent_s=40.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0, doing="evaluating")
+    evaluating = running(
+        one, silent_s=40.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0, doing="evaluating"
+    )
     line = texts(header.draw(evaluating, width))[2]
     assert "evaluating for 0:40" in line and "NO STEP" not in line
     critical = hung._replace(findings=(a_finding(severity="critical"),))
@@ -243,11 +271,25 @@ def test_a_loss_that_is_no_number_stays_in_the_header(four):
             "stopped by you at step 80; hang: rank 1 is stuck at x.py:8",
             "✖ critical  hang: rank 1",
         ),
-        ("finished", "ended, exit 0", "critical", "ended: 800 steps, exit 0; loss is NaN", "✖ critical  loss is NaN"),
-        ("failed", "ended, exit 1", "failed", "ended: 80 steps, exit 1; rank 0 fails", "✖ failed  rank 0 fails"),
+        (
+            "finished",
+            "ended, exit 0",
+            "critical",
+            "ended: 800 steps, exit 0; loss is NaN",
+            "✖ critical  loss is NaN",
+        ),
+        (
+            "failed",
+            "ended, exit 1",
+            "failed",
+            "ended: 80 steps, exit 1; rank 0 fails",
+            "✖ failed  rank 0 fails",
+        ),
     ],
 )
 def test_the_first_line_says_how_a_run_ended(one, kind, words, health, headline, first):
     summary = one.summary._replace(ending=Ending(kind, words))
-    line = texts(header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118))[0]
+    line = texts(
+        header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118)
+    )[0]
     assert line.strip().startswith(first) and f"{words} · " in line

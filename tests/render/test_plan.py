@@ -29,13 +29,17 @@ def test_panels_lie_inside_and_never_overlap(size, ranks, gpus, switched, hidden
     for name, box in boxes.items():
         assert name not in hidden
         assert box.x >= 0 and box.y >= 0
-        cells = {(x, y) for x in (box.x, box.x + box.width - 1) for y in range(box.y, box.y + box.height)}
+        cells = {
+            (x, y) for x in (box.x, box.x + box.width - 1) for y in range(box.y, box.y + box.height)
+        }
         assert box.y + box.height <= size[1] and box.x + box.width <= size[0]
         assert not cells & taken
         taken |= cells
 
 
-@pytest.mark.parametrize(("size", "name"), [((80, 20), "compact"), ((120, 36), "normal"), ((200, 46), "wide")])
+@pytest.mark.parametrize(
+    ("size", "name"), [((80, 20), "compact"), ((120, 36), "normal"), ((200, 46), "wide")]
+)
 def test_the_three_layouts(size, name):
     assert plan.layout_name(*size) == name
 
@@ -65,7 +69,11 @@ def test_what_a_hidden_panel_leaves_goes_to_the_others():
 
 
 @given(
-    st.lists(st.builds(plan.Want, st.integers(1, 6), st.integers(6, 20), st.integers(0, 2)), min_size=1, max_size=6),
+    st.lists(
+        st.builds(plan.Want, st.integers(1, 6), st.integers(6, 20), st.integers(0, 2)),
+        min_size=1,
+        max_size=6,
+    ),
     st.integers(6, 100),
 )
 def test_heights_use_every_row(items, rows):

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 
 from gputop.render import rows
 
-TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Mn", "Me", "Cf")), max_size=60)
+TEXT = st.text(
+    alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Mn", "Me", "Cf")),
+    max_size=60,
+)
 
 
 @given(TEXT, st.integers(1, 80))
@@ -42,7 +45,9 @@ def test_a_number_too_wide_is_not_a_wrong_number():
 
 
 def test_a_command_keeps_both_ends():
-    text = rows.shorten_middle("python -m torch.distributed.run --nproc-per-node 8 train.py --lr 0.1", 40)
+    text = rows.shorten_middle(
+        "python -m torch.distributed.run --nproc-per-node 8 train.py --lr 0.1", 40
+    )
     assert text.startswith("python -m") and text.endswith("train.py --lr 0.1") and len(text) == 40
 
 

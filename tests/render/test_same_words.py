@@ -37,7 +37,9 @@ def straggling(build: Builder) -> None:
             wait = (40 if rank == 0 else 4) * random.gamma(2, 0.5)
             first = 900.0 if step == 0 else 0.0
             flags = wire.F_FIRST if step == 0 else 0
-            build.step(rank, wait_ms=wait, forward=20 + 40 * rank, backward=8, other=first, flags=flags)
+            build.step(
+                rank, wait_ms=wait, forward=20 + 40 * rank, backward=8, other=first, flags=flags
+            )
 
 
 def calling(build: Builder) -> None:
@@ -53,7 +55,13 @@ def evaluating(build: Builder) -> None:
     build.hello()
     for step in range(150):
         last = step % 10 == 9
-        build.step(forward=6, backward=12, optimizer=2, eval=160 if last else 0, flags=wire.F_EVAL if last else 0)
+        build.step(
+            forward=6,
+            backward=12,
+            optimizer=2,
+            eval=160 if last else 0,
+            flags=wire.F_EVAL if last else 0,
+        )
 
 
 def starved(build: Builder) -> None:
@@ -69,11 +77,20 @@ def crowded(build: Builder) -> None:
     build.steps(400, forward=40, backward=50, optimizer=10)
     for tick in range(80):
         at = T0 + tick * SECOND // 2
-        waited = {"run_wait_ns_total": int(0.81 * tick * SECOND / 2), "cpu_ns_total": int(0.19 * tick * SECOND / 2)}
+        waited = {
+            "run_wait_ns_total": int(0.81 * tick * SECOND / 2),
+            "cpu_ns_total": int(0.19 * tick * SECOND / 2),
+        }
         build.sample("process", t_ns=at, kind=PROCESS_RANK, rank=0, pid=100, **waited)
 
 
-KINDS = {"straggling": straggling, "calling": calling, "evaluating": evaluating, "starved": starved, "crowded": crowded}
+KINDS = {
+    "straggling": straggling,
+    "calling": calling,
+    "evaluating": evaluating,
+    "starved": starved,
+    "crowded": crowded,
+}
 
 
 class Shown:
@@ -120,9 +137,9 @@ def test_live_and_replay_show_what_the_report_sums_up(shown: Shown) -> None:
     for snapshot in (shown.live, shown.replayed):
         assert snapshot.summary.phases == shown.report.summary.phases
         assert snapshot.verdict == shown.report.verdict
-        assert [one.title for one in snapshot.findings] and {one.id for one in snapshot.findings} == {
-            one.id for one in shown.report.findings
-        }
+        assert [one.title for one in snapshot.findings] and {
+            one.id for one in snapshot.findings
+        } == {one.id for one in shown.report.findings}
         for one, other in zip(snapshot.summary.ranks, shown.report.summary.ranks, strict=True):
             expect(one.wait_mean_ms, other.wait_mean_ms)
             expect(one.step_time_mean_ms, other.step_time_mean_ms)
@@ -132,10 +149,19 @@ def test_a_rank_waits_as_long_on_every_screen(shown: Shown) -> None:
     if len(shown.report.summary.ranks) == 1:
         pytest.skip("nobody to wait for")
     panel = [row_text(row) for row in ranks_panel.draw(shown.live, 118, 8)][1:]
-    table = [row_text(row) for row in ranks_page.table(shown.ranks, shown.live.recent, [0, 1], 118, "rank")][1:]
-    for place, (one, told) in enumerate(zip(shown.report.summary.ranks, shown.data["ranks"], strict=True)):
-        text = [line for line in shown.text.splitlines() if re.match(rf"\s+{one.rank}\s.*box", line)]
-        marked = next(line for line in shown.markdown.splitlines() if line.startswith(f"| {one.rank} |"))
+    table = [
+        row_text(row)
+        for row in ranks_page.table(shown.ranks, shown.live.recent, [0, 1], 118, "rank")
+    ][1:]
+    for place, (one, told) in enumerate(
+        zip(shown.report.summary.ranks, shown.data["ranks"], strict=True)
+    ):
+        text = [
+            line for line in shown.text.splitlines() if re.match(rf"\s+{one.rank}\s.*box", line)
+        ]
+        marked = next(
+            line for line in shown.markdown.splitlines() if line.startswith(f"| {one.rank} |")
+        )
         expect(
             one.wait_mean_ms,
             told["wait_mean_ms"],
@@ -168,7 +194,9 @@ def test_communication_is_one_amount_however_it_is_split(shown: Shown) -> None:
         float(np.mean([one["wait_mean_ms"] for one in data["ranks"]])),
     )
     told = re.search(r"communication exposed ([\d.]+) ms", " ".join(shown.text.split()))
-    page = re.search(r"communication exposed ([\d.]+) ms", row_text(ranks_page.headline(shown.ranks, 118)[1]))
+    page = re.search(
+        r"communication exposed ([\d.]+) ms", row_text(ranks_page.headline(shown.ranks, 118)[1])
+    )
     assert told and page
     expect(data["balance"]["exposed_comm_ms"], lines["communication"], float(told[1]))
     assert float(page[1]) == pytest.approx(lines["communication"], abs=0.05)
@@ -179,12 +207,21 @@ def test_a_phase_has_one_share(shown: Shown) -> None:
     for phase in shown.report.summary.phases:
         if phase.share < 0.01:
             continue
-        text, row = line_of(shown.text, phase.name), next(line for line in table if f" {phase.name} " in line)
-        marked = next(line for line in shown.markdown.splitlines() if line.startswith(f"| {phase.name} |"))
-        expect(phase.mean_ms, figure(text, 0), figure(row, 0), shown.data["phases_mean_ms"][phase.name])
+        text, row = (
+            line_of(shown.text, phase.name),
+            next(line for line in table if f" {phase.name} " in line),
+        )
+        marked = next(
+            line for line in shown.markdown.splitlines() if line.startswith(f"| {phase.name} |")
+        )
+        expect(
+            phase.mean_ms, figure(text, 0), figure(row, 0), shown.data["phases_mean_ms"][phase.name]
+        )
         assert f"{100 * phase.share:.1f} %" in text and f"{100 * phase.share:.1f} %" in marked
         assert f"{100 * phase.share:.0f} %" in row
-        assert f"{100 * phase.share:.1f} %" in shown.html or f"{100 * phase.share:.0f} %" in shown.html
+        assert (
+            f"{100 * phase.share:.1f} %" in shown.html or f"{100 * phase.share:.0f} %" in shown.html
+        )
 
 
 def test_the_bottleneck_and_the_phases_give_the_same_shares(shown: Shown) -> None:
@@ -231,7 +268,9 @@ def test_waiting_for_a_core_is_in_the_budget_as_the_finding_says(shown: Shown) -
         assert budget["share"]["core_wait"] == 0
         return
     assert found.title.startswith(f"{100 * budget['share']['core_wait']:.0f} % of the time")
-    assert found.recoverable_ms_per_step == pytest.approx(budget["ms_per_step"]["core_wait"], rel=0.02)
+    assert found.recoverable_ms_per_step == pytest.approx(
+        budget["ms_per_step"]["core_wait"], rel=0.02
+    )
     assert budget["share"]["useful_compute"] < 0.2 and goodput["share"] < 0.2
     assert sum(goodput["parts_s"].values()) == pytest.approx(goodput["session_s"])
 
@@ -247,7 +286,9 @@ def test_one_of_a_thing_is_not_many(tmp_path) -> None:
     shown = [as_text(report), as_markdown(report), as_html(report), *summary_texts(report)]
     shown += [row_text(row) for row in header.draw(snapshot, 118)]
     for text in shown:
-        assert not re.search(r"(?<![\d.,])1 (steps|ranks|findings|GPUs|workers|hosts|restarts|records)\b", text), text
+        assert not re.search(
+            r"(?<![\d.,])1 (steps|ranks|findings|GPUs|workers|hosts|restarts|records)\b", text
+        ), text
 
 
 def summary_texts(report: Report) -> list[str]:

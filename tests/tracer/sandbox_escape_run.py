@@ -70,7 +70,10 @@ def inside(aims: dict[str, Any], outcomes: str, layers: set[str]) -> None:
         os.waitpid(child, 0)
         return
     if "namespaces" not in layers:
-        one = next((int(layer.partition(":")[2]) for layer in layers if layer.startswith("namespaces:")), None)
+        one = next(
+            (int(layer.partition(":")[2]) for layer in layers if layer.startswith("namespaces:")),
+            None,
+        )
         namespaces._CHOICES = () if one is None else namespaces._CHOICES[one : one + 1]
     if "landlock" not in layers:
         landlock._CREATE_RULESET = 9999

@@ -41,7 +41,11 @@ def test_the_third_of_a_kind_is_not_run_and_looks_like_the_second():
 
 def test_other_shapes_and_other_options_run():
     net = Net()
-    passes(net, [((torch.rand(rows, 3),), {"scale": scale}) for rows in (1, 2, 3) for scale in (1.0, 2.0)] * 2)
+    passes(
+        net,
+        [((torch.rand(rows, 3),), {"scale": scale}) for rows in (1, 2, 3) for scale in (1.0, 2.0)]
+        * 2,
+    )
     assert net.passes == 12
 
 

@@ -15,7 +15,9 @@ def test_the_tracer_is_python_38() -> None:
         ast.parse(path.read_text(), str(path), feature_version=(3, 8))
 
 
-def test_it_starts_by_its_path_without_gputop_and_brings_nothing_onto_the_path(tmp_path: Path) -> None:
+def test_it_starts_by_its_path_without_gputop_and_brings_nothing_onto_the_path(
+    tmp_path: Path,
+) -> None:
     code = (
         "import runpy, sys\n"
         f"runpy.run_path({str(PACKAGE / '__main__.py')!r})\n"
@@ -23,7 +25,9 @@ def test_it_starts_by_its_path_without_gputop_and_brings_nothing_onto_the_path(t
         "print([entry for entry in sys.path if 'gputop' in entry or 'probes' in entry])\n"
         "print([name for name in sys.modules if name.startswith('gputop') and not name.startswith('gputop_tracer')])"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (0, "[]\n[]\n"), done.stderr
 
 

@@ -38,7 +38,9 @@ def tried():
             command = [sys.executable, str(HERE / "sandbox_escape_run.py"), str(user), *layers]
             paths = os.pathsep.join([str(HERE.parents[1] / "probes"), str(HERE.parent)])
             environment = {**os.environ, "PYTHONPATH": paths}
-            with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            ) as process:
                 out, _ = process.communicate(timeout=120)
             answers[user, layers] = json.loads(out)
         return answers[user, layers]
@@ -47,7 +49,9 @@ def tried():
 
 
 @pytest.mark.parametrize(("who", "user"), USERS, ids=[name for name, _ in USERS])
-@pytest.mark.parametrize("layers", LAYERS, ids=["all layers", "no namespaces", "no landlock", "filter alone"])
+@pytest.mark.parametrize(
+    "layers", LAYERS, ids=["all layers", "no namespaces", "no landlock", "filter alone"]
+)
 def test_no_way_out_changes_anything_outside(tried, tmp_path, who, user, layers):
     if "landlock" in layers and not has_landlock():
         pytest.skip("this kernel has no Landlock")
@@ -63,7 +67,9 @@ def test_no_way_out_changes_anything_outside(tried, tmp_path, who, user, layers)
 
 
 @pytest.mark.parametrize("choice", range(len(namespaces._CHOICES)))
-def test_whatever_a_kernel_permits_of_namespaces_landlock_and_the_filter_hold_the_rest(tried, tmp_path, choice):
+def test_whatever_a_kernel_permits_of_namespaces_landlock_and_the_filter_hold_the_rest(
+    tried, tmp_path, choice
+):
     if not has_landlock():
         pytest.skip("this kernel has no Landlock")
     if not namespaces._works(str(tmp_path), *namespaces._CHOICES[choice]):
@@ -106,9 +112,17 @@ def test_what_a_script_leaves_is_read_and_removed_without_following_links(tmp_pa
 
 
 def test_credentials_in_the_environment_are_not_the_scripts():
-    given = {"HF_TOKEN": "hf_x", "WANDB_API_KEY": "x", "TOKENIZERS_PARALLELISM": "false", "HOME": "/home/me"}
+    given = {
+        "HF_TOKEN": "hf_x",
+        "WANDB_API_KEY": "x",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HOME": "/home/me",
+    }
     seen = without_secrets({**given, "MIRROR": "https://me:word@example.org/"})
-    assert {name for name in seen if seen[name] == given.get(name)} == {"TOKENIZERS_PARALLELISM", "HOME"}
+    assert {name for name in seen if seen[name] == given.get(name)} == {
+        "TOKENIZERS_PARALLELISM",
+        "HOME",
+    }
     assert set(seen) == {*given, "MIRROR"}, "a script that asks for them goes on"
 
 

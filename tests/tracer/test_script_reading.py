@@ -75,7 +75,9 @@ def test_what_is_guessed_is_in_the_first_line_and_in_the_data():
     setup = setup_of(catalog.model("llama-3-8b"), {"seq": 512})
     plain = estimate(setup, advice=False)
     guessing = replace(plain, guessed=("sequence length 512", "since it failed"))
-    first = row_text(estimate_text.lines(guessing, 100)[0]) + row_text(estimate_text.lines(guessing, 100)[1])
+    first = row_text(estimate_text.lines(guessing, 100)[0]) + row_text(
+        estimate_text.lines(guessing, 100)[1]
+    )
     assert "guessed: sequence length 512; since it failed; bf16" in " ".join(first.split())
     assert "guessed" not in row_text(estimate_text.lines(plain, 100)[0])
     assert guessing.to_json()["guessed"] == ["sequence length 512", "since it failed"]
@@ -95,7 +97,9 @@ def test_the_head_is_what_makes_logits_over_the_vocabulary():
             return self.head
 
     told = Tells()
-    by_width = nn.Sequential(nn.Embedding(50, 8), nn.Embedding(8, 8), nn.Linear(8, 8), nn.Linear(8, 50))
+    by_width = nn.Sequential(
+        nn.Embedding(50, 8), nn.Embedding(8, 8), nn.Linear(8, 8), nn.Linear(8, 50)
+    )
     assert of_model(nn.Sequential(told)) is told.head
     assert of_model(by_width) is by_width[3]
     assert of_model(by_width[:3]) is None and of_model(nn.Linear(8, 8)) is None
@@ -119,4 +123,7 @@ def test_who_waits_is_told_where_the_script_is_and_when_it_ends(monkeypatch, cap
     Waiting(__file__, 0.03, over.is_set, give_up).begin()
     assert over.wait(10)
     assert "now at line" in capsys.readouterr().err
-    assert "no whole step in 0 s: it was at line" in given_up[0] and "test_script_reading.py" in given_up[0]
+    assert (
+        "no whole step in 0 s: it was at line" in given_up[0]
+        and "test_script_reading.py" in given_up[0]
+    )

@@ -15,7 +15,17 @@ from gputop_analysis.vram.setup import ModelShape, Setup
 
 pytestmark = needs("torch", "transformers")
 
-SHAPE = ModelShape("small", hidden=128, layers=6, heads=4, kv_heads=2, head_dim=32, ffn=256, vocab=500, max_position=64)
+SHAPE = ModelShape(
+    "small",
+    hidden=128,
+    layers=6,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    ffn=256,
+    vocab=500,
+    max_position=64,
+)
 FACTORY = """
 import torch
 from torch import nn

@@ -25,8 +25,24 @@ WORLD = 4
 WIDE = ModelShape("wide", "llama", 512, 6, 4, 4, 128, 512, 1000, max_position=512)
 """Of matrices that are large enough for ZeRO-3 to share them."""
 WIDE_PARAMETERS = 6 * (7 * 512 * 512 + 2 * 512) + 2 * 1000 * 512 + 512
-EXPERTS = ModelShape("moe", "qwen3_moe", 128, 6, 4, 4, 32, 256, 1000, max_position=512, experts=8, top_k=2, moe_ffn=64)
-EXPERTS_PARAMETERS = 6 * (4 * 128 * 128 + 8 * 3 * 128 * 64 + 8 * 128 + 2 * 128 + 2 * 32) + 2 * 1000 * 128 + 128
+EXPERTS = ModelShape(
+    "moe",
+    "qwen3_moe",
+    128,
+    6,
+    4,
+    4,
+    32,
+    256,
+    1000,
+    max_position=512,
+    experts=8,
+    top_k=2,
+    moe_ffn=64,
+)
+EXPERTS_PARAMETERS = (
+    6 * (4 * 128 * 128 + 8 * 3 * 128 * 64 + 8 * 128 + 2 * 128 + 2 * 32) + 2 * 1000 * 128 + 128
+)
 TRACE = """
 import json, sys
 from gputop_tracer import model_trace
@@ -47,24 +63,44 @@ def _setup(sharding, **more):
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    jobs = {name: {"setup": _setup(name), "full": False} for name in ("ddp", "fsdp1", "fsdp2", "zero1", "zero2")}
+    jobs = {
+        name: {"setup": _setup(name), "full": False}
+        for name in ("ddp", "fsdp1", "fsdp2", "zero1", "zero2")
+    }
     jobs["zero3"] = {"setup": _setup("zero3", model=WIDE), "full": False}
     jobs["tp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan"), "full": False}
-    jobs["sp"] = {"setup": _setup("none", dp=1, tp=2, recipe="torchtitan", sequence_parallel=True), "full": False}
+    jobs["sp"] = {
+        "setup": _setup("none", dp=1, tp=2, recipe="torchtitan", sequence_parallel=True),
+        "full": False,
+    }
     stage = {"dp": 1, "pp": 3, "accumulation": 4}
-    jobs |= {f"stage{i}": {"setup": _setup("none", **stage, pipeline_stage=i), "full": False} for i in (0, 2)}
+    jobs |= {
+        f"stage{i}": {"setup": _setup("none", **stage, pipeline_stage=i), "full": False}
+        for i in (0, 2)
+    }
     jobs["cp"] = {"setup": _setup("fsdp2", dp=1, cp=WORLD, seq=64 * WORLD), "full": False}
     jobs["ep"] = {"setup": _setup("fsdp2", model=EXPERTS, ep=2), "full": False}
     jobs["no_experts"] = {"setup": _setup("none", ep=2), "full": False}
     chunked = {"dp": 1, "pp": 3, "vpp": 2, "accumulation": 6}
-    jobs |= {f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False} for i in (0, 2)}
+    jobs |= {
+        f"chunked{i}": {"setup": _setup("none", **chunked, pipeline_stage=i), "full": False}
+        for i in (0, 2)
+    }
     adapted = {"lora": Lora(targets=("all-linear",)), "checkpointing": "full"}
-    jobs |= {name: {"setup": _setup("fsdp1", **adapted, transformers=name), "full": False} for name in ("4.48", "4.52")}
-    jobs["fp16"] = {"setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"), "full": False}
+    jobs |= {
+        name: {"setup": _setup("fsdp1", **adapted, transformers=name), "full": False}
+        for name in ("4.48", "4.52")
+    }
+    jobs["fp16"] = {
+        "setup": _setup("fsdp1", **adapted, quantized="nf4", dtype="fp16"),
+        "full": False,
+    }
     jobs |= {f"{name}_full": {**jobs[name], "full": True} for name in ("fsdp1", "fp16", "zero3")}
     environment = {**os.environ, "PYTHONPATH": str(PROBES)}
     command = [sys.executable, "-c", TRACE, str(folder)]
-    subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True
+    )
     read = {name: eventlog.load(folder / name) for name in jobs if (folder / name).exists()}
     deep = {name: deepen.deepen(log, log.meta["depth"]) for name, log in read.items()}
     return deep, (folder / "no_experts.error").read_text()
@@ -138,7 +174,9 @@ def _most(log, category, phase):
     start = next(at for at, name, step in log.marks if (name, step) == (phase, 1))
     end = min(at for at, _, _ in log.marks if at > start)
     wanted = log.strings.index(category)
-    sizes = [size if own == wanted else 0 for size, own in zip(log.bytes, log.category, strict=True)]
+    sizes = [
+        size if own == wanted else 0 for size, own in zip(log.bytes, log.category, strict=True)
+    ]
     held = accumulate(sizes[event] if event > 0 else -sizes[-event] for event in log.events)
     return max(list(held)[start:end])
 
@@ -146,7 +184,9 @@ def _most(log, category, phase):
 @pytest.mark.parametrize("name", ["tp", "sp"])
 def test_tensor_parallelism_halves_matrices_and_not_norms(logs, name):
     norms = 13 * 128
-    assert held(logs[0][name], "weights") == pytest.approx(2 * ((PARAMETERS - norms) / 2 + norms), rel=0.02)
+    assert held(logs[0][name], "weights") == pytest.approx(
+        2 * ((PARAMETERS - norms) / 2 + norms), rel=0.02
+    )
 
 
 def test_sequence_parallelism_keeps_less_between_the_split_regions(logs):
@@ -195,11 +235,15 @@ def test_experts_are_spread_and_the_rest_of_their_weights_is_sharded(logs):
 def test_rows_go_to_experts_and_come_back(logs):
     log = logs[0]["ep"]
     rows = 2 * 64 * 2 * 128 * 2  # micro-batch x seq x top-k x hidden, bf16
-    of_experts = [i for i in range(1, len(log.bytes)) if log.strings[log.module[i]].endswith("mlp.experts")]
+    of_experts = [
+        i for i in range(1, len(log.bytes)) if log.strings[log.module[i]].endswith("mlp.experts")
+    ]
     assert rows in [log.bytes[one] for one in of_experts]
 
 
-@pytest.mark.parametrize(("stages", "of", "micro_batches"), [(2, 2, 4), (4, 2, 4), (4, 3, 16), (8, 2, 24)])
+@pytest.mark.parametrize(
+    ("stages", "of", "micro_batches"), [(2, 2, 4), (4, 2, 4), (4, 3, 16), (8, 2, 24)]
+)
 def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
     from gputop_tracer.training.interleaved import enough, schedule, warm_up
 
@@ -209,7 +253,9 @@ def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
             held: set[tuple[int, int]] = set()
             most[count] = 0
             for forward, chunk, micro in schedule(stages, stage, of, count):
-                (held.add if forward else held.remove)((chunk, micro))  # a backward comes after its forward
+                (held.add if forward else held.remove)(
+                    (chunk, micro)
+                )  # a backward comes after its forward
                 most[count] = max(most[count], len(held))
             assert not held
         first = warm_up(stages, stage, of, micro_batches)
@@ -218,7 +264,10 @@ def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
 
 def test_chunks_hold_more_micro_batches_than_whole_stages(logs):
     """Of 3 stages with 2 chunks of one layer each the first holds 2 (3 - 1) + 3 + 1 = 8 layers' activations."""
-    kept = {name: _most(logs[0][name], "activations", "backward") for name in ("chunked0", "chunked2", "stage0")}
+    kept = {
+        name: _most(logs[0][name], "activations", "backward")
+        for name in ("chunked0", "chunked2", "stage0")
+    }
     assert kept["chunked0"] == pytest.approx(kept["stage0"] * 8 / 6, rel=0.1)
     assert kept["chunked2"] < kept["chunked0"]
     assert replay.peak(logs[0]["chunked2"]).breakdown.get("logits_loss")
@@ -258,7 +307,9 @@ def test_4_bit_weights_are_never_whole_on_the_device(logs):
     """They come to it a unit at a time, when that is sharded."""
     log = logs[0]["fp16"]
     start = next(at for at, phase, _ in log.marks if phase == "forward")
-    moved = [event for event in log.events[:start] if log.strings[log.operator[abs(event)]] == "detach"]
+    moved = [
+        event for event in log.events[:start] if log.strings[log.operator[abs(event)]] == "detach"
+    ]
     at_once = max(accumulate(1 if event > 0 else -1 for event in moved))
     linears = 7 * SHAPE.layers
     assert 0 < at_once < linears / 2

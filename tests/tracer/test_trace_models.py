@@ -41,7 +41,14 @@ def traced() -> Trace:
     known: dict[str, EventLog] = {}
 
     def trace(full: bool = False, **options: Any) -> EventLog:
-        setup = {"model": SHAPE, "seq": SEQ, "micro_batch": ROWS, "dtype": "bf16", "optimizer": "adamw", **options}
+        setup = {
+            "model": SHAPE,
+            "seq": SEQ,
+            "micro_batch": ROWS,
+            "dtype": "bf16",
+            "optimizer": "adamw",
+            **options,
+        }
         key = repr((full, sorted(options.items())))
         if key not in known:
             tracker = model_trace.trace(setup, full=full)
@@ -94,14 +101,21 @@ def test_checkpointing_keeps_the_input_of_each_layer_and_no_more(traced: Trace) 
 
 
 def test_unfused_loss_takes_twelve_bytes_a_token_and_vocabulary_entry(traced: Trace) -> None:
-    log = traced(full=True, optimizer="none", checkpointing="full", lora={"rank": 4, "targets": ["q_proj"]})
+    log = traced(
+        full=True, optimizer="none", checkpointing="full", lora={"rank": 4, "targets": ["q_proj"]}
+    )
     held = peak(log)
     assert held.operation == "backward: loss: _log_softmax_backward_data"
     assert held.breakdown["logits_loss"] == pytest.approx(12 * TOKENS * VOCAB, rel=0.02)
 
 
 def test_older_transformers_copy_the_shifted_logits(traced: Trace) -> None:
-    options = {"full": True, "optimizer": "none", "checkpointing": "full", "lora": {"rank": 4, "targets": ["q_proj"]}}
+    options = {
+        "full": True,
+        "optimizer": "none",
+        "checkpointing": "full",
+        "lora": {"rank": 4, "targets": ["q_proj"]},
+    }
     older = peak(traced(transformers="4.48.1", **options))
     assert older.operation.startswith("loss: loss:")
     assert older.allocated > peak(traced(**options)).allocated
@@ -111,14 +125,22 @@ def test_older_transformers_copy_the_shifted_logits(traced: Trace) -> None:
 @pytest.mark.parametrize("kind", ["fused", "chunked"])
 def test_other_losses_need_less_than_the_plain_one(traced: Trace, kind: str) -> None:
     plain, other = (
-        max(size for phase, size in peak(traced(loss=loss, checkpointing="full")).phases.items() if phase == "loss")
+        max(
+            size
+            for phase, size in peak(traced(loss=loss, checkpointing="full")).phases.items()
+            if phase == "loss"
+        )
         for loss in ("plain", kind)
     )
     assert other < plain
 
 
 def test_a_trace_of_four_layers_stands_for_all(traced: Trace) -> None:
-    for options in ({}, {"checkpointing": "full"}, {"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}}):
+    for options in (
+        {},
+        {"checkpointing": "full"},
+        {"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}},
+    ):
         few, all_layers = traced(**options), traced(full=True, **options)
         assert few.meta["layers"] == 4 and few.meta["depth"] == LAYERS
         assert peak(deepen(few, LAYERS)).allocated == peak(all_layers).allocated
@@ -142,12 +164,18 @@ def test_nf4_holds_half_a_byte_and_its_constants(traced: Trace) -> None:
     assert live(log, "forward")["weights"] == pytest.approx(expected, rel=0.02)
 
 
-def test_the_layers_of_gpt2_are_quantised_and_adapted_by_the_names_that_it_has(traced: Trace) -> None:
+def test_the_layers_of_gpt2_are_quantised_and_adapted_by_the_names_that_it_has(
+    traced: Trace,
+) -> None:
     shape = {**SHAPE, "family": "gpt2", **FAMILIES["gpt2"]}
     log = traced(model=shape, quantized="nf4", lora={"rank": 4, "targets": ["q_proj", "v_proj"]})
     traced_layers = log.meta["layers"]
     of_a_layer = 4 * HIDDEN * HIDDEN + 2 * HIDDEN * FFN
-    packed = [log.bytes[i] for i in log.initial() if log.strings[log.category[i]] == "weights" and log.layer[i] >= 0]
+    packed = [
+        log.bytes[i]
+        for i in log.initial()
+        if log.strings[log.category[i]] == "weights" and log.layer[i] >= 0
+    ]
     assert sum(packed) == pytest.approx(traced_layers * of_a_layer * (1 / 2 + 1 / 64), rel=0.1)
     assert log.meta["trained"] == traced_layers * 4 * (HIDDEN + 3 * HIDDEN)
 
@@ -167,7 +195,11 @@ def test_adapters_for_layers_that_a_model_has_not_are_refused(traced: Trace) -> 
 
 def test_eager_attention_holds_the_scores_and_sdpa_does_not(traced: Trace) -> None:
     squares = {
-        attention: max(int(log.bytes[i]) for i in range(1, len(log.bytes)) if "self_attn" in log.strings[log.module[i]])
+        attention: max(
+            int(log.bytes[i])
+            for i in range(1, len(log.bytes))
+            if "self_attn" in log.strings[log.module[i]]
+        )
         for attention in ("eager", "sdpa")
         for log in [traced(attention=attention, seq=512, micro_batch=1)]
     }
@@ -190,12 +222,18 @@ def test_master_weights_are_an_fp32_copy(traced: Trace) -> None:
 
 def test_an_update_in_the_backward_never_holds_all_gradients(traced: Trace) -> None:
     log = traced(full=True, optimizer_in_backward=True)
-    assert live(log, "clip" if any(name == "clip" for _, name, _ in log.marks) else "optimizer")["gradients"] == 0
+    assert (
+        live(log, "clip" if any(name == "clip" for _, name, _ in log.marks) else "optimizer")[
+            "gradients"
+        ]
+        == 0
+    )
     assert peak(log).allocated < peak(traced(full=True)).allocated
 
 
 @pytest.mark.parametrize(
-    ("name", "bytes_a_value"), [("adamw-8bit", 2.0), ("lion", 4.0), ("sgd", 0.0), ("sgd-momentum", 2.0), ("muon", 2.0)]
+    ("name", "bytes_a_value"),
+    [("adamw-8bit", 2.0), ("lion", 4.0), ("sgd", 0.0), ("sgd-momentum", 2.0), ("muon", 2.0)],
 )
 def test_states_of_optimizers(traced: Trace, name: str, bytes_a_value: float) -> None:
     log = traced(full=True, optimizer=name)
@@ -234,13 +272,20 @@ def test_fused_kernels_keep_the_inputs_of_products_and_little_else(traced: Trace
 
 
 def test_a_fused_cross_entropy_holds_one_fp32_copy_of_the_logits(traced: Trace) -> None:
-    options = {"full": True, "optimizer": "none", "checkpointing": "full", "lora": {"rank": 4, "targets": ["q_proj"]}}
+    options = {
+        "full": True,
+        "optimizer": "none",
+        "checkpointing": "full",
+        "lora": {"rank": 4, "targets": ["q_proj"]},
+    }
     held = peak(traced(kernels=True, **options))
     assert held.breakdown["logits_loss"] == pytest.approx((2 + 4) * TOKENS * VOCAB, rel=0.05)
 
 
 def test_offloaded_activations_are_not_held(traced: Trace) -> None:
-    plain, offloaded = (live(traced(full=True, offload_activations=flag), "backward") for flag in (False, True))
+    plain, offloaded = (
+        live(traced(full=True, offload_activations=flag), "backward") for flag in (False, True)
+    )
     assert offloaded["activations"] < plain["activations"] / 2
 
 
@@ -267,7 +312,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_trace(traced: Trace, family: str) -> None:
-    log = traced(model={**SHAPE, "family": family, **FAMILIES[family]}, images=1, image_size=112, checkpointing="full")
+    log = traced(
+        model={**SHAPE, "family": family, **FAMILIES[family]},
+        images=1,
+        image_size=112,
+        checkpointing="full",
+    )
     held = peak(log)
     assert held.breakdown["weights"] >= 2 * log.meta["parameters"]
     assert sum(held.breakdown.values()) == held.allocated
@@ -280,4 +330,8 @@ def test_experts_that_an_older_version_quantised_are_left_to_the_formula() -> No
     setup = {"quantized": "nf4", "transformers": "4.48.1", "model": {"experts": 8}}
     with pytest.raises(ValueError, match="quantised each expert by itself"):
         model_trace.refuse(setup)
-    assert model_trace.refuse({**setup, "transformers": ""}) == model_trace.refuse({**setup, "quantized": ""}) == []
+    assert (
+        model_trace.refuse({**setup, "transformers": ""})
+        == model_trace.refuse({**setup, "quantized": ""})
+        == []
+    )

@@ -17,16 +17,23 @@ ACTIVATION = 4 * ROWS * WIDTH
 
 @pytest.fixture(scope="module")
 def model():
-    return nn.Sequential(*(layer for _ in range(DEPTH) for layer in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())))
+    return nn.Sequential(
+        *(layer for _ in range(DEPTH) for layer in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU()))
+    )
 
 
 def test_each_part_is_as_large_as_counted_by_hand(model) -> None:
-    found = estimate(model, inputs=torch.empty(ROWS, WIDTH), optimizer="sgd-momentum", calibrate=False).peak
+    found = estimate(
+        model, inputs=torch.empty(ROWS, WIDTH), optimizer="sgd-momentum", calibrate=False
+    ).peak
     assert found.tier == "trace"
     assert found.breakdown["weights"] == found.breakdown["optimizer"] == DEPTH * WEIGHTS
     # the input, and what each ReLU gives: the next product and the ReLU itself keep the same tensor
     assert found.phases["forward"] >= 2 * DEPTH * WEIGHTS + (1 + DEPTH) * ACTIVATION
-    assert found.allocated < 2 * DEPTH * WEIGHTS + (1 + DEPTH + 3) * ACTIVATION + DEPTH * WEIGHTS + 32 * MIB
+    assert (
+        found.allocated
+        < 2 * DEPTH * WEIGHTS + (1 + DEPTH + 3) * ACTIVATION + DEPTH * WEIGHTS + 32 * MIB
+    )
 
 
 def test_weights_keep_their_own_type_and_autocast_is_asked_for(model) -> None:
@@ -47,7 +54,10 @@ def test_the_model_is_left_as_it_was(model) -> None:
 
 
 def test_what_cannot_be_traced_is_said_in_one_line(model) -> None:
-    for inputs, why in ((torch.empty(3, 5), "reduction dim|shapes"), ((1, 2, 3), "positional arguments")):
+    for inputs, why in (
+        (torch.empty(3, 5), "reduction dim|shapes"),
+        ((1, 2, 3), "positional arguments"),
+    ):
         with pytest.raises(ValueError, match=why) as caught:
             estimate(model, inputs=inputs)
         assert "\n" not in str(caught.value)

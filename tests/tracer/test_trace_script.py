@@ -54,7 +54,12 @@ JOBS = {
     "usage": ("plain_argparse", {"arguments": ["--width", "many"]}),
 }
 FILES = {"conf/base.txt": "one\n", "data/rows.csv": "1,2\n", "old/kept": "", "single.txt": ""}
-NEEDS = {"trainer": "transformers", "lora": "peft", "lightning": "lightning", "by_hand": "transformers"}
+NEEDS = {
+    "trainer": "transformers",
+    "lora": "peft",
+    "lightning": "lightning",
+    "by_hand": "transformers",
+}
 
 
 def skip_without(library):
@@ -87,7 +92,9 @@ def traced(tmp_path_factory):
         job["home"] = given.get(job.get("home"), ".")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "probes")}
     command = [sys.executable, str(HERE / "script_forks.py"), str(folder)]
-    subprocess.run(command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        command, input=json.dumps(jobs), text=True, env=environment, check=True, capture_output=True
+    )
     found = {}
     for name in JOBS:
         log = folder / f"{name}.json.gz"
@@ -114,7 +121,9 @@ def made(log, category, step):
     return sum(log.bytes[event] for event in events if event > 0 and log.category[event] == index)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("failing", "usage", "by_hand", "evaluating")])
+@pytest.mark.parametrize(
+    "name", [name for name in JOBS if name not in ("failing", "usage", "by_hand", "evaluating")]
+)
 def test_makes_two_whole_steps_and_adds_up(traced, name):
     skip_without(NEEDS.get(name, "torch"))
     outcome, log = traced[name]
@@ -134,7 +143,9 @@ def test_adam_holds_two_states_and_a_gradient_for_each_weight(traced):
 
 
 def test_the_scripts_own_arguments_reach_it(traced):
-    assert replay.peak(traced["plain_wide"][1]).allocated > replay.peak(traced["plain"][1]).allocated
+    assert (
+        replay.peak(traced["plain_wide"][1]).allocated > replay.peak(traced["plain"][1]).allocated
+    )
 
 
 def test_fp16_autocast_casts_and_the_scaler_lets_the_update_through(traced):
@@ -203,7 +214,9 @@ def test_files_of_the_user_are_seen_and_stay_as_they_are(traced):
     outcome, _ = traced["files"]
     assert outcome.get("done"), outcome
     home = traced["home"]
-    assert {str(one.relative_to(home)): one.read_text() for one in home.rglob("*") if one.is_file()} == FILES
+    assert {
+        str(one.relative_to(home)): one.read_text() for one in home.rglob("*") if one.is_file()
+    } == FILES
     assert (home / "single.txt").stat().st_mode & 0o777 == 0o640
 
 
@@ -220,7 +233,9 @@ def test_a_long_evaluation_after_the_first_step_is_not_waited_for(traced):
 
 
 def test_what_is_guessed_is_said_apart(traced):
-    assert traced["module"][0]["guessed"] == ["AdamW and a batch of 8x3x224x224, for the class Classifier alone"]
+    assert traced["module"][0]["guessed"] == [
+        "AdamW and a batch of 8x3x224x224, for the class Classifier alone"
+    ]
     assert traced["host"][0]["guessed"] == ["that it runs on a GPU, as it names none"]
 
 
@@ -263,7 +278,12 @@ def command():
     main = HERE.parents[1] / "probes/gputop_tracer/__main__.py"
 
     def run(*arguments):
-        done = subprocess.run([sys.executable, main, *map(str, arguments)], text=True, capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, main, *map(str, arguments)],
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         return done.returncode, json.loads(done.stdout), done.stderr
 
     return run
@@ -282,16 +302,29 @@ def test_no_execute_only_reads(command, tmp_path):
     assert code == 0
     assert not witness.exists()
     assert answer["pretrained"] == ["gpt2"]
-    assert answer["options"] == {"micro_batch": 4, "dtype": "bf16", "checkpointing": "full", "lora_rank": 32}
+    assert answer["options"] == {
+        "micro_batch": 4,
+        "dtype": "bf16",
+        "checkpointing": "full",
+        "lora_rank": 32,
+    }
 
 
-@pytest.mark.parametrize(("name", "said"), [("''", "no model"), ("None", "no model"), ("'no/such'", "no/such")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("''", "no model"), ("None", "no model"), ("'no/such'", "no/such")]
+)
 def test_a_model_that_is_not_here_is_told_in_words(command, tmp_path, name, said):
     skip_without("transformers")
     script = tmp_path / "train.py"
-    script.write_text(f"from transformers import AutoModel\nname = {name}\nAutoModel.from_pretrained(name)\n")
+    script.write_text(
+        f"from transformers import AutoModel\nname = {name}\nAutoModel.from_pretrained(name)\n"
+    )
     code, answer, _ = command(script, "--out", tmp_path / "log.json.gz")
-    assert code in (1, 3) and said in answer["tried"][0]["outcome"] and "'" not in answer["tried"][0]["outcome"]
+    assert (
+        code in (1, 3)
+        and said in answer["tried"][0]["outcome"]
+        and "'" not in answer["tried"][0]["outcome"]
+    )
 
 
 def test_a_module_of_a_package_runs_as_one(command, tmp_path):
@@ -326,7 +359,9 @@ def test_a_script_that_needs_a_launcher_runs_as_its_first_rank_and_says_so(comma
     assert answer["guessed"] == ["one rank, as it needs LOCAL_RANK of a launcher"]
 
 
-def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_folder(command, tmp_path):
+def test_the_ways_are_tried_in_order_without_network_and_elsewhere_than_in_its_folder(
+    command, tmp_path
+):
     script = tmp_path / "train.py"
     script.write_text(
         "import os, urllib.request\n"
@@ -351,7 +386,9 @@ def _ends(argument: str) -> bool:
     """Whether no process has such an argument, or will have none within a few seconds."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
-        if not any(argument in (one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])):
+        if not any(
+            argument in (one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
+        ):
             return True
         time.sleep(0.05)
     return False
@@ -362,8 +399,14 @@ def test_a_script_that_names_no_model_has_no_answer(monkeypatch, capsys, tmp_pat
 
     script = tmp_path / "train.py"
     script.write_text("import not_here\n")
-    monkeypatch.setattr(traced_script, "_start", lambda options, rest, way: {"error": way + " failed"})
+    monkeypatch.setattr(
+        traced_script, "_start", lambda options, rest, way: {"error": way + " failed"}
+    )
     assert traced_script.main([str(script), "--out", "log.json.gz"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["how"] is None
-    assert [one["outcome"] for one in answer["tried"]] == ["ran failed", "module failed", "names no model"]
+    assert [one["outcome"] for one in answer["tried"]] == [
+        "ran failed",
+        "module failed",
+        "names no model",
+    ]

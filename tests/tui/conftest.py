@@ -20,7 +20,10 @@ def run_dir(tmp_path_factory):
 def running(run_dir):
     """The same run while it still went on."""
     ended = build(RunRecord.open(run_dir), (), 500, None, START_NS + 11 * 10**9)
-    findings = (a_finding(), a_finding("medium", None, id="HO06", title="host work outside PyTorch: 11 % of each step"))
+    findings = (
+        a_finding(),
+        a_finding("medium", None, id="HO06", title="host work outside PyTorch: 11 % of each step"),
+    )
     summary = ended.summary._replace(state="running", exit_code=None, ended_ns=None, steps=380)
     verdict = ended.verdict._replace(health="attention", headline=findings[0].title)
     return ended._replace(summary=summary, findings=findings, verdict=verdict)

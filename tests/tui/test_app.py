@@ -48,7 +48,14 @@ async def test_a_glance_shows_verdict_step_findings_and_output(running):
             if "INFO step  380" in text:
                 break
             await step(app, pilot)  # the output is read and drawn on its own
-        for words in ("attention", "data wait takes 34 %", "380 / 400", "backward", "GPU and host", "INFO step  380"):
+        for words in (
+            "attention",
+            "data wait takes 34 %",
+            "380 / 400",
+            "backward",
+            "GPU and host",
+            "INFO step  380",
+        ):
             assert words in text, words
         assert "training: 100% |####################| 400/400" in text
 
@@ -67,7 +74,9 @@ async def test_every_size_is_filled_and_none_breaks(running, size):
 
 async def test_numbers_go_to_panels_and_tab_walks_through_them(running):
     async with started(running) as (app, pilot):
-        for key, name in zip("1234567", ["breakdown", "memory", "ranks", "meters", "findings", "output", "loss"]):
+        for key, name in zip(
+            "1234567", ["breakdown", "memory", "ranks", "meters", "findings", "output", "loss"]
+        ):
             await pilot.press(key)
             assert app.focused.id == name
         await pilot.press("1", "tab")
@@ -106,7 +115,9 @@ async def test_pause_holds_the_picture_and_counts(running):
         app.feed.next = running._replace(summary=running.summary._replace(steps=503), sequence=9)
         await step(app, pilot)
         assert app.main.snapshot.summary.steps == 380
-        assert app.main.query_one(Header).paused_steps == 123 and "paused, +123 steps" in screen_text(app)
+        assert app.main.query_one(
+            Header
+        ).paused_steps == 123 and "paused, +123 steps" in screen_text(app)
         await pilot.press("space")
         await pilot.pause()
         assert app.main.snapshot.summary.steps == 503 and "paused" not in screen_text(app)
@@ -122,7 +133,9 @@ async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(running):
         await pilot.press("y")
         assert app.clipboard == app.main.snapshot.findings[0].fix
         await pilot.press("Y")
-        assert app.clipboard.startswith("IN01 high: data wait") and "fix: DataLoader" in app.clipboard
+        assert (
+            app.clipboard.startswith("IN01 high: data wait") and "fix: DataLoader" in app.clipboard
+        )
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)
 
@@ -168,8 +181,14 @@ def test_every_key_of_a_screen_does_something_there(name):
 async def test_the_palette_lists_the_same_actions(running):
     async with started(running) as (app, pilot):
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert "Export (e)" in titles and "Theme" in titles and not any("Seek" in title for title in titles)
-        command = next(c for c in app.get_system_commands(app.screen) if c.title.startswith("Ranks"))
+        assert (
+            "Export (e)" in titles
+            and "Theme" in titles
+            and not any("Seek" in title for title in titles)
+        )
+        command = next(
+            c for c in app.get_system_commands(app.screen) if c.title.startswith("Ranks")
+        )
         command.callback()
         await pilot.pause()
         assert app.focused.id == "ranks"
@@ -182,7 +201,9 @@ async def test_keys_can_be_remapped_by_id(running):
         assert app.main.query_one(Body).zoomed == "ranks"
 
 
-@pytest.mark.parametrize(("key", "suffix"), [("s", "svg"), ("m", "md"), ("j", "json"), ("c", "csv")])
+@pytest.mark.parametrize(
+    ("key", "suffix"), [("s", "svg"), ("m", "md"), ("j", "json"), ("c", "csv")]
+)
 async def test_export_writes_what_is_seen(running, tmp_path, monkeypatch, key, suffix):
     monkeypatch.chdir(tmp_path)
     async with started(running) as (app, pilot):
@@ -193,7 +214,10 @@ async def test_export_writes_what_is_seen(running, tmp_path, monkeypatch, key, s
             await pilot.press(key)
             await pilot.pause()
     first, second = sorted(tmp_path.iterdir(), key=lambda path: len(path.name))
-    assert first.name == f"gputop-straggler-step380.{suffix}" and second.name == f"gputop-straggler-step380-2.{suffix}"
+    assert (
+        first.name == f"gputop-straggler-step380.{suffix}"
+        and second.name == f"gputop-straggler-step380-2.{suffix}"
+    )
     check_export(first.read_text(), suffix)
 
 
@@ -246,7 +270,11 @@ async def test_leaving_it_running_touches_nothing(running):
         await pilot.press("q")
         await pilot.pause()
         await pilot.press("l")
-    assert app.return_value.action == "detached" and app.return_value.still_running and control.asked == []
+    assert (
+        app.return_value.action == "detached"
+        and app.return_value.still_running
+        and control.asked == []
+    )
 
 
 async def test_stopping_waits_for_the_end_and_can_be_made_sterner(running):
@@ -271,7 +299,10 @@ async def test_profile_and_stacks_are_asked_for_and_shown(running):
     async with started(running, control) as (app, pilot):
         await pilot.press("p", "d")
         assert control.asked == ["profile 3", "dump"]
-        body = {"steps": 3, "table": [{"op": "aten::mm", "calls": 12, "cpu_ms": 3.5, "device_ms": None}]}
+        body = {
+            "steps": 3,
+            "table": [{"op": "aten::mm", "calls": 12, "cpu_ms": 3.5, "device_ms": None}],
+        }
         app.feed.next = running._replace(notices=(Notice(1, "profile", 0, body),), sequence=5)
         await step(app, pilot)
         await pilot.pause()
@@ -302,14 +333,18 @@ async def test_a_feed_that_raises_is_shown_and_told_on_leaving(running, capsys):
         app.feed.take = lambda: 1 / 0
         await step(app, pilot)
         await pilot.pause()
-        assert app.is_running and any("ZeroDivisionError" in note.message for note in app._notifications)
+        assert app.is_running and any(
+            "ZeroDivisionError" in note.message for note in app._notifications
+        )
     app.surface_errors()
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 async def test_a_record_that_is_gone_leaves_the_last_picture_and_says_so(running):
     async with started(running) as (app, pilot):
-        app.feed.next = running._replace(problem="the record at X is gone: this is what it last said", sequence=3)
+        app.feed.next = running._replace(
+            problem="the record at X is gone: this is what it last said", sequence=3
+        )
         await step(app, pilot)
         assert "the record at X is gone" in screen_text(app) and "380 / 400" in screen_text(app)
 
@@ -318,8 +353,15 @@ async def test_no_colour_uses_letters_and_the_terminals_own_colours(running, mon
     monkeypatch.setenv("NO_COLOR", "1")
     async with started(running, size=(80, 24)) as (app, _):
         assert app.theme == "ansi-dark" and "bbbbbb" in screen_text(app)
-        styles = [part.style for line in app.screen._compositor.render_strips() for part in line if part.style]
-        assert {c.name for style in styles for c in (style.color, style.bgcolor) if c is not None} == {"default"}
+        styles = [
+            part.style
+            for line in app.screen._compositor.render_strips()
+            for part in line
+            if part.style
+        ]
+        assert {
+            c.name for style in styles for c in (style.color, style.bgcolor) if c is not None
+        } == {"default"}
 
 
 async def test_any_theme_has_the_roles(running):

@@ -29,7 +29,9 @@ ORDERS = (
     "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\udc80", "\U000e0041",
 )  # fmt: skip
 MARKER = "M" + "".join(ORDERS) + "[red]`|<b>&[x](http://y)[@click=app.bell]boo[/]"
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 
 
 def planted(value: Any, name: str = "") -> Any:
@@ -70,16 +72,40 @@ def plant(run: Path) -> Path:
     """A record whose every text is hostile."""
     lines = [json.loads(line) for line in (run / "hosts/box/events.jsonl").read_text().splitlines()]
     hello = lines[0]
-    hello |= {"argv": ["t.py", "--x"], "device_name": "H100", "torch": "2.0", "launcher": "torchrun", "python": "3.11"}
-    hello |= {"model": {"class": "Net", "parameters": 10, "config": {"name": "x", "model_type": "y"}}}
-    hello |= {"env": {"NCCL_DEBUG": "INFO"}, "libraries": {"peft": "1"}, "amp": {"autocast": True, "dtype": "bf16"}}
-    lines += [{"t_ns": hello["t_ns"] + 5 * 10**9, "rank": 0, "pid": 100, "host": "box", **event} for event in EVENTS]
+    hello |= {
+        "argv": ["t.py", "--x"],
+        "device_name": "H100",
+        "torch": "2.0",
+        "launcher": "torchrun",
+        "python": "3.11",
+    }
+    hello |= {
+        "model": {"class": "Net", "parameters": 10, "config": {"name": "x", "model_type": "y"}}
+    }
+    hello |= {
+        "env": {"NCCL_DEBUG": "INFO"},
+        "libraries": {"peft": "1"},
+        "amp": {"autocast": True, "dtype": "bf16"},
+    }
+    lines += [
+        {"t_ns": hello["t_ns"] + 5 * 10**9, "rank": 0, "pid": 100, "host": "box", **event}
+        for event in EVENTS
+    ]
     text = "".join(json.dumps(planted(line)) + "\n" for line in lines)
     (run / "hosts/box/events.jsonl").write_text(text)
-    context = {"git": {"commit": "abc", "branch": "main"}, "container": "docker", "environment": {"RANK": "0"}}
-    for path, more in ((run / "run.json", {"cwd": "/x"}), (run / "hosts/box/host.json", {"context": context})):
+    context = {
+        "git": {"commit": "abc", "branch": "main"},
+        "container": "docker",
+        "environment": {"RANK": "0"},
+    }
+    for path, more in (
+        (run / "run.json", {"cwd": "/x"}),
+        (run / "hosts/box/host.json", {"context": context}),
+    ):
         path.write_text(json.dumps(planted(json.loads(path.read_text()) | more)))
-    (run / "hosts/box/output.log").write_text("".join(f"line {i} {MARKER}\n" for i in range(30)), errors="replace")
+    (run / "hosts/box/output.log").write_text(
+        "".join(f"line {i} {MARKER}\n" for i in range(30)), errors="replace"
+    )
     with contextlib.suppress(OSError):
         (run / "hosts/box").rename(run / "hosts" / "box\x1b[2J\n")
     return run
@@ -115,13 +141,17 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_no_command_prints_an_order(hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words) -> None:
+def test_no_command_prints_an_order(
+    hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words
+) -> None:
     monkeypatch.setenv("GPUTOP_RUNS_DIR", str(hostile))
     out = tmp_path / "page"
     places = {"one": hostile / "one", "two": hostile / "two\x1b]0;x\x07\n", "out": out}
     _, stdout, stderr = outcome([word.format(**places) for word in words])
     text = stdout + stderr + (out.read_text() if out.exists() else "")
-    assert text and not OBEYED.search(text), ascii(text[max(0, OBEYED.search(text).start() - 80) :][:160])
+    assert text and not OBEYED.search(text), ascii(
+        text[max(0, OBEYED.search(text).start() - 80) :][:160]
+    )
     if words[-1] == "--md":
         assert not re.search(r"(?<!\\)<b>", re.sub(r"(`+).*?\1", "", text)), "HTML in Markdown"
     if "--html" in words:
@@ -132,9 +162,20 @@ def test_what_the_command_wrote_itself_passes_byte_for_byte(tmp_path: Path) -> N
     import subprocess
     import sys
 
-    words = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir", str(tmp_path / "r"), "--"]
+    words = [
+        sys.executable,
+        "-m",
+        "gputop",
+        "run",
+        "--headless",
+        "--run-dir",
+        str(tmp_path / "r"),
+        "--",
+    ]
     script = "import sys; sys.stdout.buffer.write(b'\\x1b[2J\\x9b\\x00\\xff\\r\\x07')"
-    done = subprocess.run([*words, sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*words, sys.executable, "-c", script], capture_output=True, timeout=60, check=False
+    )
     assert done.stdout == b"\x1b[2J\x9b\x00\xff\r\x07"
 
 
@@ -166,14 +207,20 @@ async def test_no_screen_shows_an_order(hostile: Path, mode: str) -> None:
         app.notify(f"told {MARKER}", title=MARKER)
         await settle(app, pilot)
         seen.append(screen_text(app))
-    assert any("M\\x1b" in text or "M\ufffd" in text or "M\\" in text for text in seen), "the marker is on the screen"
+    assert any("M\\x1b" in text or "M\ufffd" in text or "M\\" in text for text in seen), (
+        "the marker is on the screen"
+    )
     assert "[@click=" in seen[-1], "markup is shown"
     for text in seen:
-        assert not OBEYED.search(text), ascii(text[max(0, OBEYED.search(text).start() - 80) :][:160])
+        assert not OBEYED.search(text), ascii(
+            text[max(0, OBEYED.search(text).start() - 80) :][:160]
+        )
 
 
 def test_the_output_panel_keeps_colours_and_drops_the_rest() -> None:
-    assert resolve_text(f"a{MARKER}b").startswith("aM") and not OBEYED.search(resolve_text(f"a{MARKER}b"))
+    assert resolve_text(f"a{MARKER}b").startswith("aM") and not OBEYED.search(
+        resolve_text(f"a{MARKER}b")
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=ascii)
@@ -184,7 +231,10 @@ def test_every_order_is_spelt_out(order: str) -> None:
 
 
 def test_markdown_cannot_be_left() -> None:
-    assert "\n" not in plain("a\n# b") and plain("`x` <b> [a](b) |") == "\\`x\\` \\<b\\> \\[a\\](b) \\|"
+    assert (
+        "\n" not in plain("a\n# b")
+        and plain("`x` <b> [a](b) |") == "\\`x\\` \\<b\\> \\[a\\](b) \\|"
+    )
     assert code("a ``` b").startswith("````") and "\n" not in code("a\nb")
 
 

@@ -29,12 +29,17 @@ def test_the_live_feed_follows_and_counts(tmp_path):
     feed = LiveFeed(write_run(tmp_path / "r", steps=100, state="running"), clock)
     assert feed.first().summary.command == ("python", "train.py", "--batch", "16")
     first = feed.take()
-    assert first.summary.steps == 100 and first.summary.state == "running" and first.verdict.headline
+    assert (
+        first.summary.steps == 100 and first.summary.state == "running" and first.verdict.headline
+    )
     append(tmp_path / "r", 100, 25, clock.now_ns())
     clock.advance(1)
     second = feed.take()
     assert second.summary.steps == 125 and second.sequence == first.sequence + 1
-    assert second.recent.first_step + len(second.recent.phases_ms) * second.recent.steps_per_column >= 125
+    assert (
+        second.recent.first_step + len(second.recent.phases_ms) * second.recent.steps_per_column
+        >= 125
+    )
 
 
 def test_an_ended_run_that_does_not_change_costs_nothing_more(tmp_path):
@@ -44,7 +49,9 @@ def test_an_ended_run_that_does_not_change_costs_nothing_more(tmp_path):
 
 
 def test_a_record_that_disappears_leaves_the_last_picture(tmp_path):
-    feed = LiveFeed(write_run(tmp_path / "r", steps=60, state="running"), FixedClock(START_NS + 5 * 10**9))
+    feed = LiveFeed(
+        write_run(tmp_path / "r", steps=60, state="running"), FixedClock(START_NS + 5 * 10**9)
+    )
     before = feed.take()
     shutil.rmtree(tmp_path / "r")
     after = feed.take()
@@ -101,7 +108,10 @@ def test_a_cut_holds_nothing_from_later(tmp_path):
     part = cut(record, middle)
     for rank in (0, 1):
         steps = part.steps(rank)
-        assert 0 < len(steps) < 200 and steps["t_end_ns"][-1] <= middle < record.steps(rank)["t_end_ns"][len(steps)]
+        assert (
+            0 < len(steps) < 200
+            and steps["t_end_ns"][-1] <= middle < record.steps(rank)["t_end_ns"][len(steps)]
+        )
     assert part.hosts["box"].state.state == "running" and part.hosts["box"].state.exit_code is None
     assert all(event["t_ns"] <= middle for event in part.events())
     assert cut(record, end).hosts["box"].state.state == "ended"
@@ -114,7 +124,11 @@ def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
     assert feed.take().summary.steps == 1  # not before the first step
     clock.advance(1)
     playing = feed.take()
-    assert 0 < playing.summary.steps < 300 and playing.position.playing and playing.summary.state == "running"
+    assert (
+        0 < playing.summary.steps < 300
+        and playing.position.playing
+        and playing.summary.state == "running"
+    )
     feed.change_speed(2.0)
     before = playing.position.at_ns
     clock.advance(1)
@@ -124,7 +138,11 @@ def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
     assert not at_end.position.playing and at_end.summary.steps == 300 and at_end.ended
     feed.seek(-0.5)
     back = feed.take()
-    assert back.position.share == pytest.approx(0.5, abs=0.01) and back.summary.steps < 300 and not back.ended
+    assert (
+        back.position.share == pytest.approx(0.5, abs=0.01)
+        and back.summary.steps < 300
+        and not back.ended
+    )
     assert feed.take() is back
     feed.toggle()
     clock.advance(0.5)

@@ -21,7 +21,11 @@ async def test_the_budget_explains_the_line_under_the_cursor(running):
         assert "useful compute" in text and "100 %" in text and "4 ranks" in text
         await press(app, pilot, "down", "down")
         text = screen_text(app)
-        assert "waiting for the next batch" in text and "steps.data_ns" in text and "data stall by rank" in text
+        assert (
+            "waiting for the next batch" in text
+            and "steps.data_ns" in text
+            and "data stall by rank" in text
+        )
 
 
 async def test_numerics_mark_what_jumps_together_and_tab_shows_the_next_rank(running):
@@ -29,7 +33,11 @@ async def test_numerics_mark_what_jumps_together_and_tab_shows_the_next_rank(run
         await press(app, pilot, "n")
         assert isinstance(app.screen, NumericsScreen)
         text = screen_text(app)
-        assert "grad norm 9.5 at step 250" in text and "loss 6.4 at step 250" in text and "▼ 6.4" in text
+        assert (
+            "grad norm 9.5 at step 250" in text
+            and "loss 6.4 at step 250" in text
+            and "▼ 6.4" in text
+        )
         assert "rank 0 of 4" in text
         await press(app, pilot, "tab")
         assert "rank 1 of 4" in screen_text(app)
@@ -45,7 +53,11 @@ async def test_ranks_are_sorted_by_wait_with_the_culprit_first_and_by_other_colu
         await press(app, pilot, "down")
         assert table.chosen is not None and f"rank {table.chosen} on box" in screen_text(app)
         await press(app, pilot, "s")
-        assert table.sort == "own" and "by own" in screen_text(app) and "rank 2 on box" in screen_text(app)
+        assert (
+            table.sort == "own"
+            and "by own" in screen_text(app)
+            and "rank 2 on box" in screen_text(app)
+        )
         await press(app, pilot, "S")
         assert "rank 2 on box" not in screen_text(app)
 
@@ -108,10 +120,14 @@ async def test_pause_holds_a_page_too_and_dialogs_open_above_it(running):
 async def test_help_on_a_page_lists_its_keys(running):
     async with started(running, size=(120, 60)) as (app, pilot):
         await press(app, pilot, "w", "question_mark")
-        assert "Sort by the next column." in screen_text(app) and "Hide the focused panel" not in screen_text(app)
+        assert "Sort by the next column." in screen_text(
+            app
+        ) and "Hide the focused panel" not in screen_text(app)
 
 
-async def test_a_page_that_cannot_be_read_says_why_and_the_rest_goes_on(running, tmp_path, monkeypatch):
+async def test_a_page_that_cannot_be_read_says_why_and_the_rest_goes_on(
+    running, tmp_path, monkeypatch
+):
     import gputop.feed.budget as source
 
     def broken(*_):

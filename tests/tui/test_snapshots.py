@@ -12,7 +12,9 @@ PAGES = {"evidence": ("f", "enter"), "budget": ("b",), "numerics": ("n",), "rank
 
 
 def still(running, theme="gputop-dark"):
-    app = GputopApp(Source(running.run_dir, "live"), FixedClock(), StillFeed(running), ticking=False)
+    app = GputopApp(
+        Source(running.run_dir, "live"), FixedClock(), StillFeed(running), ticking=False
+    )
     app.theme = theme
     return app
 
@@ -31,14 +33,20 @@ def after(*keys):
     return run
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"])
+@pytest.mark.parametrize(
+    "size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"]
+)
 def test_overview(snap_compare, running, size):
     assert snap_compare(still(running), terminal_size=size, run_before=after())
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"])
 @pytest.mark.parametrize(
-    "keys", [("f", "enter"), ("b",), ("n",), ("w",)], ids=["evidence", "budget", "numerics", "ranks"]
+    "size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"]
+)
+@pytest.mark.parametrize(
+    "keys",
+    [("f", "enter"), ("b",), ("n",), ("w",)],
+    ids=["evidence", "budget", "numerics", "ranks"],
 )
 def test_page(snap_compare, running, size, keys):
     assert snap_compare(still(running), terminal_size=size, run_before=after(*keys))

@@ -76,7 +76,9 @@ def test_resizing_quickly_and_quitting(run_dir):
     try:
         read_until(fd, b"Findings")
         for columns in range(40, 220, 12):
-            fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 10 + columns // 5, columns, 0, 0))
+            fcntl.ioctl(
+                fd, termios.TIOCSWINSZ, struct.pack("HHHH", 10 + columns // 5, columns, 0, 0)
+            )
             os.kill(pid, signal.SIGWINCH)
         os.write(fd, b"q")
         rest = read_until(fd, None)
@@ -88,13 +90,19 @@ def test_resizing_quickly_and_quitting(run_dir):
 
 def test_no_terminal_is_refused(run_dir):
     done = subprocess.run(
-        [sys.executable, "-c", APP, str(run_dir), "replay"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", APP, str(run_dir), "replay"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1 and "needs a terminal" in done.stderr
 
 
 def test_importing_the_app_package_loads_no_textual():
-    assert loaded("gputop.app, gputop.actions, gputop.palette", ("textual", "numpy", "pydantic")) == "[]"
+    assert (
+        loaded("gputop.app, gputop.actions, gputop.palette", ("textual", "numpy", "pydantic"))
+        == "[]"
+    )
 
 
 def test_the_first_frame_needs_no_numpy_and_no_pydantic():

@@ -12,14 +12,18 @@ from gputop.cli.commands import COMMANDS
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 PROSE = [
-    page for page in PAGES if page.name not in ("findings.md", "faults.md", "vram_accuracy.md", "planner_accuracy.md")
+    page
+    for page in PAGES
+    if page.name not in ("findings.md", "faults.md", "vram_accuracy.md", "planner_accuracy.md")
 ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    missing = [
+        target for target in targets if "://" not in target and not (page.parent / target).exists()
+    ]
     assert not missing
 
 
@@ -44,7 +48,12 @@ def test_what_the_readme_shows_is_in_the_packaged_run(tmp_path) -> None:
     from gputop_analysis.report.text import as_text
     from gputop_probes.record.reader import RunRecord
 
-    shown = (ROOT / "README.md").read_text(encoding="utf-8").split("## Why is it slow?")[1].split("```")[1]
+    shown = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .split("## Why is it slow?")[1]
+        .split("```")[1]
+    )
     report = as_text(Report(RunRecord.open(unpack(tmp_path))), 100).splitlines()
     lines = [line for line in shown.strip().splitlines() if line != "..."]
     assert [line for line in lines if line not in report] == []

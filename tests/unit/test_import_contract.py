@@ -46,8 +46,16 @@ def import_all(package: str, root: str) -> str:
                 "torch",
             },
         ),
-        ("gputop_probes", "probes", {"textual", "torch", "gputop", "gputop_analysis", "plotext", "gputop_tracer"}),
-        ("gputop_analysis", "analysis", {"textual", "torch", "gputop", "psutil", "pynvml", "plotext", "gputop_tracer"}),
+        (
+            "gputop_probes",
+            "probes",
+            {"textual", "torch", "gputop", "gputop_analysis", "plotext", "gputop_tracer"},
+        ),
+        (
+            "gputop_analysis",
+            "analysis",
+            {"textual", "torch", "gputop", "psutil", "pynvml", "plotext", "gputop_tracer"},
+        ),
     ],
 )
 def test_headless_packages_stay_apart(package: str, root: str, banned: set[str]) -> None:
@@ -55,7 +63,17 @@ def test_headless_packages_stay_apart(package: str, root: str, banned: set[str])
 
 
 def test_importing_gputop_loads_nothing_heavy() -> None:
-    heavy = {"textual", "numpy", "pydantic", "psutil", "pynvml", "plotext", "torch", "argparse", "asyncio"}
+    heavy = {
+        "textual",
+        "numpy",
+        "pydantic",
+        "psutil",
+        "pynvml",
+        "plotext",
+        "torch",
+        "argparse",
+        "asyncio",
+    }
     assert modules_after("import gputop") & heavy == set()
 
 

@@ -44,7 +44,8 @@ def test_no_help_is_wider_than_the_terminal(name: str, monkeypatch, capsys) -> N
 
 
 @pytest.mark.parametrize(
-    "words", [["catalog", "list"], ["catalog", "show"], ["catalog", "prices"], ["catalog", "import"]]
+    "words",
+    [["catalog", "list"], ["catalog", "show"], ["catalog", "prices"], ["catalog", "import"]],
 )
 def test_the_parts_of_a_command_help_too(words: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as left:
@@ -81,7 +82,12 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 
 def test_amounts_are_written_as_people_read_them() -> None:
     assert [short(v) for v in (15e12, 1e11, 1.5e9, 820)] == ["15T", "100B", "1.5B", "820"]
-    assert [long_time(h) for h in (1595, 72, 5.3, 0.5)] == ["66 days", "3.0 days", "5.3 h", "30 min"]
+    assert [long_time(h) for h in (1595, 72, 5.3, 0.5)] == [
+        "66 days",
+        "3.0 days",
+        "5.3 h",
+        "30 min",
+    ]
     assert [dollars(v) for v in (0.07, 4.76, 121473)] == ["$0.07", "$4.76", "$121,473"]
 
 
@@ -96,7 +102,10 @@ def test_a_short_block_says_nothing_and_leaves_no_timer(capfd) -> None:
     with working("reading"):
         pass
     assert capfd.readouterr().err == ""
-    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (
+        0.0,
+        0.0,
+    )
 
 
 def test_a_long_block_says_once_what_it_does(capfd) -> None:
@@ -115,12 +124,12 @@ def test_an_error_in_a_long_block_passes(capfd) -> None:
 
 
 def test_on_a_terminal_the_line_counts_and_goes_away() -> None:
-    script = (
-        "from gputop.cli.working import working\nimport time\nwith working('reading'): time.sleep(2.3)\nprint('done')"
-    )
+    script = "from gputop.cli.working import working\nimport time\nwith working('reading'): time.sleep(2.3)\nprint('done')"
     leader, follower = os.openpty()
     environment = {**os.environ, "TERM": "xterm"}
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=follower, stderr=follower, env=environment)
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=follower, stderr=follower, env=environment
+    )
     os.close(follower)
     assert child.wait(60) == 0
     said = os.read(leader, 10_000).decode()

@@ -55,7 +55,10 @@ def test_neighbours_merge_and_serve_a_request_as_large_as_all_of_them():
     allocator.free(blocks[2])
     assert allocator.stats.inactive_split == 14 * MIB
     allocator.malloc(7 * MIB)
-    assert amounts(allocator) == (14, 20)  # the last 8 MiB take it whole: the rest of 1 MiB is not split off
+    assert amounts(allocator) == (
+        14,
+        20,
+    )  # the last 8 MiB take it whole: the rest of 1 MiB is not split off
     allocator.free(blocks[1])
     allocator.malloc(12 * MIB)
     assert amounts(allocator) == (20, 20)
@@ -63,7 +66,11 @@ def test_neighbours_merge_and_serve_a_request_as_large_as_all_of_them():
 
 def test_the_smallest_block_that_fits_is_taken():
     allocator = Allocator()
-    first, wall, second = allocator.malloc(40 * MIB), allocator.malloc(12 * MIB), allocator.malloc(30 * MIB)
+    first, wall, second = (
+        allocator.malloc(40 * MIB),
+        allocator.malloc(12 * MIB),
+        allocator.malloc(30 * MIB),
+    )
     allocator.free(first)
     allocator.free(second)
     allocator.malloc(30 * MIB)
@@ -134,7 +141,10 @@ def test_expandable_segments_give_free_pages_back_and_map_them_again():
     assert amounts(allocator) == (110, 120)
     allocator.free(middle)
     allocator.empty_cache()
-    assert amounts(allocator) == (60, 60 + 20)  # of 30..80 the pages 40..80 go, of the end 110..120 none
+    assert amounts(allocator) == (
+        60,
+        60 + 20,
+    )  # of 30..80 the pages 40..80 go, of the end 110..120 none
     allocator.malloc(45 * MIB)
     assert amounts(allocator) == (105, 120)  # 30..75, in place of the pages given back
     allocator.free(low)
@@ -185,7 +195,10 @@ def test_garbage_collection_frees_what_was_unused_for_longest():
         allocator.free(allocator.malloc(1))
     allocator.free(young)
     allocator.malloc(41 * MIB)
-    assert amounts(allocator) == (42, 84)  # 42 new, 40 young, 2 of the small pool; the old 20 collected
+    assert amounts(allocator) == (
+        42,
+        84,
+    )  # 42 new, 40 young, 2 of the small pool; the old 20 collected
     assert Allocator(parse("garbage_collection_threshold:0.5"), 100 * MIB).stats.retries == 0
 
 
@@ -206,7 +219,9 @@ def test_power_of_two_divisions():
     ranged = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
     assert ranged.round_size(300 * MIB) == 300 * MIB
     assert ranged.round_size(600 * MIB) == 768 * MIB
-    assert ranged.round_size(1100 * MIB) == 1152 * MIB  # PyTorch fills from the last interval on, itself included
+    assert (
+        ranged.round_size(1100 * MIB) == 1152 * MIB
+    )  # PyTorch fills from the last interval on, itself included
     assert ranged.round_size(2100 * MIB) == 2304 * MIB
 
 

@@ -11,10 +11,18 @@ from gputop_analysis.vram.conf import parse
 
 MIB = 1 << 20
 SIZES = st.one_of(
-    st.integers(1, 4096), st.integers(MIB - 600, 12 * MIB), st.sampled_from([2 * MIB, 20 * MIB, 33 * MIB])
+    st.integers(1, 4096),
+    st.integers(MIB - 600, 12 * MIB),
+    st.sampled_from([2 * MIB, 20 * MIB, 33 * MIB]),
 )
-STEPS = st.lists(st.tuples(SIZES, st.integers(0, 1), st.booleans(), st.integers(0, 1 << 16)), min_size=1, max_size=40)
-CONFS = st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:21", "roundup_power2_divisions:4"])
+STEPS = st.lists(
+    st.tuples(SIZES, st.integers(0, 1), st.booleans(), st.integers(0, 1 << 16)),
+    min_size=1,
+    max_size=40,
+)
+CONFS = st.sampled_from(
+    ["", "expandable_segments:True", "max_split_size_mb:21", "roundup_power2_divisions:4"]
+)
 
 
 def quickly(sizes, streams, events, capacity=None, expandable=False):
@@ -71,7 +79,11 @@ def test_free_all_leaves_a_cache_that_can_be_given_back(steps, conf):
         pass
     for block in live:
         allocator.free(block)
-    assert (allocator.stats.allocated, allocator.stats.requested, allocator.stats.inactive_split) == (0, 0, 0)
+    assert (
+        allocator.stats.allocated,
+        allocator.stats.requested,
+        allocator.stats.inactive_split,
+    ) == (0, 0, 0)
     allocator.empty_cache()
     assert allocator.stats.reserved == 0
 

@@ -63,7 +63,11 @@ def setup(**cells: str) -> Setup:
     ],
 )
 def test_dtypes(written: str, compute: str | None, stored: str | None, on: bool) -> None:
-    assert (text.compute_dtype(written), text.stored_dtype(written), text.autocast(written)) == (compute, stored, on)
+    assert (text.compute_dtype(written), text.stored_dtype(written), text.autocast(written)) == (
+        compute,
+        stored,
+        on,
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,13 +147,22 @@ def test_a_row_is_a_setup() -> None:
 
 
 def test_dimensions_stand_in_for_an_unknown_model() -> None:
-    cells = {"hidden": "2048", "layers": "24", "heads": "16", "ffn": "8192", "vocab": "50304", "params": "1311000000"}
+    cells = {
+        "hidden": "2048",
+        "layers": "24",
+        "heads": "16",
+        "ffn": "8192",
+        "vocab": "50304",
+        "params": "1311000000",
+    }
     shape = setup(model="our own", **cells).model
     assert (shape.gated_mlp, shape.tied_embeddings) == (False, True)
 
 
 def test_dimensions_overrule_a_name_that_they_contradict() -> None:
-    assert setup(hidden="1024", layers="4", heads="8", ffn="2816", vocab="32000").model.hidden == 1024
+    assert (
+        setup(hidden="1024", layers="4", heads="8", ffn="2816", vocab="32000").model.hidden == 1024
+    )
 
 
 def test_accelerate_raises_what_it_shards_under_mixed_precision() -> None:
@@ -159,7 +172,11 @@ def test_accelerate_raises_what_it_shards_under_mixed_precision() -> None:
 
 
 def test_lora_as_the_notes_have_it() -> None:
-    found = setup(lora_rank="16", notes='{"target_modules": ["q_proj", "up_proj"], "peft_type": "LORA"}', quant="nf4")
+    found = setup(
+        lora_rank="16",
+        notes='{"target_modules": ["q_proj", "up_proj"], "peft_type": "LORA"}',
+        quant="nf4",
+    )
     assert found.lora == Lora(16, ("q_proj", "up_proj"), "fp32", 0.05) and found.quantized == "nf4"
     assert notes.lora_targets("lora={'lora_query': True, 'lora_mlp': True}", {}) == (
         "q_proj",
@@ -217,7 +234,12 @@ def test_megatron_arguments_describe_the_model() -> None:
     assert found.setup is not None, found.reason
     shape, parallel = found.setup.model, found.setup.parallel
     assert (shape.vocab, shape.experts, shape.top_k, shape.gated_mlp) == (50432, 8, 2, True)
-    assert (parallel.dp, parallel.vpp, parallel.pipeline_stage, parallel.sequence_parallel) == (2, 2, 1, True)
+    assert (parallel.dp, parallel.vpp, parallel.pipeline_stage, parallel.sequence_parallel) == (
+        2,
+        2,
+        1,
+        True,
+    )
     assert found.setup.accumulation == 4 and found.run == "gpt/a"
 
 
@@ -273,7 +295,9 @@ def test_intervals_are_of_what_a_gpu_must_have_where_enough_runs_measured_that()
 def test_a_run_below_what_it_holds_for_good_is_no_measure_of_the_interval() -> None:
     """Llama 3 8B in bf16 with AdamW holds 60 GiB of weights, gradients and states."""
     plain = Setup(model=catalog.model("llama-3-8b"))
-    cases = [Case(str(gib), "here", str(gib), plain, "allocated", gib, False) for gib in (58.0, 62.0)]
+    cases = [
+        Case(str(gib), "here", str(gib), plain, "allocated", gib, False) for gib in (58.0, 62.0)
+    ]
     found = score.runs([Answer(case, "formula", 70.0) for case in cases])
     assert [run.contradicts for run in found] == [True, False]
     assert score.interval_table(found)["formula"]["all"] == (-11.4, -11.4, 1)
@@ -285,7 +309,17 @@ def test_the_bench_takes_any_file_with_the_columns(tmp_path: Path) -> None:
     names = [*ROW, "unheard_of", "oom"]
     rows = [",".join(names)]
     rows.append(",".join({**ROW, "unheard_of": "x", "oom": ""}.values()))
-    rows.append(",".join({**ROW, "micro_batch": "64", "measured_peak_GiB": "", "unheard_of": "", "oom": "1"}.values()))
+    rows.append(
+        ",".join(
+            {
+                **ROW,
+                "micro_batch": "64",
+                "measured_peak_GiB": "",
+                "unheard_of": "",
+                "oom": "1",
+            }.values()
+        )
+    )
     (tmp_path / "new.csv").write_text("\n".join(rows))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     command = [sys.executable, str(BENCH), str(tmp_path), "--json", "--tier", "formula"]
@@ -297,7 +331,9 @@ def test_the_bench_takes_any_file_with_the_columns(tmp_path: Path) -> None:
 
 
 def test_the_bench_refuses_a_folder_without_cases(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(BENCH), str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(BENCH), str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 2 and "no CSV file" in done.stderr
 
 
@@ -312,7 +348,10 @@ def test_the_bench_refuses_a_folder_without_cases(tmp_path: Path) -> None:
         ("64424509440", "allocated in bytes", 60.0),
         ("61440MB", "allocated GiB", 60.0),
         ("60", "allocated_bytes.all.peak", 60.0),
-        *((bad, "allocated", None) for bad in ("", "nan", "inf", "-5", "0", "OOM", "61200", "6.1.2", "1e400")),
+        *(
+            (bad, "allocated", None)
+            for bad in ("", "nan", "inf", "-5", "0", "OOM", "61200", "6.1.2", "1e400")
+        ),
     ],
 )
 def test_amounts_of_memory_in_any_unit(cell, metric, expected):
@@ -325,7 +364,11 @@ def test_a_table_of_others(separator):
     found = table.rows(line.replace(",", separator) for line in lines)
     assert found is not None
     first, second = found
-    assert (first["model"], first["micro_batch"], table.gib(first[table.MEASURED], "")) == ("a", "2", 60.0)
+    assert (first["model"], first["micro_batch"], table.gib(first[table.MEASURED], "")) == (
+        "a",
+        "2",
+        60.0,
+    )
     assert second == {"model": "b"}
 
 
@@ -347,5 +390,7 @@ def test_trl_casts_what_is_not_quantised():
         return setup(quant="bnb-nf4", lora_rank="16", **cells).weights
 
     assert weights(framework="HF Trainer/TRL SFT") == "fp32"
-    assert weights(framework="transformers") == weights(framework="TRL", notes="framework_config=accelerated-peft-bnb")
+    assert weights(framework="transformers") == weights(
+        framework="TRL", notes="framework_config=accelerated-peft-bnb"
+    )
     assert weights(framework="TRL", sharding="FSDP", gpus="4") == "bf16"

@@ -33,10 +33,19 @@ def setup(**cells: str) -> Setup:
 
 
 def test_torchtitan() -> None:
-    eager, compiled = (setup(framework="torchtitan", compile=compile) for compile in ("", "torch.compile"))
-    assert (eager.weights, eager.parallel.sharding, eager.kernels, compiled.kernels) == ("fp32", "fsdp2", False, True)
+    eager, compiled = (
+        setup(framework="torchtitan", compile=compile) for compile in ("", "torch.compile")
+    )
+    assert (eager.weights, eager.parallel.sharding, eager.kernels, compiled.kernels) == (
+        "fp32",
+        "fsdp2",
+        False,
+        True,
+    )
     assert "expandable_segments:True" in eager.allocator
-    assert not setup(framework="torchtitan", compile="torch.compile", framework_version="2025-01").kernels
+    assert not setup(
+        framework="torchtitan", compile="torch.compile", framework_version="2025-01"
+    ).kernels
 
 
 @pytest.mark.parametrize(
@@ -49,7 +58,9 @@ def test_torchtitan() -> None:
         ("transformers", "none", False),
     ],
 )
-def test_what_is_recomputed_where_a_row_says_nothing(name: str, checkpointing: str, offloads: bool) -> None:
+def test_what_is_recomputed_where_a_row_says_nothing(
+    name: str, checkpointing: str, offloads: bool
+) -> None:
     found = setup(framework=name)
     assert (found.checkpointing, found.offload_activations) == (checkpointing, offloads)
     assert setup(framework=name, act_ckpt="none").checkpointing == "none"
@@ -72,8 +83,12 @@ def test_when_a_run_was_made(written: str, month: tuple[int, int] | None) -> Non
 
 def test_before_pytorch_2() -> None:
     """Attention written out, one parameter updated after another, and gradients that stay."""
-    old = setup(framework="transformers Trainer", framework_version="2022-01", gpus="1", sharding="")
-    new = setup(framework="transformers Trainer", framework_version="2025-01", gpus="1", sharding="")
+    old = setup(
+        framework="transformers Trainer", framework_version="2022-01", gpus="1", sharding=""
+    )
+    new = setup(
+        framework="transformers Trainer", framework_version="2025-01", gpus="1", sharding=""
+    )
     assert (old.attention, old.optimizer, old.accumulation) == ("eager", "adamw-loop", 2)
     assert (new.attention, new.optimizer, new.accumulation) == ("sdpa", "adamw", 1)
 
@@ -112,7 +127,9 @@ def test_numbers_among_words(written: str, number: int | None) -> None:
     assert text.count(written) == number
 
 
-@pytest.mark.parametrize(("written", "gib"), [("~42.5 GB", 42.5), ("17,5 GB", 17.5), ("1,024 MiB", 1.0), ("75%", None)])
+@pytest.mark.parametrize(
+    ("written", "gib"), [("~42.5 GB", 42.5), ("17,5 GB", 17.5), ("1,024 MiB", 1.0), ("75%", None)]
+)
 def test_amounts_as_people_write_them(written: str, gib: float | None) -> None:
     assert table.gib(written, "") == gib
 
@@ -128,7 +145,9 @@ def test_amounts_as_people_write_them(written: str, gib: float | None) -> None:
         ("A10G-99GB", None),
     ],
 )
-def test_gpus_as_people_name_them(monkeypatch: pytest.MonkeyPatch, name: str, gib: int | None) -> None:
+def test_gpus_as_people_name_them(
+    monkeypatch: pytest.MonkeyPatch, name: str, gib: int | None
+) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     from vram_accuracy import _capacity
 
@@ -138,19 +157,48 @@ def test_gpus_as_people_name_them(monkeypatch: pytest.MonkeyPatch, name: str, gi
 def test_any_three_tables(tmp_path: Path) -> None:
     """Encodings, separators, line breaks in cells, spellings: each row is used, or the reason is there."""
     rows = [
-        {**ROW, "optimizer": "8-bit AdamW", "sharding": "zero3", "notes": 'two\nlines, with "quotes"'},
-        {**ROW, "model": "META-LLAMA/llama-3.1-8b", "dtype": "bfloat16", "mem_metric": "Peak VRAM usage"},
-        {**ROW, "model": "ours", "hidden": "4096", "layers": "32", "heads": "32", "vocab": "32,000", "ffn": "11008"},
+        {
+            **ROW,
+            "optimizer": "8-bit AdamW",
+            "sharding": "zero3",
+            "notes": 'two\nlines, with "quotes"',
+        },
+        {
+            **ROW,
+            "model": "META-LLAMA/llama-3.1-8b",
+            "dtype": "bfloat16",
+            "mem_metric": "Peak VRAM usage",
+        },
+        {
+            **ROW,
+            "model": "ours",
+            "hidden": "4096",
+            "layers": "32",
+            "heads": "32",
+            "vocab": "32,000",
+            "ffn": "11008",
+        },
         {**ROW, "model": "never heard of", "params": "7B"},
         {**ROW, "measured_peak_GiB": "93%"},
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    for name, separator, encoding in (("a", ",", "utf-8-sig"), ("b", ";", "utf-16"), ("c", "\t", "utf-8")):
+    for name, separator, encoding in (
+        ("a", ",", "utf-8-sig"),
+        ("b", ";", "utf-16"),
+        ("c", "\t", "utf-8"),
+    ):
         with (tmp_path / f"{name}.csv").open("w", encoding=encoding, newline="") as file:
             writer = csv.DictWriter(file, names, delimiter=separator)
             writer.writeheader()
             writer.writerows(rows)
-    command = [sys.executable, str(BENCH / "vram_accuracy.py"), str(tmp_path), "--json", "--tier", "formula"]
+    command = [
+        sys.executable,
+        str(BENCH / "vram_accuracy.py"),
+        str(tmp_path),
+        "--json",
+        "--tier",
+        "formula",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     sources = json.loads(done.stdout)["sources"]
     assert [sources[name]["rows_used"] for name in "abc"] == [3, 3, 3]
@@ -171,7 +219,9 @@ def test_models_by_what_they_were_tuned_from(written: str, name: str) -> None:
 def test_a_name_may_say_that_the_weights_have_four_bits() -> None:
     found = setup(model="unsloth/llama-3-8b-bnb-4bit", lora_rank="16")
     assert (found.model.name, found.quantized) == ("llama-3-8b", "nf4")
-    assert setup(model="unsloth/llama-3-8b-bnb-4bit", lora_rank="16", quant="int8").quantized == "int8"
+    assert (
+        setup(model="unsloth/llama-3-8b-bnb-4bit", lora_rank="16", quant="int8").quantized == "int8"
+    )
 
 
 def test_a_model_with_fewer_layers_or_another_vocabulary() -> None:

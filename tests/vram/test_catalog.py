@@ -39,7 +39,10 @@ class PriceRow(BaseModel):
 
 def test_tables_are_well_formed():
     assert len([GpuRow(**row) for row in table("gpus.csv")]) == 63
-    rows = [PriceRow(**{key: value or None for key, value in row.items()}) for row in table("prices.csv")]
+    rows = [
+        PriceRow(**{key: value or None for key, value in row.items()})
+        for row in table("prices.csv")
+    ]
     assert len(rows) == 502
     assert len(ROWS) == 163
 
@@ -67,7 +70,10 @@ def test_layers_add_up_to_the_model():
     for shape in catalog.models():
         if shape.family in ("mllama", "t5"):
             continue
-        kinds = [catalog.layer_params(shape, catalog.is_moe(shape, layer)) for layer in range(shape.layers)]
+        kinds = [
+            catalog.layer_params(shape, catalog.is_moe(shape, layer))
+            for layer in range(shape.layers)
+        ]
         parts = catalog.params(shape)
         for part in ("attention", "mlp", "experts", "router"):
             assert sum(kind[part] for kind in kinds) == parts[part], (shape.name, part)
@@ -155,4 +161,9 @@ def test_the_catalog_needs_nothing_heavy():
         "import sys, gputop_analysis.catalog as c; c.model('llama-3-8b'); c.gpus();"
         "print(sorted({'pydantic', 'numpy', 'torch', 'textual'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -10,10 +10,20 @@ from gputop_analysis.catalog import shape_from_config, total
 pytestmark = needs("torch", "transformers")
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
-GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64}
+GROUPED = {
+    **SMALL,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+}
 MOE = {"moe_intermediate_size": 48, "num_experts_per_tok": 2}
 MLA = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
-VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+VISION = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 
 CAUSAL = {
     "llama": GROUPED,
@@ -88,7 +98,9 @@ def test_bert():
     config = transformers.BertConfig(**SMALL, intermediate_size=96, max_position_embeddings=64)
     with torch.device("meta"):
         model = transformers.BertModel(config)
-    assert total(shape_from_config(config.to_dict())) == sum(each.numel() for each in model.parameters())
+    assert total(shape_from_config(config.to_dict())) == sum(
+        each.numel() for each in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("projection", ["relu", "gated-gelu"])
@@ -97,32 +109,48 @@ def test_t5(projection: str):
     import transformers
 
     config = transformers.T5Config(
-        d_model=64, num_layers=3, num_heads=4, d_kv=24, d_ff=96, vocab_size=128, feed_forward_proj=projection
+        d_model=64,
+        num_layers=3,
+        num_heads=4,
+        d_kv=24,
+        d_ff=96,
+        vocab_size=128,
+        feed_forward_proj=projection,
     )
     with torch.device("meta"):
         model = transformers.T5ForConditionalGeneration(config)
     model.tie_weights()
-    assert total(shape_from_config(config.to_dict())) == sum(each.numel() for each in model.parameters())
+    assert total(shape_from_config(config.to_dict())) == sum(
+        each.numel() for each in model.parameters()
+    )
 
 
 def test_nested_text_and_vision_become_one_shape():
     import transformers
 
     config = transformers.LlavaConfig(
-        text_config=transformers.LlamaConfig(**GROUPED), vision_config=transformers.CLIPVisionConfig(**VISION)
+        text_config=transformers.LlamaConfig(**GROUPED),
+        vision_config=transformers.CLIPVisionConfig(**VISION),
     )
     shape = shape_from_config(config.to_dict())
     assert (shape.hidden, shape.layers, shape.kv_heads) == (64, 3, 2)
     assert (shape.vision_hidden, shape.vision_layers, shape.vision_ffn) == (32, 2, 64)
 
 
-@pytest.mark.parametrize("config", [{}, {"hidden_size": 64}, {"model_type": "wav2vec2", "conv_dim": [512]}])
+@pytest.mark.parametrize(
+    "config", [{}, {"hidden_size": 64}, {"model_type": "wav2vec2", "conv_dim": [512]}]
+)
 def test_what_is_no_transformer_is_refused_in_words(config: dict):
     with pytest.raises(ValueError, match="it has no"):
         shape_from_config(config)
 
 
 def test_a_vision_transformer_sees_its_patches():
-    config = {"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+    config = {
+        "model_type": "vit",
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+    }
     shape = shape_from_config({**config, "image_size": 224, "patch_size": 16})
     assert (shape.max_position, shape.vision_patch, shape.gated_mlp) == (196, 16, False)

@@ -76,7 +76,10 @@ def test_levers_are_in_the_order_of_what_they_save_and_name_what_they_open(found
     checkpointing = next(lever for lever in found.levers if lever.change == "checkpointing")
     assert checkpointing.setup == LLAMA.but(checkpointing="full")
     assert catalog.gpu(checkpointing.gpu).usable_bytes >= checkpointing.reserved
-    assert estimate(checkpointing.setup, "formula", advice=False).peak.reserved == checkpointing.reserved
+    assert (
+        estimate(checkpointing.setup, "formula", advice=False).peak.reserved
+        == checkpointing.reserved
+    )
 
 
 def test_the_largest_micro_batch_fits_and_one_more_does_not():
@@ -165,7 +168,13 @@ def test_a_crowded_gpu_gives_its_cache_back():
 def test_calibration_scales_by_the_latest_measurement_of_the_model(found):
     records = [
         {"model": "Llama-3.1-8B", "kind": "full", "tier": "formula", "ratio": 1.5},
-        {"model": "llama-3.1-8b", "kind": "full", "tier": "formula", "ratio": 1.013, "run": "run-7"},
+        {
+            "model": "llama-3.1-8b",
+            "kind": "full",
+            "tier": "formula",
+            "ratio": 1.013,
+            "run": "run-7",
+        },
         {"model": "llama-3.1-8b", "kind": "lora", "tier": "formula", "ratio": 3.0},
         {"model": "llama-3.1-8b", "kind": "full", "tier": "profile", "ratio": 4.0},
     ]
@@ -195,7 +204,9 @@ def test_every_tier_has_an_interval_of_its_own_errors(tier):
 
 
 def test_an_interval_of_few_runs_is_never_narrow():
-    low, high = interval(LLAMA.but(lora=Lora()), "profile")  # of five runs, within 1.4 % of one another
+    low, high = interval(
+        LLAMA.but(lora=Lora()), "profile"
+    )  # of five runs, within 1.4 % of one another
     assert low <= -LEAST and high >= LEAST
 
 
@@ -245,7 +256,11 @@ def test_impossible_combinations_name_their_rule(change, rule):
 
 
 def test_levers_leave_only_what_can_be_trained():
-    for setup in (LLAMA, LLAMA.but(dp=8, sharding="ddp"), LLAMA.but(lora=Lora(), quantized="nf4", attention="eager")):
+    for setup in (
+        LLAMA,
+        LLAMA.but(dp=8, sharding="ddp"),
+        LLAMA.but(lora=Lora(), quantized="nf4", attention="eager"),
+    ):
         names = [name for name, _ in changes(setup)]
         assert len(set(names)) == len(names)
         for _, changed in changes(setup):
@@ -266,6 +281,16 @@ def test_gib_is_exact():
 
 
 def test_two_stacks_that_no_profile_covers_are_for_a_trace():
-    model = ModelShape("t5", family="t5", hidden=512, layers=6, heads=8, kv_heads=8, head_dim=64, ffn=2048, vocab=32128)
+    model = ModelShape(
+        "t5",
+        family="t5",
+        hidden=512,
+        layers=6,
+        heads=8,
+        kv_heads=8,
+        head_dim=64,
+        ffn=2048,
+        vocab=32128,
+    )
     with pytest.raises(NotCoveredError, match="--tier trace"):
         estimate(Setup(model, master_weights=True))

@@ -24,7 +24,14 @@ from gputop_analysis.vram import options
 from gputop_analysis.vram.setup import Lora, Setup
 
 SCRIPTS = Path(__file__).parent.parent / "tracer" / "scripts"
-NAMES = ["tier", "peak_allocated_gib", "peak_reserved_gib", "device_total_gib", "breakdown_gib", "peak_operation"]
+NAMES = [
+    "tier",
+    "peak_allocated_gib",
+    "peak_reserved_gib",
+    "device_total_gib",
+    "breakdown_gib",
+    "peak_operation",
+]
 NAMES += ["interval_pct", "fits", "levers", "max_micro_batch", "sources"]
 
 
@@ -43,7 +50,9 @@ def ask(capsys, *words):
 
 
 def test_every_field_of_a_setup_has_an_option():
-    plain = set(Setup.__dataclass_fields__) - {"model", "parallel", "lora"} | set(Split.__dataclass_fields__)
+    plain = set(Setup.__dataclass_fields__) - {"model", "parallel", "lora"} | set(
+        Split.__dataclass_fields__
+    )
     plain |= {f"lora_{name}" for name in Lora.__dataclass_fields__}
     assert plain - {"quantized", "zero_bubble"} | {"quant"} <= set(options.OPTION)
 
@@ -73,7 +82,10 @@ def test_the_defaults_are_those_of_the_setup():
 def test_values_and_setup_are_inverse(values):
     setup = options.setup_of(catalog.model("llama-3-8b"), values)
     assert options.setup_of(setup.model, options.values_of(setup)) == setup
-    as_text = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
+    as_text = {
+        name: ",".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
     assert options.setup_of(setup.model, as_text) == setup
 
 
@@ -99,12 +111,18 @@ def test_a_wrong_value_says_what_is_right(name, value, said):
     ("words", "wanted"),
     [
         (["--zero", "3", "--dp", "8"], {"sharding": "zero3", "recipe": "deepspeed", "dp": 8}),
-        (["--zero", "3", "--recipe", "plain", "--dp", "8"], {"sharding": "zero3", "recipe": "plain", "dp": 8}),
+        (
+            ["--zero", "3", "--recipe", "plain", "--dp", "8"],
+            {"sharding": "zero3", "recipe": "plain", "dp": 8},
+        ),
         (["--fsdp", "--dp", "4"], {"sharding": "fsdp2", "dp": 4}),
         (["--fsdp", "1", "--dp", "4"], {"sharding": "fsdp1", "dp": 4}),
         (["--hsdp", "2", "--dp", "8"], {"sharding": "hsdp", "replicas": 2, "dp": 8}),
         (["--qlora"], {"lora_rank": 16, "quant": "nf4", "lora_targets": ("all-linear",)}),
-        (["--qlora", "--lora-rank", "64"], {"lora_rank": 64, "quant": "nf4", "lora_targets": ("all-linear",)}),
+        (
+            ["--qlora", "--lora-rank", "64"],
+            {"lora_rank": 64, "quant": "nf4", "lora_targets": ("all-linear",)},
+        ),
         (["--amp", "--no-clip-grad"], {"weights": "fp32", "clip_grad": False}),
     ],
 )
@@ -122,7 +140,9 @@ def test_json_has_the_stable_names_and_adds_up(capsys):
     code, out, _ = ask(capsys, "--model", "llama-3-8b", "--seq", "4096", "--gpu", "H100", "--json")
     found = json.loads(out)
     assert code == 0 and [name for name in NAMES if name not in found] == []
-    assert sum(found["breakdown_gib"].values()) == pytest.approx(found["peak_allocated_gib"], abs=1e-6)
+    assert sum(found["breakdown_gib"].values()) == pytest.approx(
+        found["peak_allocated_gib"], abs=1e-6
+    )
     assert set(found["fits"][0]) >= {"gpu", "memory_gib", "fits", "headroom_gib"}
     assert set(found["levers"][0]) >= {"change", "peak_reserved_gib", "saves_gib"}
     assert len(found["interval_pct"]) == 2 and found["max_micro_batch_gpu"].startswith("H100")
@@ -131,10 +151,21 @@ def test_json_has_the_stable_names_and_adds_up(capsys):
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_answer_fits_its_width_and_says_the_most_important(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    code, out, _ = ask(capsys, "--model", "llama-3-8b", "--micro-batch", "2", "--zero", "3", "--dp", "8")
+    code, out, _ = ask(
+        capsys, "--model", "llama-3-8b", "--micro-batch", "2", "--zero", "3", "--dp", "8"
+    )
     lines = out.splitlines()
     assert code == 0 and max(map(len, lines)) <= width
-    for words in ("llama-3-8b", "GiB", "allocated", "reserved", "activations", "peak in", "fits from", "to need less"):
+    for words in (
+        "llama-3-8b",
+        "GiB",
+        "allocated",
+        "reserved",
+        "activations",
+        "peak in",
+        "fits from",
+        "to need less",
+    ):
         assert words in out, words
 
 
@@ -157,7 +188,10 @@ def test_an_unknown_model_names_the_five_nearest(capsys):
         (["--run", "no-such-run"], "no-such-run"),
         (["--model", "gpt2", "--run", "last"], "two questions"),
         ([], "say what to estimate"),
-        (["--model", "gpt2", "--image-size", "448"], "--image-size changes nothing here: it needs --images"),
+        (
+            ["--model", "gpt2", "--image-size", "448"],
+            "--image-size changes nothing here: it needs --images",
+        ),
         (["--model", "gpt2", "--lora-targets", "all-linear"], "it needs --lora-rank"),
     ],
 )
@@ -167,7 +201,12 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
 
 
 def test_a_model_by_its_configuration(capsys, tmp_path):
-    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+    }
     config |= {"num_key_value_heads": 8, "intermediate_size": 512, "vocab_size": 1000}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     code, out, _ = ask(capsys, "--model", str(tmp_path), "--json")
@@ -180,7 +219,12 @@ def test_a_model_by_its_configuration(capsys, tmp_path):
 def test_a_model_of_the_local_cache(capsys, tmp_path, monkeypatch):
     home = tmp_path / "models--someone--tiny" / "snapshots" / "abc"
     home.mkdir(parents=True)
-    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     config |= {"intermediate_size": 128, "vocab_size": 500}
     (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
@@ -190,12 +234,16 @@ def test_a_model_of_the_local_cache(capsys, tmp_path, monkeypatch):
 
 def test_no_torch_says_so(capsys, tmp_path):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'trace: error: this Python has no torch' >&2\nexit 3\n", encoding="utf-8")
+    python.write_text(
+        "#!/bin/sh\necho 'trace: error: this Python has no torch' >&2\nexit 3\n", encoding="utf-8"
+    )
     python.chmod(0o755)
     code, out, err = ask(capsys, "--model", "gpt2", "--trace", "--python", str(python), "--json")
     assert code == 0 and json.loads(out)["tier"] in ("profile", "formula")
     assert "no torch" in err and "tier answers instead" in err
-    code, out, err = ask(capsys, "--model", "gpt2", "--trace", "--python", str(tmp_path / "nowhere"))
+    code, out, err = ask(
+        capsys, "--model", "gpt2", "--trace", "--python", str(tmp_path / "nowhere")
+    )
     assert code == 2 and not out and "--python" in err
 
 
@@ -214,7 +262,9 @@ def test_a_batch_answers_each_row_and_says_why_not(capsys, tmp_path):
     assert all(float(row["device_total_gib"]) > 0.5 for row in found if not row["error"])
     code, out, _ = ask(capsys, "--csv", str(file), "--optimizer", "adamw", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
-    assert len(lines) == 4 and lines[0]["peak_allocated_gib"] > float(found[0]["peak_allocated_gib"])
+    assert len(lines) == 4 and lines[0]["peak_allocated_gib"] > float(
+        found[0]["peak_allocated_gib"]
+    )
 
 
 def test_an_empty_batch_is_told(capsys, tmp_path):
@@ -258,10 +308,11 @@ def test_estimate_of_a_configuration_object():
 def test_the_package_stays_light():
     import subprocess
 
-    code = (
-        "import sys, gputop; print([m for m in ('numpy', 'textual', 'torch', 'gputop_analysis') if m in sys.modules])"
+    code = "import sys, gputop; print([m for m in ('numpy', 'textual', 'torch', 'gputop_analysis') if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 # ---- what was measured here
@@ -281,9 +332,14 @@ def test_an_estimate_starts_from_what_was_measured(capsys):
     for before, after in zip(plain.fits, scaled.fits, strict=True):
         assert before.headroom - after.headroom == lifted and after.fits == (after.headroom >= 0)
     assert scaled.levers[0].saves == pytest.approx(1.25 * plain.levers[0].saves, rel=1e-6)
-    assert max(size for _, size in scaled.peak.timeline or [(0, scaled.peak.allocated)]) <= scaled.peak.allocated + 1
+    assert (
+        max(size for _, size in scaled.peak.timeline or [(0, scaled.peak.allocated)])
+        <= scaled.peak.allocated + 1
+    )
     assert any("calibrated by run one" in note and "+25.0 %" in note for note in scaled.notes)
-    _, out, _ = ask(capsys, "--model", "gpt2", "--tier", "formula", "--seq", "512", "--no-calibration", "--json")
+    _, out, _ = ask(
+        capsys, "--model", "gpt2", "--tier", "formula", "--seq", "512", "--no-calibration", "--json"
+    )
     assert json.loads(out)["peak_allocated_gib"] == pytest.approx(plain.peak.allocated / 2**30)
 
 
@@ -291,7 +347,10 @@ def test_the_newest_of_a_kind_is_kept_and_torn_lines_are_not_read():
     calibration.remember(record(1.1))
     calibration.remember(record(1.2, kind="lora"))
     calibration.remember(record(1.3))
-    assert [(one["kind"], one["ratio"]) for one in calibration.recall("gpt2")] == [("lora", 1.2), ("full", 1.3)]
+    assert [(one["kind"], one["ratio"]) for one in calibration.recall("gpt2")] == [
+        ("lora", 1.2),
+        ("full", 1.3),
+    ]
     with calibration.path().open("a", encoding="utf-8") as file:
         file.write('{"model": "gpt2", "kind": "x"')
     assert len(calibration.recall()) == 2 and calibration.recall("other") == []
@@ -301,7 +360,9 @@ def test_runs_that_end_at_once_lose_nothing():
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: calibration.remember(record(1 + i / 100, model=f"m{i}")), range(24)))
+        list(
+            pool.map(lambda i: calibration.remember(record(1 + i / 100, model=f"m{i}")), range(24))
+        )
     assert {one["model"] for one in calibration.recall()} == {f"m{i}" for i in range(24)}
 
 
@@ -348,7 +409,8 @@ def test_a_script_that_is_only_read(capsys, tmp_path):
     script = tmp_path / "train.py"
     source = "from transformers import AutoModelForCausalLM\nraise SystemExit('ran')\n"
     script.write_text(
-        source + "model = AutoModelForCausalLM.from_pretrained('openai-community/gpt2')\n", encoding="utf-8"
+        source + "model = AutoModelForCausalLM.from_pretrained('openai-community/gpt2')\n",
+        encoding="utf-8",
     )
     code, out, err = ask(capsys, str(script), "--no-execute", "--seq", "256", "--json")
     found = json.loads(out)

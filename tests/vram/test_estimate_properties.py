@@ -10,7 +10,15 @@ from gputop_analysis.vram.rules import check
 from gputop_analysis.vram.setup import Lora, Setup
 from gputop_analysis.vram.tiers import solve
 
-MODELS = ("llama-3.1-8b", "mistral-7b", "qwen2.5-7b", "gemma-2-9b", "gpt2", "mixtral-8x7b", "phi-3-mini-4k")
+MODELS = (
+    "llama-3.1-8b",
+    "mistral-7b",
+    "qwen2.5-7b",
+    "gemma-2-9b",
+    "gpt2",
+    "mixtral-8x7b",
+    "phi-3-mini-4k",
+)
 RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed")
 
 
@@ -24,7 +32,9 @@ def setups(draw):
         accumulation=draw(st.sampled_from([1, 4])),
         dtype=draw(st.sampled_from(["bf16", "fp32"])),
         weights=draw(st.sampled_from(["", "fp32"])),
-        optimizer=draw(st.sampled_from(["adamw", "adamw-fused", "adamw-8bit", "sgd", "lion", "adafactor"])),
+        optimizer=draw(
+            st.sampled_from(["adamw", "adamw-fused", "adamw-8bit", "sgd", "lion", "adafactor"])
+        ),
         attention=draw(st.sampled_from(["eager", "sdpa", "flash"])),
         checkpointing=draw(st.sampled_from(["none", "selective", "full"])),
         loss=draw(st.sampled_from(["plain", "fused", "chunked"])),
@@ -40,7 +50,13 @@ def setups(draw):
 def profiled(draw):
     """Setups that a profile covers."""
     return Setup(
-        catalog.model(draw(st.sampled_from(["llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "gpt2", "phi-3-mini-4k"]))),
+        catalog.model(
+            draw(
+                st.sampled_from(
+                    ["llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "gpt2", "phi-3-mini-4k"]
+                )
+            )
+        ),
         seq=draw(st.integers(64, 896)),
         micro_batch=draw(st.integers(1, 16)),
         accumulation=draw(st.sampled_from([1, 4])),
@@ -84,7 +100,10 @@ def test_the_breakdown_is_the_peak(setup, recipe):
 @given(setups(), st.integers(2, 4))
 def test_more_tokens_never_need_less(setup, factor):
     least = amounts(setup)
-    for more in (setup.but(micro_batch=setup.micro_batch * factor), setup.but(seq=setup.seq * factor)):
+    for more in (
+        setup.but(micro_batch=setup.micro_batch * factor),
+        setup.but(seq=setup.seq * factor),
+    ):
         if trainable(more):
             never_less(amounts(more), least)
 
@@ -111,14 +130,18 @@ def test_more_sharding_never_needs_more(setup, ranks, recipe):
 def test_a_larger_rank_never_needs_less(setup, one, other):
     low, high = sorted((one, other))
     targets = ("q_proj", "v_proj")
-    never_less(amounts(setup.but(lora=Lora(high, targets))), amounts(setup.but(lora=Lora(low, targets))))
+    never_less(
+        amounts(setup.but(lora=Lora(high, targets))), amounts(setup.but(lora=Lora(low, targets)))
+    )
 
 
 @settings(max_examples=60)
 @given(setups())
 def test_checkpointing_hardly_ever_needs_more(setup):
     """It may by a layer that is computed again beside all gradients, where activations are small beside those."""
-    whole, selective, full = (amounts(setup.but(checkpointing=kind))[0] for kind in ("none", "selective", "full"))
+    whole, selective, full = (
+        amounts(setup.but(checkpointing=kind))[0] for kind in ("none", "selective", "full")
+    )
     assert full <= 1.01 * selective <= 1.02 * whole
 
 
@@ -131,7 +154,10 @@ def test_profiles_keep_the_same_rules(setup, factor):
     found = profiles.peak(setup)
     assert found is not None
     assert sum(found.breakdown.values()) == found.allocated <= found.reserved
-    for more in (setup.but(micro_batch=setup.micro_batch + factor), setup.but(seq=setup.seq + 32 * factor)):
+    for more in (
+        setup.but(micro_batch=setup.micro_batch + factor),
+        setup.but(seq=setup.seq + 32 * factor),
+    ):
         again = profiles.peak(more)
         assert again is not None
         assert again.allocated >= 0.99 * found.allocated

@@ -62,10 +62,14 @@ def test_steps_go_up_and_down_and_come_back(setup):
     assert form.stepped("seq", 1).setup.seq == 1024
     assert form.stepped("seq", 1).stepped("seq", -1).setup == setup
     assert form.given("seq", "700").stepped("seq", 1).setup.seq == 1024
-    assert form.stepped("checkpointing", 1).setup.checkpointing == OPTION["checkpointing"].choices[1]
+    assert (
+        form.stepped("checkpointing", 1).setup.checkpointing == OPTION["checkpointing"].choices[1]
+    )
     assert form.stepped("gpu", 1).gpu == GPUS[1] and form.stepped("gpu", -1).gpu == GPUS[-1]
     assert form.stepped("model", 1) == form
-    assert form.given("seq", 1024).stepped("seq", 1).setup.seq == 1024, "gpt2 has positions for so many"
+    assert form.given("seq", 1024).stepped("seq", 1).setup.seq == 1024, (
+        "gpt2 has positions for so many"
+    )
 
 
 def test_what_goes_together_changes_together(setup):
@@ -78,7 +82,9 @@ def test_what_goes_together_changes_together(setup):
 
 def test_undo_and_base(setup):
     form = Form(setup).stepped("seq", 1).marked().stepped("micro_batch", 1)
-    assert form.base is not None and list(differences(form.base, form.setup)) == [("micro batch", "4", "6")]
+    assert form.base is not None and list(differences(form.base, form.setup)) == [
+        ("micro batch", "4", "6")
+    ]
     assert form.undone().undone().setup == setup and form.undone().undone().undone().setup == setup
     assert form.marked().marked().base is None
 
@@ -95,7 +101,16 @@ def test_the_command_asks_the_same(setup):
     from gputop.cli.estimate import _setup, parser
 
     form = Form(
-        setup_of(setup.model, {"seq": 512, "lora_rank": 8, "quant": "nf4", "clip_grad": False, "freeze": "embeddings"})
+        setup_of(
+            setup.model,
+            {
+                "seq": 512,
+                "lora_rank": 8,
+                "quant": "nf4",
+                "clip_grad": False,
+                "freeze": "embeddings",
+            },
+        )
     )
     words = command(replace(form, gpu="H100")).split()[2:]
     options = parser().parse_args(words)
@@ -163,7 +178,10 @@ async def test_models_and_examples_are_picked(setup):
         await press(app, pilot, "slash")
         assert isinstance(app.screen, ModelDialog)
         await press(
-            app, pilot, *("minus" if c == "-" else "full_stop" if c == "." else c for c in "qwen2.5-0.5b"), "enter"
+            app,
+            pilot,
+            *("minus" if c == "-" else "full_stop" if c == "." else c for c in "qwen2.5-0.5b"),
+            "enter",
         )
         assert screen_of(app).form.setup.model.name == "qwen2.5-0.5b"
         await press(app, pilot, "x")
@@ -232,7 +250,11 @@ def test_a_trace_that_fails_says_why_and_which_tier_answers(setup):
         raise ImportError("no torch in this Python")
 
     result = Estimator(tracer).trace(Form(setup), lambda _: None)
-    assert "no torch in this Python" in result.problem and "tier answers" in result.problem and result.estimate
+    assert (
+        "no torch in this Python" in result.problem
+        and "tier answers" in result.problem
+        and result.estimate
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (60, 16)])
@@ -285,6 +307,8 @@ async def test_it_starts_from_the_live_run(running, setup):
 async def test_where_a_setup_comes_from_is_seen_in_a_narrow_terminal(running, setup):
     async with started(running, size=(80, 24)) as (app, pilot):
         await press(app, pilot, "v")
-        screen_of(app).receive(running._replace(page=RunSetup(setup, "20261122-031603-train-llama-9828")), None)
+        screen_of(app).receive(
+            running._replace(page=RunSetup(setup, "20261122-031603-train-llama-9828")), None
+        )
         await settle(app, pilot)
         assert "from run 202" in screen_text(app).splitlines()[0]

@@ -14,27 +14,53 @@ from gputop_analysis.vram.levers import Lever
 from gputop_analysis.vram.options import setup_of
 
 GIB = 1 << 30
-PARTS = {"weights": 15, "gradients": 15, "optimizer": 30, "activations": 6, "logits_loss": 3, "temporaries": 1}
+PARTS = {
+    "weights": 15,
+    "gradients": 15,
+    "optimizer": 30,
+    "activations": 6,
+    "logits_loss": 3,
+    "temporaries": 1,
+}
 
 
 def fixed(setup, *_, **__):
     """An answer that depends on the sequence length only."""
     factor = setup.seq / 4096
-    breakdown = {name: round(size * GIB * (factor if name == "activations" else 1)) for name, size in PARTS.items()}
+    breakdown = {
+        name: round(size * GIB * (factor if name == "activations" else 1))
+        for name, size in PARTS.items()
+    }
     allocated = sum(breakdown.values())
-    course = tuple((i / 50, round(allocated * (0.7 + 0.3 * (1 - abs(i - 30) / 30)))) for i in range(50))
+    course = tuple(
+        (i / 50, round(allocated * (0.7 + 0.3 * (1 - abs(i - 30) / 30)))) for i in range(50)
+    )
     reserved = allocated + 2 * GIB
     total = reserved + round(0.6 * GIB)
     phases = {"forward": 50 * GIB, "backward": 60 * GIB, "optimizer": allocated}
-    named = [(spec.name, spec.usable_bytes) for spec in catalog.gpus() if spec.name in ("L40S", "H100-NVL-94GB", "T4")]
+    named = [
+        (spec.name, spec.usable_bytes)
+        for spec in catalog.gpus()
+        if spec.name in ("L40S", "H100-NVL-94GB", "T4")
+    ]
     return Estimate(
         setup=setup,
-        peak=Peak("profile", allocated, reserved, breakdown, "optimizer: step: _foreach_sqrt", phases, course),
+        peak=Peak(
+            "profile",
+            allocated,
+            reserved,
+            breakdown,
+            "optimizer: step: _foreach_sqrt",
+            phases,
+            course,
+        ),
         context=round(0.6 * GIB),
         nccl=0,
         interval_pct=(-3.0, 5.0),
         fits=tuple(Fit(name, memory, memory >= total, memory - total) for name, memory in named),
-        levers=(Lever("fused AdamW", setup, reserved - 15 * GIB, 15 * GIB, "A100-PCIe-80GB", 79 * GIB),),
+        levers=(
+            Lever("fused AdamW", setup, reserved - 15 * GIB, 15 * GIB, "A100-PCIe-80GB", 79 * GIB),
+        ),
         gpu="H100-NVL-94GB",
         max_micro_batch=2,
     )
@@ -47,7 +73,9 @@ def _fixed(monkeypatch, tmp_path):
 
 
 def app(theme="gputop-dark"):
-    made = EstimatorApp(setup_of(catalog.model("llama-3-8b"), {"seq": 4096, "checkpointing": "full"}))
+    made = EstimatorApp(
+        setup_of(catalog.model("llama-3-8b"), {"seq": 4096, "checkpointing": "full"})
+    )
     made.theme = theme
     return made
 
@@ -65,7 +93,9 @@ def after(*keys):
     return run
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"])
+@pytest.mark.parametrize(
+    "size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"]
+)
 def test_answer(snap_compare, size):
     assert snap_compare(app(), terminal_size=size, run_before=after())
 

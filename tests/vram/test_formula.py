@@ -24,7 +24,9 @@ GIB = 1 << 30
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MISTRAL = catalog.model("mistral-7b-v0.1")
 LLAMA = catalog.model("llama-3-8b")
-FINE_TUNING = Setup(MISTRAL, 4096, 4, checkpointing="full", attention="flash", transformers="4.48.1")
+FINE_TUNING = Setup(
+    MISTRAL, 4096, 4, checkpointing="full", attention="flash", transformers="4.48.1"
+)
 LORA = FINE_TUNING.but(lora=Lora(16, ATTENTION, dropout=0.1))
 
 
@@ -52,7 +54,9 @@ def test_full_training_in_16_bits_peaks_at_five_times_the_weights() -> None:
 
 def test_a_gpt_layer_keeps_34_sbh_and_5_as2b() -> None:
     """Korthikanti et al. 2022, equation 1: 16 bits, unfused attention, dropout, fused norms."""
-    shape = ModelShape("gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048)
+    shape = ModelShape(
+        "gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048
+    )
     setup = Setup(shape, 2048, 1, attention="eager", recipe="megatron", dropout=0.1)
     kept = layer(dims(setup), habits(setup), moe=False)
     assert kept.whole == 34 * 1024 + 5 * 16 * 2048
@@ -60,8 +64,12 @@ def test_a_gpt_layer_keeps_34_sbh_and_5_as2b() -> None:
 
 def test_tensor_and_sequence_parallelism_divide_a_layer() -> None:
     """Korthikanti et al. 2022, equations 2 and 4: 10 + 24 / t without, 34 / t with sequence parallelism."""
-    shape = ModelShape("gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048)
-    setup = Setup(shape, 2048, 1, attention="eager", recipe="megatron", dropout=0.1, parallel=Split(tp=4))
+    shape = ModelShape(
+        "gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048
+    )
+    setup = Setup(
+        shape, 2048, 1, attention="eager", recipe="megatron", dropout=0.1, parallel=Split(tp=4)
+    )
     scores = 5 * 16 * 2048 / 4
     alone = layer(dims(setup), habits(setup), moe=False)
     assert alone.whole == pytest.approx(10 * 1024 + 24 * 1024 / 4 + scores)
@@ -78,10 +86,14 @@ def test_the_first_stage_of_an_interleaved_pipeline(pp: int, vpp: int) -> None:
 
 def test_a_pipeline_holds_no_more_than_there_are_micro_batches() -> None:
     assert in_flight(dims(Setup(LLAMA, accumulation=2, parallel=Split(pp=8)))) == 2
-    assert in_flight(dims(Setup(LLAMA, accumulation=64, parallel=Split(pp=8, pipeline_stage=7)))) == 1
+    assert (
+        in_flight(dims(Setup(LLAMA, accumulation=64, parallel=Split(pp=8, pipeline_stage=7)))) == 1
+    )
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-2b", "gpt2", "phi-2"])
+@pytest.mark.parametrize(
+    "name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-2b", "gpt2", "phi-2"]
+)
 def test_stages_and_tensor_ranks_hold_the_whole_model(name: str) -> None:
     shape = catalog.model(name)
     stages = [Setup(shape, parallel=Split(pp=2, pipeline_stage=stage)) for stage in (0, 1)]
@@ -103,18 +115,24 @@ def test_quantised_weights_are_half_a_byte_and_their_constants() -> None:
     found = peak(LORA.but(quantized="nf4"))
     linear = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
     rest = 2 * (MISTRAL.params - linear) + 4 * adapters(MISTRAL, Lora(16, ATTENTION))
-    assert found.breakdown["weights"] == pytest.approx(linear * (0.5 + 1 / 64 + 4 / 64 / 256) + rest, rel=1e-3)
+    assert found.breakdown["weights"] == pytest.approx(
+        linear * (0.5 + 1 / 64 + 4 / 64 / 256) + rest, rel=1e-3
+    )
 
 
 def test_offloaded_states_are_not_on_the_gpu() -> None:
     sharded = Setup(LLAMA, 4096, recipe="deepspeed", parallel=Split(dp=4, sharding="zero3"))
     assert "optimizer" in peak(sharded).breakdown
-    assert not {"optimizer", "master_weights"} & set(peak(sharded.but(offload="optimizer")).breakdown)
+    assert not {"optimizer", "master_weights"} & set(
+        peak(sharded.but(offload="optimizer")).breakdown
+    )
     assert peak(sharded.but(offload="all")).breakdown.get("weights", 0) == 0
 
 
 def test_an_optimizer_inside_the_backward_pass_keeps_no_gradients() -> None:
-    inside = Setup(LLAMA, 2048, checkpointing="full", optimizer="adamw-fused", optimizer_in_backward=True)
+    inside = Setup(
+        LLAMA, 2048, checkpointing="full", optimizer="adamw-fused", optimizer_in_backward=True
+    )
     saved = peak(inside.but(optimizer_in_backward=False)).allocated - peak(inside).allocated
     assert saved > 0.5 * 2 * LLAMA.params
 
@@ -152,7 +170,10 @@ COUNTS = st.sampled_from([1, 2, 4, 8])
 SETUPS = st.builds(
     Setup,
     model=st.sampled_from(
-        [catalog.model(name) for name in ("llama-3.2-1b", "qwen3-8b", "mixtral-8x7b", "gpt2", "gemma-2-2b")]
+        [
+            catalog.model(name)
+            for name in ("llama-3.2-1b", "qwen3-8b", "mixtral-8x7b", "gpt2", "gemma-2-2b")
+        ]
     ),
     seq=st.sampled_from([512, 2048, 8192]),
     micro_batch=COUNTS,
@@ -162,9 +183,14 @@ SETUPS = st.builds(
     attention=st.sampled_from(ATTENTIONS),
     checkpointing=st.sampled_from(RECOMPUTES),
     loss=st.sampled_from(LOSSES),
-    lora=st.one_of(st.none(), st.builds(Lora, rank=st.sampled_from([8, 64]), dtype=st.sampled_from(["fp32", "bf16"]))),
+    lora=st.one_of(
+        st.none(),
+        st.builds(Lora, rank=st.sampled_from([8, 64]), dtype=st.sampled_from(["fp32", "bf16"])),
+    ),
     recipe=st.sampled_from(["transformers", "torchtitan", "megatron", "deepspeed", "plain"]),
-    parallel=st.builds(Split, dp=st.sampled_from([2, 8]), tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2])),
+    parallel=st.builds(
+        Split, dp=st.sampled_from([2, 8]), tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2])
+    ),
 )
 
 
@@ -189,7 +215,9 @@ def test_more_tokens_never_need_less(setup: Setup, what: str) -> None:
 @settings(max_examples=100)
 @given(SETUPS)
 def test_each_stage_of_zero_needs_no_more_than_the_one_before(setup: Setup) -> None:
-    sizes = [peak(setup.but(sharding=sharding)).allocated for sharding in ("zero1", "zero2", "zero3")]
+    sizes = [
+        peak(setup.but(sharding=sharding)).allocated for sharding in ("zero1", "zero2", "zero3")
+    ]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -210,7 +238,9 @@ def test_a_larger_rank_never_needs_less(setup: Setup) -> None:
 
 @settings(max_examples=40)
 @given(SETUPS, st.lists(st.tuples(COUNTS, COUNTS, COUNTS), min_size=1, max_size=6))
-def test_arrays_give_what_single_setups_give(setup: Setup, rows: list[tuple[int, int, int]]) -> None:
+def test_arrays_give_what_single_setups_give(
+    setup: Setup, rows: list[tuple[int, int, int]]
+) -> None:
     setup = setup.but(pp=1)
     micro_batch, tp, dp = (np.array(column) for column in zip(*rows, strict=True))
     found = peak_bytes(setup, micro_batch=micro_batch, tp=tp, dp=dp)

@@ -48,8 +48,18 @@ OOM = (
 
 def a_hello(model=(), **fields):
     """Llama 3 8B, full fine-tuning in bf16 with AdamW, as a rank would describe it."""
-    described = {"class": "LlamaForCausalLM", "config": LLAMA, "by_dtype": {"bfloat16": 8030261248}, **dict(model)}
-    base = {"model": described, "batch": BATCH, "optimizer": {"class": "AdamW"}, "amp": {"autocast": False}}
+    described = {
+        "class": "LlamaForCausalLM",
+        "config": LLAMA,
+        "by_dtype": {"bfloat16": 8030261248},
+        **dict(model),
+    }
+    base = {
+        "model": described,
+        "batch": BATCH,
+        "optimizer": {"class": "AdamW"},
+        "amp": {"autocast": False},
+    }
     return {**base, **fields}
 
 
@@ -57,7 +67,11 @@ def a_run(tmp_path, peak_gib=None, steps=20, **hello):
     build = Builder(tmp_path / "run")
     cuda = {"device": "cuda", "device_memory_bytes": round(79.1 * GIB)} if peak_gib else {}
     build.hello(0, **a_hello(**hello), **cuda)
-    used = {} if peak_gib is None else {"peak_allocated_bytes": round(peak_gib * GIB), "reserved_bytes": 70 * GIB}
+    used = (
+        {}
+        if peak_gib is None
+        else {"peak_allocated_bytes": round(peak_gib * GIB), "reserved_bytes": 70 * GIB}
+    )
     for _ in range(steps):
         build.step(forward=5.0, backward=10.0, micro_batches=4, optimizer_steps=1, **used)
     return build
@@ -75,7 +89,12 @@ def test_a_plain_run(tmp_path):
     setup = setup_of(RunView(a_run(tmp_path, clip={"max_norm": 1.0}).open()))
     assert setup is not None and setup.model.hidden == 4096 and setup.model in catalog.models()
     assert (setup.micro_batch, setup.seq, setup.accumulation) == (2, 4096, 4)
-    assert (setup.dtype, setup.weights, setup.optimizer, setup.clip_grad) == ("bf16", "", "adamw", True)
+    assert (setup.dtype, setup.weights, setup.optimizer, setup.clip_grad) == (
+        "bf16",
+        "",
+        "adamw",
+        True,
+    )
     assert setup.parallel.world == 1 and setup.lora is None and setup.checkpointing == "none"
 
 
@@ -125,13 +144,22 @@ def test_sharding_as_the_ranks_tell_it():
 
     assert layout(ddp={}).parallel.sharding == "ddp" and layout(ddp={}).parallel.dp == 8
     assert layout(fsdp={"version": 2}).parallel.sharding == "fsdp2"
-    assert layout(fsdp={"version": 1, "sharding": "SHARD_GRAD_OP"}).parallel.reshard_after_forward is False
-    hsdp = layout(fsdp={"version": 2}, mesh={"names": ["dp_replicate", "dp_shard"], "shape": [2, 4]}).parallel
+    assert (
+        layout(fsdp={"version": 1, "sharding": "SHARD_GRAD_OP"}).parallel.reshard_after_forward
+        is False
+    )
+    hsdp = layout(
+        fsdp={"version": 2}, mesh={"names": ["dp_replicate", "dp_shard"], "shape": [2, 4]}
+    ).parallel
     assert (hsdp.sharding, hsdp.replicas, hsdp.dp) == ("hsdp", 2, 8)
     tp = layout(fsdp={"version": 2}, mesh={"names": ["dp", "tp"], "shape": [4, 2]}).parallel
     assert (tp.dp, tp.tp) == (4, 2)
     zero = layout(deepspeed={"zero_stage": 2, "offload_optimizer": True})
-    assert (zero.parallel.sharding, zero.parallel.offload, zero.recipe) == ("zero2", "optimizer", "deepspeed")
+    assert (zero.parallel.sharding, zero.parallel.offload, zero.recipe) == (
+        "zero2",
+        "optimizer",
+        "deepspeed",
+    )
 
 
 def test_what_is_not_said_is_not_guessed(tmp_path):
@@ -142,7 +170,9 @@ def test_what_is_not_said_is_not_guessed(tmp_path):
 
 
 def test_a_shape_that_the_catalog_does_not_have_keeps_its_own_name():
-    setup = setup_of_hello(a_hello({"config": {**LLAMA, "layers": 7, "name": "/data/models/mine/"}}))
+    setup = setup_of_hello(
+        a_hello({"config": {**LLAMA, "layers": 7, "name": "/data/models/mine/"}})
+    )
     assert setup is not None and setup.model.name == "mine" and setup.model.layers == 7
 
 
@@ -185,12 +215,21 @@ def test_a_run_on_a_gpu_is_remembered_and_estimates_start_from_it(tmp_path):
     assert stored["ratio"] == pytest.approx(90.0 * GIB / solve(setup).allocated, rel=1e-5)
     assert stored["model"] == setup.model.name and "measured 90.00 GiB" in said
     again = Predictor().of(record)
-    assert again is not None and again.calibrated and again.allocated_gib == pytest.approx(90.0, rel=1e-4)
+    assert (
+        again is not None
+        and again.calibrated
+        and again.allocated_gib == pytest.approx(90.0, rel=1e-4)
+    )
 
 
 def test_a_run_that_ran_out_of_memory_is_not_remembered(tmp_path):
     build = a_run(tmp_path, peak_gib=76.0)
-    event: dict[str, Any] = {"class": "OutOfMemoryError", "message": OOM, "phase": "forward", "step": 3}
+    event: dict[str, Any] = {
+        "class": "OutOfMemoryError",
+        "message": OOM,
+        "phase": "forward",
+        "step": 3,
+    }
     build.event("exception", rank=0, **event)
     assert remember_run(build.open()) == "" and calibration.recall() == []
 
@@ -209,7 +248,12 @@ def test_a_large_difference_stands_out():
 
 def an_oom(tmp_path, **more):
     build = a_run(tmp_path, peak_gib=76.0, **more.pop("hello", {}))
-    memory = {"weights_bytes": 15 * GIB, "gradients_bytes": 15 * GIB, "optimizer_bytes": 30 * GIB, "buffers_bytes": 0}
+    memory = {
+        "weights_bytes": 15 * GIB,
+        "gradients_bytes": 15 * GIB,
+        "optimizer_bytes": 30 * GIB,
+        "buffers_bytes": 0,
+    }
     event = {
         "rank": 0,
         "class": "OutOfMemoryError",
@@ -218,7 +262,11 @@ def an_oom(tmp_path, **more):
         "step": 20,
         "site": "t.py:9 main",
     }
-    layer: dict[str, Any] = {"module": "model.layers.17.mlp", "module_class": "LlamaMLP", "memory": memory}
+    layer: dict[str, Any] = {
+        "module": "model.layers.17.mlp",
+        "module_class": "LlamaMLP",
+        "memory": memory,
+    }
     build.event("exception", **{**event, **layer, **more})
     build.end(exit_code=1)
     return build.open()
@@ -227,7 +275,11 @@ def an_oom(tmp_path, **more):
 def test_out_of_memory_names_layer_phase_holders_and_lever(tmp_path):
     record = an_oom(tmp_path)
     found = next(one for one in evaluate(record) if one.id == "HC04")
-    for words in ("model.layers.17.mlp (LlamaMLP)", "phase forward, step 20", "optimizer states 30.00 GiB"):
+    for words in (
+        "model.layers.17.mlp (LlamaMLP)",
+        "phase forward, step 20",
+        "optimizer states 30.00 GiB",
+    ):
         assert words in found.evidence, words
     assert "activations and temporaries 16.00 GiB" in found.evidence
     assert "nearest change that would have fitted: " in found.fix

@@ -28,13 +28,20 @@ def test_every_configuration_is_another_one_that_can_be_trained(bench):
     grid = bench.grid()
     assert len({json.dumps(one) for one in grid}) == len(grid) >= 30
     for model, options in grid:
-        setup = setup_of(resolve(model), {name: value for name, value in options.items() if value != ""})
+        setup = setup_of(
+            resolve(model), {name: value for name, value in options.items() if value != ""}
+        )
         assert estimate(setup, "formula", advice=False).peak.allocated > 0
 
 
 def test_real_steps_run_on_a_cpu_where_there_is_no_peak_to_measure(bench, tmp_path):
     pytest.importorskip("transformers")
-    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     config |= {"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 128}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     row = bench.measured(str(tmp_path), {"seq": 32, "dtype": "fp32"}, ("formula",), "cpu")
@@ -44,8 +51,19 @@ def test_real_steps_run_on_a_cpu_where_there_is_no_peak_to_measure(bench, tmp_pa
 
 def test_errors_are_of_what_was_measured(bench):
     rows = [
-        {"peak_allocated": 10.0, "peak_reserved": 11.0, "tiers": {"formula": {"peak_allocated": 11.0}}},
-        {"peak_allocated": 20.0, "peak_reserved": None, "tiers": {"formula": {"failed": "not covered"}}},
+        {
+            "peak_allocated": 10.0,
+            "peak_reserved": 11.0,
+            "tiers": {"formula": {"peak_allocated": 11.0}},
+        },
+        {
+            "peak_allocated": 20.0,
+            "peak_reserved": None,
+            "tiers": {"formula": {"failed": "not covered"}},
+        },
     ]
     found = bench.errors(rows, "formula")
-    assert found == {"peak_allocated": {"runs": 1, "median_pct": 10.0, "most_pct": 10.0}, "peak_reserved": {}}
+    assert found == {
+        "peak_allocated": {"runs": 1, "median_pct": 10.0, "most_pct": 10.0},
+        "peak_reserved": {},
+    }

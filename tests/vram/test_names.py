@@ -112,7 +112,15 @@ MODELS = {
     "Llama-4-Scout-17B-16E-Instruct": "llama-4-scout (text)",
     "zai-org/GLM-4.5-Air-FP8": "glm-4.5-air",
 }
-NO_MODELS = ("deepseek-v4", "Llama-3.3-8B", "CodeLlama-7b-hf", "DeepSeek-R1-Distill-Qwen-1.5B", "gpt-4", "llama", "70b")
+NO_MODELS = (
+    "deepseek-v4",
+    "Llama-3.3-8B",
+    "CodeLlama-7b-hf",
+    "DeepSeek-R1-Distill-Qwen-1.5B",
+    "gpt-4",
+    "llama",
+    "70b",
+)
 """The last but two are of another shape than what is written like them; the last two leave open which."""
 
 
@@ -171,6 +179,9 @@ def test_every_gpu_is_found_by_all_its_names():
             assert catalog.gpu(name) is spec
 
 
-@given(st.sampled_from([spec.name for spec in catalog.gpus()]), st.text(alphabet="bcefjkpqyz", min_size=4, max_size=6))
+@given(
+    st.sampled_from([spec.name for spec in catalog.gpus()]),
+    st.text(alphabet="bcefjkpqyz", min_size=4, max_size=6),
+)
 def test_a_word_that_is_not_understood_is_not_passed_over(name: str, word: str):
     assert catalog.find_gpu(f"{name} {word}") is None

@@ -24,19 +24,43 @@ def _own_store(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
-    config = {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
-    config |= {"num_key_value_heads": 4, "intermediate_size": 256, "vocab_size": 1000, "max_position_embeddings": 512}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
+    config |= {
+        "num_key_value_heads": 4,
+        "intermediate_size": 256,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
 def test_real_steps_agree_with_the_estimate_where_a_cpu_can_tell(small, capsys):
-    words = ["--model", str(small), "--seq", "64", "--micro-batch", "2", "--dtype", "fp32", "--device", "cpu", "--json"]
+    words = [
+        "--model",
+        str(small),
+        "--seq",
+        "64",
+        "--micro-batch",
+        "2",
+        "--dtype",
+        "fp32",
+        "--device",
+        "cpu",
+        "--json",
+    ]
     assert main(["probe", *words]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["what"]: row for row in found["compared"]}
     parameters = 2 * 1000 * 128 + 3 * (4 * 128 * 128 + 3 * 128 * 256 + 2 * 128) + 128
-    assert rows["weights"]["measured_gib"] * GIB == pytest.approx(4 * parameters, abs=256), "and two small buffers"
+    assert rows["weights"]["measured_gib"] * GIB == pytest.approx(4 * parameters, abs=256), (
+        "and two small buffers"
+    )
     assert rows["gradients"]["measured_gib"] * GIB == pytest.approx(4 * parameters)
     assert rows["optimizer"]["measured_gib"] * GIB == pytest.approx(8 * parameters, rel=1e-3)
     for name in ("weights", "gradients", "optimizer"):
@@ -49,7 +73,9 @@ def test_real_steps_agree_with_the_estimate_where_a_cpu_can_tell(small, capsys):
 
 def test_a_cpu_corrects_what_lasts_and_a_gpu_everything():
     plain = answer(setup_of(catalog.model("gpt2"), {"seq": 512}), "formula", advice=False)
-    lasting = sum(plain.peak.breakdown.get(name, 0) for name in ("weights", "gradients", "optimizer"))
+    lasting = sum(
+        plain.peak.breakdown.get(name, 0) for name in ("weights", "gradients", "optimizer")
+    )
     known = {"model": "gpt2", "tier": "formula"}
     calibration.remember({**known, "kind": "full lasting", "ratio": 1.1, "run": "probe on a CPU"})
     by_cpu = answer(plain.setup, "formula", advice=False)
@@ -64,14 +90,32 @@ def test_a_cpu_corrects_what_lasts_and_a_gpu_everything():
 def test_any_module_is_probed_by_its_factory(tmp_path, monkeypatch, capsys):
     code = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))\n"
     (tmp_path / "tiny_factory.py").write_text(
-        code + "\n\ndef batch(rows, seq):\n    import torch\n    return torch.zeros(rows, seq, dtype=torch.long)\n",
+        code
+        + "\n\ndef batch(rows, seq):\n    import torch\n    return torch.zeros(rows, seq, dtype=torch.long)\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    assert main(["probe", "tiny_factory:make", "--seq", "4", "--dtype", "fp32", "--device", "cpu", "--json"]) == 0
+    assert (
+        main(
+            [
+                "probe",
+                "tiny_factory:make",
+                "--seq",
+                "4",
+                "--dtype",
+                "fp32",
+                "--device",
+                "cpu",
+                "--json",
+            ]
+        )
+        == 0
+    )
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["compared"]}
     assert rows["gradients"]["measured_gib"] * GIB == 4 * (50 * 8 + 8 * 4 + 4)
-    assert rows["weights"]["difference_pct"] == 0 and rows["optimizer"]["difference_pct"] == pytest.approx(0, abs=1)
+    assert rows["weights"]["difference_pct"] == 0 and rows["optimizer"][
+        "difference_pct"
+    ] == pytest.approx(0, abs=1)
     assert rows["activations"]["difference_pct"] == pytest.approx(0, abs=20)
 
 
@@ -85,10 +129,16 @@ def test_a_script_is_probed_and_later_estimates_of_it_start_from_that(tmp_path, 
     assert main(["probe", str(script), "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     rows = {row["what"]: row for row in found["compared"]}
-    assert rows["weights"]["measured_gib"] * GIB == 4 * (64 * 32 + 32) and rows["weights"]["difference_pct"] == 0
+    assert (
+        rows["weights"]["measured_gib"] * GIB == 4 * (64 * 32 + 32)
+        and rows["weights"]["difference_pct"] == 0
+    )
     assert found["tier"] == "trace" and found["device"] == "cpu" and found["stored"]
     assert main(["estimate", str(script), "--json"]) == 0
-    assert any("calibrated by a probe on a CPU" in note for note in json.loads(capfd.readouterr().out)["notes"])
+    assert any(
+        "calibrated by a probe on a CPU" in note
+        for note in json.loads(capfd.readouterr().out)["notes"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +159,9 @@ def test_what_cannot_be_probed_is_one_line(capsys, words, said):
 
 
 def test_what_a_gpu_measured_is_compared_by_category_and_kept(capsys):
-    estimate = answer(setup_of(catalog.model("gpt2"), {"seq": 512}), "formula", calibrate=False, advice=False)
+    estimate = answer(
+        setup_of(catalog.model("gpt2"), {"seq": 512}), "formula", calibrate=False, advice=False
+    )
     peak = estimate.peak
     seen = {
         "device": "cuda",
@@ -124,6 +176,9 @@ def test_what_a_gpu_measured_is_compared_by_category_and_kept(capsys):
     assert rows["weights"]["difference_pct"] == pytest.approx(0)
     assert rows["peak allocated"]["difference_pct"] == pytest.approx(10, abs=0.01)
     assert rows["peak in optimizer"]["difference_pct"] == pytest.approx(100)
-    assert rows["activations"]["measured_gib"] is None and rows["activations"]["difference_pct"] is None
+    assert (
+        rows["activations"]["measured_gib"] is None
+        and rows["activations"]["difference_pct"] is None
+    )
     (stored,) = calibration.recall("gpt2")
     assert stored["ratio"] == pytest.approx(1.1, rel=1e-4) and "H100" in stored["run"]

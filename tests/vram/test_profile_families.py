@@ -43,7 +43,9 @@ def test_a_common_family_is_answered_by_a_profile(name: str):
     found = profiles.peak(setup)
     assert found is not None
     assert 0.9999 < found.breakdown["weights"] / (2 * setup.model.params) < BLOCKS
-    checkpointed, adapted = (profiles.peak(setup.but(**change)) for change in ({"checkpointing": "full"}, LORA))
+    checkpointed, adapted = (
+        profiles.peak(setup.but(**change)) for change in ({"checkpointing": "full"}, LORA)
+    )
     assert checkpointed is not None and checkpointed.allocated <= 1.01 * found.allocated
     assert adapted is not None and adapted.breakdown["weights"] >= found.breakdown["weights"]
     assert adapted.breakdown.get("gradients", 0) < found.breakdown["weights"] / 4

@@ -28,12 +28,20 @@ SMALL_BLOCKS = 1e-2
 QV = Lora(targets=("q_proj", "v_proj"))
 AS_TRACED = {
     "full training": LLAMA.but(seq=1500, micro_batch=3),
-    "checkpointing, fused kernel of AdamW": LLAMA.but(seq=4096, checkpointing="full", optimizer="adamw-fused"),
+    "checkpointing, fused kernel of AdamW": LLAMA.but(
+        seq=4096, checkpointing="full", optimizer="adamw-fused"
+    ),
     "LoRA on another shape": LLAMA.but(model=SMALL, seq=777, micro_batch=5, lora=QV),
-    "QLoRA": LLAMA.but(seq=2048, lora=Lora(targets=("all-linear",)), quantized="nf4", checkpointing="full"),
+    "QLoRA": LLAMA.but(
+        seq=2048, lora=Lora(targets=("all-linear",)), quantized="nf4", checkpointing="full"
+    ),
     "two stacks": Setup(model=model("t5-small"), seq=400, micro_batch=16),
-    "two towers": Setup(model=replace(model("clip-vit-base-patch16"), layers=4, vision_layers=5), micro_batch=64),
-    "8-bit AdamW, fused loss": LLAMA.but(model=SMALL, optimizer="adamw-8bit", loss="fused", micro_batch=8),
+    "two towers": Setup(
+        model=replace(model("clip-vit-base-patch16"), layers=4, vision_layers=5), micro_batch=64
+    ),
+    "8-bit AdamW, fused loss": LLAMA.but(
+        model=SMALL, optimizer="adamw-8bit", loss="fused", micro_batch=8
+    ),
 }
 
 
@@ -91,7 +99,8 @@ def test_the_breakdown_adds_up_and_names_where_it_comes_from():
 def test_more_tokens_never_need_less(micro_batch: int, seq: int, checkpointing: str):
     setup = LLAMA.but(model=SMALL, micro_batch=micro_batch, seq=seq, checkpointing=checkpointing)
     base, longer, wider = (
-        profiles.peak(each) for each in (setup, setup.but(seq=seq + 128), setup.but(micro_batch=micro_batch + 1))
+        profiles.peak(each)
+        for each in (setup, setup.but(seq=seq + 128), setup.but(micro_batch=micro_batch + 1))
     )
     assert base and longer and wider
     assert base.allocated <= min(longer.allocated, wider.allocated) * (1 + BLOCKS)
@@ -118,7 +127,12 @@ def test_nothing_heavy_is_imported():
         "profiles.peak(setup.Setup(model=model('llama-3-8b')));"
         "print(sorted({'pydantic', 'torch', 'textual', 'transformers'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"accumulation": 3}, {"checkpointing": "full"}])
@@ -126,7 +140,13 @@ def test_what_a_step_leaves_for_good_is_made_once(changes: dict):
     log = profiles.events(LLAMA.but(**changes))
     assert log is not None
     made = [log.strings[log.operator[event]] for event in log.events if event > 0]
-    assert made.count("cublas_workspace") == 2, "cuBLAS keeps one for the forward's thread and one for the backward's"
+    assert made.count("cublas_workspace") == 2, (
+        "cuBLAS keeps one for the forward's thread and one for the backward's"
+    )
     assert sorted(log.marks) == list(log.marks)
-    begins = {log.strings[log.operator[log.events[at]]] for at, phase, _ in log.marks if phase == "backward"}
+    begins = {
+        log.strings[log.operator[log.events[at]]]
+        for at, phase, _ in log.marks
+        if phase == "backward"
+    }
     assert begins == {"nll_loss_backward"}

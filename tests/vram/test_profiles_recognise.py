@@ -24,7 +24,9 @@ TRACES = [
 LLAMA = Setup(model=model("llama-3-8b"))
 
 
-@given(st.lists(st.sampled_from(sorted(TRACES[0])), max_size=4), st.sampled_from((1, 2, 3, 4, 8, 12)))
+@given(
+    st.lists(st.sampled_from(sorted(TRACES[0])), max_size=4), st.sampled_from((1, 2, 3, 4, 8, 12))
+)
 def test_any_product_is_recognised(factors: list[str], constant: int):
     term = Term(constant, 1, tuple(sorted(factors)))
     assert Terms(TRACES).of([term.bytes(dims) for dims in TRACES]) == term
@@ -34,7 +36,9 @@ def test_a_share_of_a_product_is_recognised():
     absmax = Term(4, 64, ("ffn", "hidden"))
     found = Terms(TRACES).of([absmax.bytes(dims) for dims in TRACES])
     assert found is not None
-    assert found.bytes({"hidden": 4096, "ffn": 14336}) == absmax.bytes({"hidden": 4096, "ffn": 14336})
+    assert found.bytes({"hidden": 4096, "ffn": 14336}) == absmax.bytes(
+        {"hidden": 4096, "ffn": 14336}
+    )
 
 
 def test_a_sum_is_no_product():
@@ -53,7 +57,13 @@ def document() -> dict:
         "strings": ["weights", "activations", "gradients", "mm", "model.layers.0.mlp"],
         "storages": [[0, 0, 0, 3, 4, 0], [1, 0, 1, 3, 4, 0], [0, 0, 2, 3, 4, 0]],
         "events": [1, 2, 3, -2, -3],
-        "marks": [[0, "init", 0], [1, "forward", 0], [2, "backward", 0], [4, "optimizer", 0], [4, "zero_grad", 0]],
+        "marks": [
+            [0, "init", 0],
+            [1, "forward", 0],
+            [2, "backward", 0],
+            [4, "optimizer", 0],
+            [4, "zero_grad", 0],
+        ],
         "meta": {"layers": 4},
     }
 
@@ -73,7 +83,9 @@ def test_a_profile_comes_out_of_the_archive_as_it_went_in():
 
 def test_the_archive_is_the_same_for_the_same_profiles():
     encoded = store.encode(TERMS, document())
-    assert store.pack({"a": encoded, "b": encoded}, {}) == store.pack({"b": encoded, "a": encoded}, {})
+    assert store.pack({"a": encoded, "b": encoded}, {}) == store.pack(
+        {"b": encoded, "a": encoded}, {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +127,8 @@ def running(log) -> list[int]:
 
 def test_accumulation_frees_the_second_gradients_at_once():
     once, twice = (
-        course(parse(document()), Training("sgd", 2, accumulate)).sized(sizes(4096), 2) for accumulate in (False, True)
+        course(parse(document()), Training("sgd", 2, accumulate)).sized(sizes(4096), 2)
+        for accumulate in (False, True)
     )
     assert running(once)[-1] == running(twice)[-1]
     assert max(running(twice)) == max(running(once)) + 2 * 4096
@@ -145,10 +158,17 @@ def test_what_no_profile_stands_for_has_no_variant(beyond: dict):
 
 def test_all_linear_layers_by_name_are_all_linear():
     named = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    assert variant(LLAMA.but(lora=Lora(targets=named))) == variant(LLAMA.but(lora=Lora(targets=("all-linear",))))
+    assert variant(LLAMA.but(lora=Lora(targets=named))) == variant(
+        LLAMA.but(lora=Lora(targets=("all-linear",)))
+    )
 
 
 def test_dimensions_are_those_of_the_shape():
     found = dims(LLAMA.but(seq=1000, micro_batch=3))
     assert (found["seq"], found["seq in blocks"], found["micro_batch"]) == (1000, 1024, 3)
-    assert (found["heads"], found["kv_heads"], found["head_dim"], found["vocab"]) == (32, 8, 128, 128256)
+    assert (found["heads"], found["kv_heads"], found["head_dim"], found["vocab"]) == (
+        32,
+        8,
+        128,
+        128256,
+    )

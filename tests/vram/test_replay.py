@@ -29,7 +29,11 @@ def test_the_peak_its_moment_and_what_it_consists_of():
     assert found.allocated == 300 * MIB
     assert found.reserved == 300 * MIB
     assert found.operation == "backward: layers.0: mm_backward"
-    assert found.breakdown == {"weights": 100 * MIB, "gradients": 100 * MIB, "activations": 100 * MIB}
+    assert found.breakdown == {
+        "weights": 100 * MIB,
+        "gradients": 100 * MIB,
+        "activations": 100 * MIB,
+    }
     assert found.tier == "trace"
     assert found.sources == ("traced with torch 2.13, python 3.11",)
 

@@ -10,12 +10,30 @@ from gputop_analysis.vram.eventlog import ordered, parse
 from gputop_analysis.vram.replay import peak
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
-SHAPE = ModelShape("tiny", hidden=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn=160, vocab=500, max_position=64)
+SHAPE = ModelShape(
+    "tiny",
+    hidden=64,
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    ffn=160,
+    vocab=500,
+    max_position=64,
+)
 SETUPS = {
     "full": Setup(
-        SHAPE, seq=64, micro_batch=2, accumulation=2, weights="fp32", checkpointing="full", optimizer="adafactor"
+        SHAPE,
+        seq=64,
+        micro_batch=2,
+        accumulation=2,
+        weights="fp32",
+        checkpointing="full",
+        optimizer="adafactor",
     ),
-    "adapters": Setup(SHAPE, seq=64, micro_batch=2, lora=Lora(8, ("q_proj", "v_proj")), optimizer="adamw-loop"),
+    "adapters": Setup(
+        SHAPE, seq=64, micro_batch=2, lora=Lora(8, ("q_proj", "v_proj")), optimizer="adamw-loop"
+    ),
     "masters": Setup(SHAPE, seq=64, micro_batch=2, master_weights=True, optimizer="adamw-8bit"),
 }
 """With updates that go from one weight to the next and free what they needed for the one before."""
@@ -74,7 +92,9 @@ def traced(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs")
 
     def log(setup, layers):
-        tracker = model_trace.trace(asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True)
+        tracker = model_trace.trace(
+            asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True
+        )
         tracker.log.save(str(folder / "log.json.gz"), tracker.meta)
         return load(folder / "log.json.gz")
 
@@ -88,14 +108,24 @@ def test_a_traced_model_deepens_event_for_event(traced, name):
     assert deep.events == whole.events
     assert deep.layer == whole.layer
     ours, theirs = peak(deep), peak(whole)
-    assert (ours.allocated, ours.reserved, ours.layers) == (theirs.allocated, theirs.reserved, theirs.layers)
+    assert (ours.allocated, ours.reserved, ours.layers) == (
+        theirs.allocated,
+        theirs.reserved,
+        theirs.layers,
+    )
     assert ours.operation == theirs.operation
 
 
 def test_the_order_in_which_many_layers_are_freed_at_once_does_not_count():
     def document(frees):
         storages = [[1 << 20, 0, 0, 0, 0, layer] for layer in range(4)]
-        whole = {"format": 1, "strings": [""], "storages": storages, "events": [1, 2, 3, 4, *frees], "marks": []}
+        whole = {
+            "format": 1,
+            "strings": [""],
+            "storages": storages,
+            "events": [1, 2, 3, 4, *frees],
+            "marks": [],
+        }
         return ordered(parse(whole)).events
 
     assert document([-3, -1, -4, -2]) == document([-2, -4, -1, -3])

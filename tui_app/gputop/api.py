@@ -51,9 +51,13 @@ def estimate(
 
     if is_module(model) and (inputs is not None or not hasattr(model, "config")):
         if tier not in (None, "trace"):
-            raise ValueError(f"a module is traced: the {tier} tier knows models by name or configuration only")
+            raise ValueError(
+                f"a module is traced: the {tier} tier knows models by name or configuration only"
+            )
         setup = setup_of_module(model, options)
-        return answer(setup, "trace", gpu, calibrate=calibrate, log=trace_module(model, inputs, setup))
+        return answer(
+            setup, "trace", gpu, calibrate=calibrate, log=trace_module(model, inputs, setup)
+        )
     if is_factory(model):
         setup = setup_of(factory_shape(model), options)
         return answer(setup, "trace", gpu, python, calibrate, factory=model)
@@ -84,7 +88,9 @@ def answer(
     if tier == "trace" and log is None:
         from gputop.tracing import trace
 
-        log = trace(setup, python, config=_configured(setup.model), factory=factory, progress=progress)
+        log = trace(
+            setup, python, config=_configured(setup.model), factory=factory, progress=progress
+        )
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
     if found.peak.tier == "trace":

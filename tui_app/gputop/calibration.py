@@ -51,7 +51,9 @@ def remember(record: Record) -> None:
         key = record["model"], record["kind"]
         kept = [one for one in recall() if (one["model"], one["kind"]) != key]
         fresh = file.with_suffix(f".{os.getpid()}.new")
-        fresh.write_text("".join(json.dumps(one) + "\n" for one in [*kept, record][-KEPT:]), encoding="utf-8")
+        fresh.write_text(
+            "".join(json.dumps(one) + "\n" for one in [*kept, record][-KEPT:]), encoding="utf-8"
+        )
         fresh.replace(file)
 
 

@@ -89,7 +89,9 @@ def load(folder: Path | None = None) -> Fleet:
     try:
         return from_text(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise FleetError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FleetError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def from_text(text: str, path: Path | None = None) -> Fleet:
@@ -112,13 +114,26 @@ def from_text(text: str, path: Path | None = None) -> Fleet:
         explore = tuple(parse_group(one).gpu for one in _words(fleet, "explore", where))
     except FleetError as error:
         raise FleetError(f"{where}: {error}") from None
-    return Fleet(have, explore, _usd(budget, "usd_per_hour", where), _usd(budget, "usd_total", where), priority, path)
+    return Fleet(
+        have,
+        explore,
+        _usd(budget, "usd_per_hour", where),
+        _usd(budget, "usd_total", where),
+        priority,
+        path,
+    )
 
 
 def as_text(fleet: Fleet) -> str:
     """The file of a fleet, with what each line means."""
-    rent = "# usd_per_hour = 40.0" if fleet.usd_per_hour is None else f"usd_per_hour = {fleet.usd_per_hour!r}"
-    total = "# usd_total = 2000.0" if fleet.usd_total is None else f"usd_total = {fleet.usd_total!r}"
+    rent = (
+        "# usd_per_hour = 40.0"
+        if fleet.usd_per_hour is None
+        else f"usd_per_hour = {fleet.usd_per_hour!r}"
+    )
+    total = (
+        "# usd_total = 2000.0" if fleet.usd_total is None else f"usd_total = {fleet.usd_total!r}"
+    )
     return f"""# What gputop plans with, in this folder and below; `gputop --no-config ...` ignores it.
 priority = "{fleet.priority}"  # speed or cost
 
@@ -171,6 +186,10 @@ def _usd(section: dict[str, Any], key: str, where: str) -> float | None:
     value = section.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 < value < float("inf")
+    ):
         raise FleetError(f"{where}: {key} is an amount of dollars above 0, not {value!r}")
     return float(value)

@@ -45,7 +45,9 @@ def resolved(name: str) -> tuple[ModelShape, str]:
 
 def cached_config(name: str) -> Path | None:
     """The newest ``config.json`` of a Hugging Face name in the local cache; None where there is none."""
-    home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    home = os.environ.get("HF_HOME") or str(
+        Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    )
     hub = Path(os.environ.get("HF_HUB_CACHE") or str(Path(home) / "hub")).expanduser()
     found = list((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}"))
     return max(found, key=lambda file: file.stat().st_mtime, default=None)

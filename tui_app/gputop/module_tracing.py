@@ -33,7 +33,9 @@ def setup_of_module(model: Any, options: Mapping[str, Any]) -> Setup:
     name = type(model).__name__
     kinds = {str(weight.dtype).rpartition(".")[2] for weight in model.parameters()}
     own = next((_NAMES[kind] for kind in kinds if kind in _NAMES), "fp32")
-    mixed = {"weights": own} if options.get("dtype", own) != own and "weights" not in options else {}
+    mixed = (
+        {"weights": own} if options.get("dtype", own) != own and "weights" not in options else {}
+    )
     return setup_of(ModelShape(name=name, source=name), {"dtype": own, **mixed, **options})
 
 
@@ -52,7 +54,9 @@ def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
     from gputop_analysis.vram.eventlog import ordered, parse
     from gputop_tracer import model_trace
 
-    own = logging.getLogger("torch._subclasses.fake_tensor")  # it prints the traceback of what is told here in a line
+    own = logging.getLogger(
+        "torch._subclasses.fake_tensor"
+    )  # it prints the traceback of what is told here in a line
     was, own.disabled = own.disabled, True
     try:
         tracker = model_trace.trace(asdict(setup), made_by=model, inputs=inputs)

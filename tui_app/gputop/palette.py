@@ -114,4 +114,6 @@ HEAT: tuple[tuple[float, str, str], ...] = (
 
 def heat(ratio: float) -> tuple[str, str]:
     """Style name and colourless glyph for a step time that is ``ratio`` times the median."""
-    return next((style, glyph) for limit, style, glyph in HEAT if ratio < limit or limit == float("inf"))
+    return next(
+        (style, glyph) for limit, style, glyph in HEAT if ratio < limit or limit == float("inf")
+    )

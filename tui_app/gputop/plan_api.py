@@ -56,12 +56,32 @@ def plan(
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
 
-    names = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch", "zero", "recompute", "zero_bubble")
+    names = (
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "replicas",
+        "micro_batch",
+        "zero",
+        "recompute",
+        "zero_bubble",
+    )
     if unknown := set(pinned) - set(names):
         raise ValueError(f"nothing of a split is called {sorted(unknown)[0]!r}: {', '.join(names)}")
     name = catalog.gpu(gpu).name
     rent = own_prices.usd_per_gpu_hour(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
-    job = Job(shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=trainable_share(lora))
-    found = best(job, Wanted(name, gpus_per_node, network, rent), gpus, Limits(**values), objective, calibration)
+    job = Job(
+        shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=trainable_share(lora)
+    )
+    found = best(
+        job,
+        Wanted(name, gpus_per_node, network, rent),
+        gpus,
+        Limits(**values),
+        objective,
+        calibration,
+    )
     return ranked(found, top, rent)

@@ -50,7 +50,15 @@ def probe(
     with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
         asked, out = Path(folder, "setup.json"), Path(folder, "measured.json")
         asked.write_text(json.dumps(asdict(setup)), encoding="utf-8")
-        command = [python or sys.executable, str(_entry()), "--probe", "--setup", str(asked), "--out", str(out)]
+        command = [
+            python or sys.executable,
+            str(_entry()),
+            "--probe",
+            "--setup",
+            str(asked),
+            "--out",
+            str(out),
+        ]
         command += ["--device", device] if device else []
         command += ["--steps", str(steps)]
         command += ["--factory", factory] if factory else []
@@ -59,7 +67,9 @@ def probe(
         if setup.allocator:
             env["PYTORCH_CUDA_ALLOC_CONF"] = setup.allocator
         try:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env
+            )
         except OSError as error:
             raise ValueError(
                 f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"

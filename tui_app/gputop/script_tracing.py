@@ -28,7 +28,19 @@ _CONFIG = {
     "vocab": "vocab_size",
     "max_position": "max_position_embeddings",
 }
-_SIMPLE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "gpt2", "gpt_neox", "opt", "olmo2")
+_SIMPLE = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "phi3",
+    "gpt2",
+    "gpt_neox",
+    "opt",
+    "olmo2",
+)
 """Families whose configuration these keys describe in full."""
 
 
@@ -82,7 +94,15 @@ def trace_script(
     with scratch() as folder:
         out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")
         configs.write_text(json.dumps(known_configs(script, arguments)), encoding="utf-8")
-        command = [python or sys.executable, str(_entry()), str(script), "--out", str(out), "--configs", str(configs)]
+        command = [
+            python or sys.executable,
+            str(_entry()),
+            str(script),
+            "--out",
+            str(out),
+            "--configs",
+            str(configs),
+        ]
         command += ["--world", str(world)] if world else []
         command += [] if execute else ["--no-execute"]
         tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
@@ -91,7 +111,9 @@ def trace_script(
         try:
             found = json.loads(said)
         except ValueError:
-            raise ValueError(f"the trace of {script} ended without an answer: {last or 'it said nothing'}") from None
+            raise ValueError(
+                f"the trace of {script} ended without an answer: {last or 'it said nothing'}"
+            ) from None
         return ScriptTrace(
             log=load(out) if out.exists() else None,
             how=str(found.get("how") or ""),
@@ -110,7 +132,8 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
     from gputop_probes.redact import HIDDEN, is_secret_name, is_secret_value
 
     return {
-        name: HIDDEN if is_secret_name(name) or is_secret_value(value) else value for name, value in environment.items()
+        name: HIDDEN if is_secret_name(name) or is_secret_value(value) else value
+        for name, value in environment.items()
     }
 
 
@@ -124,7 +147,9 @@ def known_configs(script: Path, arguments: Sequence[str] = ()) -> dict[str, dict
         return {}
     named = {catalog.hf_id(shape): shape for shape in catalog.models() if shape.family in _SIMPLE}
     given = {word.rpartition("=")[2] for word in arguments}
-    return {name: _config(named[name]) for name in {*_HUB_NAME.findall(source), *given} if name in named}
+    return {
+        name: _config(named[name]) for name in {*_HUB_NAME.findall(source), *given} if name in named
+    }
 
 
 def _config(shape: ModelShape) -> dict[str, Any]:
@@ -144,10 +169,17 @@ def _run(command: list[str], env: dict[str, str], tell: Callable[[str], None]) -
     """The answer on stdout and the last line on stderr."""
     try:
         process = subprocess.Popen(
-            command, stdin=_input(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+            command,
+            stdin=_input(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
         )
     except OSError as error:
-        raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None
+        raise ValueError(
+            f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
+        ) from None
     assert process.stdout is not None and process.stderr is not None
     last = ""
     try:

@@ -27,7 +27,9 @@ def node_topology() -> Topology:
     try:
         nvml = Nvml()
     except NvmlMissing as error:
-        raise NoDriverError(f"{error}: `gputop topo --from FILE` reads a text of `nvidia-smi topo -m`") from None
+        raise NoDriverError(
+            f"{error}: `gputop topo --from FILE` reads a text of `nvidia-smi topo -m`"
+        ) from None
     try:
         return from_probe(topology.read(nvml), socket.gethostname())
     except OSError as error:

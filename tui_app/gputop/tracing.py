@@ -84,7 +84,12 @@ def trace(
 
 
 def _traced(
-    setup: Setup, python: str | None, config: str, factory: str, full: bool, progress: Progress | None
+    setup: Setup,
+    python: str | None,
+    config: str,
+    factory: str,
+    full: bool,
+    progress: Progress | None,
 ) -> EventLog:
     """The events of the one rank that the setup names."""
     from gputop_analysis.vram.deepen import deepen
@@ -106,7 +111,9 @@ def _traced(
             return run([*arguments, "--full"], out, python, progress)
 
 
-def run(arguments: Sequence[str], out: Path, python: str | None = None, progress: Progress | None = None) -> EventLog:
+def run(
+    arguments: Sequence[str], out: Path, python: str | None = None, progress: Progress | None = None
+) -> EventLog:
     """Run the trace command of the guest with ``arguments``; it writes ``out``, which is read.
 
     Raises:
@@ -118,10 +125,17 @@ def run(arguments: Sequence[str], out: Path, python: str | None = None, progress
     tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_env()
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_env(),
         )
     except OSError as error:
-        raise ValueError(f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python") from None
+        raise ValueError(
+            f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
+        ) from None
     if isinstance(progress, Watch):
         progress.began(process)
     try:
@@ -144,7 +158,12 @@ def _entry() -> Path:
 
 def _env() -> dict[str, str]:
     """Without a GPU and without the network: configurations come from the local cache."""
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    return {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _follow(process: subprocess.Popen[str], tell: Progress) -> list[str]:
@@ -163,4 +182,8 @@ def _reason(said: list[str], code: int) -> str:
     if own:
         return own[-1]
     last = next((line for line in reversed(said) if line.strip()), "")
-    return f"the trace ended with exit code {code}: {last}" if last else f"the trace ended with exit code {code}"
+    return (
+        f"the trace ended with exit code {code}: {last}"
+        if last
+        else f"the trace ended with exit code {code}"
+    )

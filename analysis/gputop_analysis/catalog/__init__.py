@@ -6,7 +6,15 @@ from gputop_analysis.catalog.gpu_names import GpuMatch, find_gpu, gpu, match_gpu
 from gputop_analysis.catalog.gpus import GpuSpec, gpus
 from gputop_analysis.catalog.model_names import nearest_models
 from gputop_analysis.catalog.models import hf_id, match_model, model, models
-from gputop_analysis.catalog.params import Linear, is_moe, layer_params, linears, moe_layers, params, total
+from gputop_analysis.catalog.params import (
+    Linear,
+    is_moe,
+    layer_params,
+    linears,
+    moe_layers,
+    params,
+    total,
+)
 from gputop_analysis.catalog.prices import Offer, offers
 
 __all__ = [

@@ -15,9 +15,23 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv"),
     "head_dim": ("head_dim", "kv_channels", "d_kv"),
-    "ffn": ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size", "encoder_ffn_dim", "hidden_dim"),
+    "ffn": (
+        "intermediate_size",
+        "ffn_dim",
+        "n_inner",
+        "d_ff",
+        "ffn_hidden_size",
+        "encoder_ffn_dim",
+        "hidden_dim",
+    ),
     "vocab": ("vocab_size", "padded_vocab_size"),
-    "max_position": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
+    "max_position": (
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "seq_length",
+        "max_sequence_length",
+    ),
     "token_types": ("type_vocab_size",),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
     "shared_experts": ("n_shared_experts",),
@@ -34,9 +48,33 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _VISION = ("vision_config", "vision_tower_config", "vit_config")
-_TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "bloom", "opt", "falcon", "mpt", "t5", "bert"}
+_TIED_BY_DEFAULT = {
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gpt2",
+    "bloom",
+    "opt",
+    "falcon",
+    "mpt",
+    "t5",
+    "bert",
+}
 _PLAIN_MLP = {
-    *("gpt2", "gpt_neox", "gptj", "gpt_neo", "gpt_bigcode", "bloom", "opt", "falcon", "mpt", "phi", "starcoder2"),
+    *(
+        "gpt2",
+        "gpt_neox",
+        "gptj",
+        "gpt_neo",
+        "gpt_bigcode",
+        "bloom",
+        "opt",
+        "falcon",
+        "mpt",
+        "phi",
+        "starcoder2",
+    ),
     *("bert", "roberta", "distilbert", "vit", "clip", "siglip", "codegen"),
 }
 """Families whose MLP has two matrices, not three."""
@@ -55,7 +93,9 @@ def shape_from_config(config: Config, name: str = "") -> ModelShape:
     counts = {field: _first(text, names) for field, names in _NAMES.items()}
     missing = [field for field in ("hidden", "layers", "heads") if not counts[field]]
     if missing:
-        raise ValueError(f"this config.json does not describe a transformer: it has no {' and no '.join(missing)}")
+        raise ValueError(
+            f"this config.json does not describe a transformer: it has no {' and no '.join(missing)}"
+        )
     _mend(counts, family, text)
     vision = _vision(config, text)
     return ModelShape(
@@ -103,8 +143,13 @@ def _mend(counts: dict[str, int], family: str, text: Config) -> None:
     if family == "mpt":
         counts["ffn"] = counts["ffn"] or int(text.get("expansion_ratio", 4)) * counts["hidden"]
     if family.startswith("llama4"):
-        counts["moe_ffn"], counts["ffn"] = counts["ffn"], int(text.get("intermediate_size_mlp") or counts["ffn"])
-    if family == "vit" and (patch := _first(text, ("patch_size",))):  # it sees nothing but its patches
+        counts["moe_ffn"], counts["ffn"] = (
+            counts["ffn"],
+            int(text.get("intermediate_size_mlp") or counts["ffn"]),
+        )
+    if family == "vit" and (
+        patch := _first(text, ("patch_size",))
+    ):  # it sees nothing but its patches
         counts["max_position"] = (_first(text, ("image_size",)) // patch) ** 2
     if family not in _MLA_FAMILIES and not counts["mla_nope_dim"]:
         counts.update(mla_q_rank=0, mla_kv_rank=0, mla_rope_dim=0, mla_v_dim=0)
@@ -135,7 +180,11 @@ def _vision(config: Config, text: Config) -> dict[str, int]:
     """Fields of the vision tower; none for a model without one."""
     tower = next((config[name] for name in _VISION if isinstance(config.get(name), Mapping)), None)
     if tower is None:
-        return {"vision_patch": _first(config, ("patch_size",))} if config.get("model_type") == "vit" else {}
+        return (
+            {"vision_patch": _first(config, ("patch_size",))}
+            if config.get("model_type") == "vit"
+            else {}
+        )
     hidden = _first(tower, ("embed_dim", "hidden_size", "width"))
     if config.get("model_type") in ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
         hidden = _first(tower, ("hidden_size", "embed_dim"))
@@ -146,5 +195,7 @@ def _vision(config: Config, text: Config) -> dict[str, int]:
         "vision_heads": _first(tower, ("num_attention_heads", "num_heads", "attention_heads")),
         "vision_ffn": ffn,
         "vision_patch": _first(tower, ("patch_size", "spatial_patch_size")),
-        "projector_params": (hidden + text["hidden_size"]) * text["hidden_size"] if "hidden_size" in text else 0,
+        "projector_params": (hidden + text["hidden_size"]) * text["hidden_size"]
+        if "hidden_size" in text
+        else 0,
     }

@@ -49,7 +49,9 @@ class Traits:
 
 
 _GPT_MLP = {"mlp_bias": True, "norm": "layer", "qkv_bias": True, "out_bias": True}
-_NEOX = Traits(qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", **_GPT_MLP)
+_NEOX = Traits(
+    qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", **_GPT_MLP
+)
 _QWEN2 = Traits(qkv_bias=True)
 _QWEN3 = Traits(qk_norm="head")
 _GEMMA2 = Traits(norms_per_layer=4, scaled_embedding=True)
@@ -65,7 +67,9 @@ _BERT = Traits(
     encoder=True,
     **_GPT_MLP,
 )
-_GPT2 = Traits(qkv=("c_attn",), out="c_proj", up="c_fc", down="c_proj", learned_positions=True, **_GPT_MLP)
+_GPT2 = Traits(
+    qkv=("c_attn",), out="c_proj", up="c_fc", down="c_proj", learned_positions=True, **_GPT_MLP
+)
 
 FAMILIES: dict[str, Traits] = {
     "llama": Traits(),
@@ -116,11 +120,24 @@ FAMILIES: dict[str, Traits] = {
     "gpt_bigcode": _GPT2,
     "gpt_neox": _NEOX,
     "bloom": Traits(
-        qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", embedding_norm=True, **_GPT_MLP
+        qkv=("query_key_value",),
+        out="dense",
+        up="dense_h_to_4h",
+        down="dense_4h_to_h",
+        embedding_norm=True,
+        **_GPT_MLP,
     ),
-    "falcon": Traits(qkv=("query_key_value",), out="dense", up="dense_h_to_4h", down="dense_4h_to_h", norm="layer"),
+    "falcon": Traits(
+        qkv=("query_key_value",),
+        out="dense",
+        up="dense_h_to_4h",
+        down="dense_4h_to_h",
+        norm="layer",
+    ),
     "mpt": Traits(qkv=("Wqkv",), out="out_proj", norm="layer-weight"),
-    "opt": Traits(out="out_proj", up="fc1", down="fc2", learned_positions=True, position_offset=2, **_GPT_MLP),
+    "opt": Traits(
+        out="out_proj", up="fc1", down="fc2", learned_positions=True, position_offset=2, **_GPT_MLP
+    ),
     "gpt_oss": Traits(qkv_bias=True, out_bias=True, sinks=True, router_bias=True, expert_bias=True),
     "olmo": Traits(norm="none"),
     "olmo2": Traits(qk_norm="all"),
@@ -130,7 +147,14 @@ FAMILIES: dict[str, Traits] = {
     "glm4_moe": Traits(qkv_bias=True),
     "bert": _BERT,
     "roberta": _BERT,
-    "t5": Traits(qkv=("q", "k", "v"), out="o", gate=("wi_0", "wi_1"), up="wi", down="wo", encoder_decoder=True),
+    "t5": Traits(
+        qkv=("q", "k", "v"),
+        out="o",
+        gate=("wi_0", "wi_1"),
+        up="wi",
+        down="wo",
+        encoder_decoder=True,
+    ),
     "vit": Traits(
         qkv=("query", "key", "value"),
         out="dense",
@@ -139,7 +163,9 @@ FAMILIES: dict[str, Traits] = {
         encoder=True,
         **_GPT_MLP,
     ),
-    "clip": Traits(out="out_proj", up="fc1", down="fc2", learned_positions=True, encoder=True, **_GPT_MLP),
+    "clip": Traits(
+        out="out_proj", up="fc1", down="fc2", learned_positions=True, encoder=True, **_GPT_MLP
+    ),
 }
 
 

@@ -44,11 +44,48 @@ _NEUTRAL = frozenset(
             "gtx",
             "grace",
         ),
-        *("gpu", "gpus", "graphics", "card", "cards", "accelerator", "accelerators", "device", "devices", "superchip"),
-        *("tensor", "core", "cores", "data", "center", "datacenter", "edition", "generation", "vram", "memory", "ram"),
+        *(
+            "gpu",
+            "gpus",
+            "graphics",
+            "card",
+            "cards",
+            "accelerator",
+            "accelerators",
+            "device",
+            "devices",
+            "superchip",
+        ),
+        *(
+            "tensor",
+            "core",
+            "cores",
+            "data",
+            "center",
+            "datacenter",
+            "edition",
+            "generation",
+            "vram",
+            "memory",
+            "ram",
+        ),
         *("hgx", "dgx", "baseboard", "board", "module", "mcm", "oam", "ac", "mba", "vf", "nvlink"),
         *("cloud", "colab", "kaggle", "aws", "gcp", "azure", "lambda", "runpod"),
-        *("each", "per", "single", "node", "nodes", "machine", "machines", "with", "of", "on", "a", "the", "x"),
+        *(
+            "each",
+            "per",
+            "single",
+            "node",
+            "nodes",
+            "machine",
+            "machines",
+            "with",
+            "of",
+            "on",
+            "a",
+            "the",
+            "x",
+        ),
     )
 )
 """Words that say nothing of which part it is."""
@@ -82,7 +119,11 @@ class GpuMatch:
     def note(self) -> str:
         """Which part was taken where the name leaves it open; empty where it does not."""
         names = ", ".join(spec.name for spec in self.others)
-        return f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}" if names else ""
+        return (
+            f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}"
+            if names
+            else ""
+        )
 
 
 def gpu(name: str) -> GpuSpec:
@@ -131,7 +172,9 @@ def _read(name: str, text: str) -> GpuMatch:
     chip = _chip(name, words)
     rest = _unexplained(words, chip)
     if rest:
-        raise _unknown(name, f" ({rest[0]!r} makes it another part than the {chip[0].chip.upper()})")
+        raise _unknown(
+            name, f" ({rest[0]!r} makes it another part than the {chip[0].chip.upper()})"
+        )
     kinds = [word for word in words if word in _FORMS or word in _EDITIONS]
     able = _of_kind(chip, kinds)
     if not able:
@@ -139,7 +182,9 @@ def _read(name: str, text: str) -> GpuMatch:
     able = _of_memory(able, memory or mebibytes / 1024)
     if not able:
         raise _unknown(name, f" (no {chip[0].chip.upper()} of {memory or mebibytes / 1024:g} GB)")
-    exact_power = [spec for spec in able if spec.power_w and abs(power / spec.power_w - 1) <= POWER_TOLERANCE]
+    exact_power = [
+        spec for spec in able if spec.power_w and abs(power / spec.power_w - 1) <= POWER_TOLERANCE
+    ]
     able = exact_power or able
     spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
     return GpuMatch(spec, name, count, tuple(other for other in able if other is not spec))
@@ -160,7 +205,11 @@ def _count(text: str) -> tuple[int, str]:
 
 def _amount(text: str, pattern: str) -> tuple[float, str]:
     found = re.search(pattern, text)
-    return (float(found[1]), f"{text[: found.start()]} {text[found.end() :]}") if found else (0.0, text)
+    return (
+        (float(found[1]), f"{text[: found.start()]} {text[found.end() :]}")
+        if found
+        else (0.0, text)
+    )
 
 
 def _singular(word: str, name: str, count: int) -> str:
@@ -175,9 +224,15 @@ def _singular(word: str, name: str, count: int) -> str:
 def _chip(name: str, words: list[str]) -> list[GpuSpec]:
     """The GPUs of the one chip that is named."""
     present = {spec.chip for spec in gpus() if set(spec.chip.split()) <= set(words)}
-    named = [chip for chip in present if not any(set(chip.split()) < set(other.split()) for other in present)]
+    named = [
+        chip
+        for chip in present
+        if not any(set(chip.split()) < set(other.split()) for other in present)
+    ]
     if len(named) > 1:
-        raise _unknown(name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)")
+        raise _unknown(
+            name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)"
+        )
     if not named:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
@@ -193,7 +248,9 @@ def _of_kind(able: list[GpuSpec], words: list[str]) -> list[GpuSpec]:
     for word in words:
         if word in _EDITIONS:
             named = [spec for spec in able if word in spec.name.lower()]
-            able = named or ([] if word == "nvl" else able)  # "server" is said of any data center's card
+            able = named or (
+                [] if word == "nvl" else able
+            )  # "server" is said of any data center's card
         elif word == "hgx" and not any(spec.form_factor.startswith("SXM") for spec in able):
             continue
         else:
@@ -208,7 +265,9 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
         return able
 
     def off(spec: GpuSpec) -> float:
-        return min(abs(memory / spec.memory_gb - 1), abs(memory / (spec.memory_gb * spec.devices) - 1))
+        return min(
+            abs(memory / spec.memory_gb - 1), abs(memory / (spec.memory_gb * spec.devices) - 1)
+        )
 
     least = min(map(off, able))
     return [spec for spec in able if off(spec) == least] if least <= MEMORY_TOLERANCE else []
@@ -251,12 +310,16 @@ def _letters(name: str) -> str:
 
 
 def _unknown(name: str, why: str) -> LookupError:
-    return LookupError(f"no GPU {name!r} in the catalog{why}; the nearest names are {', '.join(nearest_gpus(name))}")
+    return LookupError(
+        f"no GPU {name!r} in the catalog{why}; the nearest names are {', '.join(nearest_gpus(name))}"
+    )
 
 
 def nearest_gpus(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
     """GPUs of the kind of ``name``: the same series, then numbers near its own; by letters where it has no number."""
-    named = re.search(r"(?:^|[^a-z0-9])([a-z]*)[ -]?(\d{1,4})(?!\s*g?b)", re.sub(r"^\d+\s*x\s*", "", name.lower()))
+    named = re.search(
+        r"(?:^|[^a-z0-9])([a-z]*)[ -]?(\d{1,4})(?!\s*g?b)", re.sub(r"^\d+\s*x\s*", "", name.lower())
+    )
     short = {_short(spec): spec for spec in gpus()}
     if named is None:
         return most_alike(name, tuple(short), count)

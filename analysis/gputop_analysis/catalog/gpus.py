@@ -78,7 +78,9 @@ class GpuSpec:
     @property
     def runs_torch(self) -> bool:
         """Whether PyTorch's caching allocator serves it: CUDA and ROCm."""
-        return self.vendor == "AMD" or (self.vendor == "NVIDIA" and float(self.compute_capability) >= KERNELS_FROM)
+        return self.vendor == "AMD" or (
+            self.vendor == "NVIDIA" and float(self.compute_capability) >= KERNELS_FROM
+        )
 
 
 @cache
@@ -90,7 +92,9 @@ def gpus() -> tuple[GpuSpec, ...]:
 def _spec(row: dict[str, str]) -> GpuSpec:
     devices = int(row["devices"])
     memory = float(row["memory_gb"]) / devices
-    peaks = {kind: 1e12 * float(row[column]) / devices for kind, column in _FLOPS.items() if row[column]}
+    peaks = {
+        kind: 1e12 * float(row[column]) / devices for kind, column in _FLOPS.items() if row[column]
+    }
     return GpuSpec(
         name=row["name"],
         chip=row["chip"],

@@ -94,7 +94,11 @@ SORTS: dict[str, Callable[[Listed], float]] = {
 
 
 def chosen(
-    rows: Iterable[Listed], sort: str = "", vendor: str = "", min_memory_gb: float = 0.0, words: str = ""
+    rows: Iterable[Listed],
+    sort: str = "",
+    vendor: str = "",
+    min_memory_gb: float = 0.0,
+    words: str = "",
 ) -> list[Listed]:
     """Those that match, sorted. ``words`` must all be in the name, an alias, the vendor or the architecture.
 

@@ -69,10 +69,18 @@ def match_name(name: str) -> ModelName:
 
 def _by_core(name: str, plain: str) -> ModelName | None:
     reading = _reading(plain)
-    rows = list(dict.fromkeys(row for row, other in _readings().get(reading.core, ()) if reading.may_be(other)))
+    rows = list(
+        dict.fromkeys(
+            row for row, other in _readings().get(reading.core, ()) if reading.may_be(other)
+        )
+    )
     if not rows:
         return None
-    others = f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}" if rows[1:] else ""
+    others = (
+        f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}"
+        if rows[1:]
+        else ""
+    )
     return ModelName(rows[0], others or _of_four_bits(plain))
 
 
@@ -80,10 +88,14 @@ def _by_major(name: str, plain: str) -> ModelName | None:
     """``llama-3-405b`` as the one 3.x of that size; ``tinyllama`` as the one of that name."""
     core = _reading(plain).core
     major = re.fullmatch(r"([a-z]+)(\d)(?:\.0)?(\d{1,3}(?:\.\d+)?[bm])", core)
-    pattern = re.compile(rf"{major[1]}{major[2]}\.\d{major[3]}" if major else rf"{re.escape(core)}\d+(?:\.\d+)?[bm]")
+    pattern = re.compile(
+        rf"{major[1]}{major[2]}\.\d{major[3]}" if major else rf"{re.escape(core)}\d+(?:\.\d+)?[bm]"
+    )
     if len(core) < 5:
         return None
-    rows = {row for other, found in _readings().items() if pattern.fullmatch(other) for row, _ in found}
+    rows = {
+        row for other, found in _readings().items() if pattern.fullmatch(other) for row, _ in found
+    }
     if len(rows) != 1:
         return None
     row = rows.pop()
@@ -91,16 +103,26 @@ def _by_major(name: str, plain: str) -> ModelName | None:
 
 
 def _of_four_bits(plain: str) -> str:
-    return "weights in 4 bits are counted with --qlora (or --quant nf4)" if _FOUR_BIT.search(plain) else ""
+    return (
+        "weights in 4 bits are counted with --qlora (or --quant nf4)"
+        if _FOUR_BIT.search(plain)
+        else ""
+    )
 
 
 def _raise(name: str) -> ModelName:
-    raise LookupError(f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}")
+    raise LookupError(
+        f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}"
+    )
 
 
 def hf_ids() -> dict[str, str]:
     """Hugging Face ids by name, of the models that have one."""
-    return {row["name"]: row["hf_id"] for row in table("models.csv") if re.fullmatch(r"\S+/\S+", row["hf_id"])}
+    return {
+        row["name"]: row["hf_id"]
+        for row in table("models.csv")
+        if re.fullmatch(r"\S+/\S+", row["hf_id"])
+    }
 
 
 def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:

@@ -9,10 +9,14 @@ import math
 from gputop_analysis.catalog.gpu_names import gpu
 from gputop_analysis.catalog.prices import Offer
 
-COLUMNS = (
-    "gpu, usd_per_hour (one GPU, or the instance with gpu_count); also provider, instance, spot_usd_per_hour, as_of"
+COLUMNS = "gpu, usd_per_hour (one GPU, or the instance with gpu_count); also provider, instance, spot_usd_per_hour, as_of"
+_RENT = (
+    "usd_per_hour",
+    "on_demand_usd_per_hr",
+    "on_demand_usd_per_hour",
+    "price",
+    "price_per_hour",
 )
-_RENT = ("usd_per_hour", "on_demand_usd_per_hr", "on_demand_usd_per_hour", "price", "price_per_hour")
 _SPOT = ("spot_usd_per_hour", "spot_usd_per_hr", "spot")
 
 
@@ -26,8 +30,15 @@ def parse(text: str, name: str = "prices.csv") -> list[Offer]:
     columns = [column.strip().lower() for column in reader.fieldnames or ()]
     if "gpu" not in columns or not set(_RENT) & set(columns):
         raise ValueError(f"{name}: needs the columns {COLUMNS}")
-    rows = [{(key or "").strip().lower(): (value or "").strip() for key, value in row.items()} for row in reader]
-    found = [_offer(row, f"{name}, line {number}") for number, row in enumerate(rows, 2) if any(row.values())]
+    rows = [
+        {(key or "").strip().lower(): (value or "").strip() for key, value in row.items()}
+        for row in reader
+    ]
+    found = [
+        _offer(row, f"{name}, line {number}")
+        for number, row in enumerate(rows, 2)
+        if any(row.values())
+    ]
     if not found:
         raise ValueError(f"{name}: no price in it")
     return found

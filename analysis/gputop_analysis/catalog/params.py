@@ -37,7 +37,11 @@ class Linear:
 
 def is_moe(shape: ModelShape, layer: int) -> bool:
     """Whether that layer routes tokens to experts (``moe_every`` counts from 1, as Llama 4 does)."""
-    return shape.experts > 0 and layer >= shape.first_dense_layers and (layer + 1) % max(shape.moe_every, 1) == 0
+    return (
+        shape.experts > 0
+        and layer >= shape.first_dense_layers
+        and (layer + 1) % max(shape.moe_every, 1) == 0
+    )
 
 
 def moe_layers(shape: ModelShape) -> int:
@@ -52,7 +56,13 @@ def params(shape: ModelShape) -> dict[str, int]:
     ``norms``, ``head`` (0 when tied), ``vision``, ``projector``.
     """
     kind = traits(shape.family)
-    parts = {"embeddings": _embeddings(shape, kind), "attention": 0, "mlp": 0, "experts": 0, "router": 0}
+    parts = {
+        "embeddings": _embeddings(shape, kind),
+        "attention": 0,
+        "mlp": 0,
+        "experts": 0,
+        "router": 0,
+    }
     parts |= {"norms": _outer_norms(shape, kind), "head": _head(shape, kind)}
     dense = shape.layers - moe_layers(shape)
     for moe, count in ((False, dense), (True, shape.layers - dense)):
@@ -74,13 +84,21 @@ def layer_params(shape: ModelShape, moe: bool | None = None) -> dict[str, int]:
     """Parameters of one layer by part, as in ``params``; ``moe`` None: of the last layer."""
     moe = is_moe(shape, shape.layers - 1) if moe is None else moe
     kind = traits(shape.family)
-    parts = {"attention": 0, "mlp": 0, "experts": 0, "router": 0, "norms": _layer_norms(shape, kind)}
+    parts = {
+        "attention": 0,
+        "mlp": 0,
+        "experts": 0,
+        "router": 0,
+        "norms": _layer_norms(shape, kind),
+    }
     for linear in linears(shape, moe):
         parts["mlp" if linear.part == "shared" else linear.part] += linear.params
     parts["attention"] += shape.heads * kind.sinks
     if moe:
         parts["router"] = (
-            shape.hidden * shape.experts + kind.router_bias * shape.experts + kind.shared_gate * shape.hidden
+            shape.hidden * shape.experts
+            + kind.router_bias * shape.experts
+            + kind.shared_gate * shape.hidden
         )
     return parts
 
@@ -121,7 +139,8 @@ def _attention(shape: ModelShape, kind: Traits) -> tuple[Linear, ...]:
         return Linear(kind.qkv[0], "attention", shape.hidden, queries + 2 * keys, bias), out
     widths = (queries, keys, keys)
     inputs = (
-        Linear(name, "attention", shape.hidden, width, bias) for name, width in zip(kind.qkv, widths, strict=True)
+        Linear(name, "attention", shape.hidden, width, bias)
+        for name, width in zip(kind.qkv, widths, strict=True)
     )
     return *inputs, out
 
@@ -141,12 +160,19 @@ def _mla(shape: ModelShape) -> tuple[Linear, ...]:
     return (
         *queries,
         Linear("kv_a_proj_with_mqa", "attention", hidden, shape.mla_kv_rank + shape.mla_rope_dim),
-        Linear("kv_b_proj", "attention", shape.mla_kv_rank, heads * (shape.mla_nope_dim + shape.mla_v_dim)),
+        Linear(
+            "kv_b_proj",
+            "attention",
+            shape.mla_kv_rank,
+            heads * (shape.mla_nope_dim + shape.mla_v_dim),
+        ),
         Linear("o_proj", "attention", heads * shape.mla_v_dim, hidden),
     )
 
 
-def _mlp(shape: ModelShape, kind: Traits, part: str, width: int, bias: bool, copies: int = 1) -> tuple[Linear, ...]:
+def _mlp(
+    shape: ModelShape, kind: Traits, part: str, width: int, bias: bool, copies: int = 1
+) -> tuple[Linear, ...]:
     down = Linear(kind.down, part, width, shape.hidden, bias, copies)
     if not shape.gated_mlp:
         return Linear(kind.up, part, shape.hidden, width, bias, copies), down
@@ -188,7 +214,9 @@ def _embeddings(shape: ModelShape, kind: Traits) -> int:
 def _head(shape: ModelShape, kind: Traits) -> int:
     if shape.family == "vit":
         return shape.vocab * (shape.hidden + 1)
-    return (0 if shape.tied_embeddings or kind.encoder else shape.vocab * shape.hidden) + kind.head_bias * shape.vocab
+    return (
+        0 if shape.tied_embeddings or kind.encoder else shape.vocab * shape.hidden
+    ) + kind.head_bias * shape.vocab
 
 
 def _add_family_extras(parts: dict[str, int], shape: ModelShape) -> None:
@@ -200,7 +228,9 @@ def _add_family_extras(parts: dict[str, int], shape: ModelShape) -> None:
     if shape.family == "t5":
         _add_t5_decoder(parts, shape)
     if shape.family == "vit":  # the class token besides
-        parts["embeddings"] += _patches(shape.hidden, shape.vision_patch, shape.max_position) + shape.hidden
+        parts["embeddings"] += (
+            _patches(shape.hidden, shape.vision_patch, shape.max_position) + shape.hidden
+        )
 
 
 def _add_t5_decoder(parts: dict[str, int], shape: ModelShape) -> None:
@@ -221,4 +251,6 @@ def vision_params(shape: ModelShape) -> int:
         return 0
     hidden, ffn = shape.vision_hidden, shape.vision_ffn or 4 * shape.vision_hidden
     layer = 4 * hidden * (hidden + 1) + 2 * hidden * ffn + ffn + hidden + 4 * hidden
-    return shape.vision_layers * layer + _patches(hidden, shape.vision_patch or 14, 1024) + 4 * hidden
+    return (
+        shape.vision_layers * layer + _patches(hidden, shape.vision_patch or 14, 1024) + 4 * hidden
+    )

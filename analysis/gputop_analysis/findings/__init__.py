@@ -67,7 +67,9 @@ from gputop_probes.record.reader import RunRecord
 __all__ = ["CATALOGUE", "evaluate", "judge", "judge_view", "sorted_out"]
 
 
-def evaluate(record: RunRecord, window_steps: int | None = None, live: bool = False) -> list[Finding]:
+def evaluate(
+    record: RunRecord, window_steps: int | None = None, live: bool = False
+) -> list[Finding]:
     """All findings of the last ``window_steps`` steps, or of the whole run.
 
     Findings that another one explains are taken in by it (see ``absorbed``). The worst comes first: by severity, then
@@ -80,12 +82,16 @@ def judge(
     record: RunRecord, window_steps: int | None = None, live: bool = False
 ) -> tuple[list[Finding], list[Finding]]:
     """All findings as from ``evaluate``, and beside them those that were taken in, with ``absorbed_by`` set."""
-    return judge_view(RunView(record, window_steps, live=live, ranks=live_ranks(record) if live else None))
+    return judge_view(
+        RunView(record, window_steps, live=live, ranks=live_ranks(record) if live else None)
+    )
 
 
 def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of a view that was made already."""
-    return sorted_out(view, [one for spec in CATALOGUE.values() for one in as_list(spec.check(view))])
+    return sorted_out(
+        view, [one for spec in CATALOGUE.values() for one in as_list(spec.check(view))]
+    )
 
 
 def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[Finding]]:
@@ -111,7 +117,9 @@ def _with_hours(one: Finding, view: RunView) -> Finding:
     if left <= 0:
         return one
     hours, rent = one.recoverable_ms_per_step * left / 3.6e6, _usd_per_hour(view)
-    return replace(one, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent)
+    return replace(
+        one, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent
+    )
 
 
 @once_per_view

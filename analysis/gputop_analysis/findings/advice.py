@@ -54,8 +54,12 @@ WORKERS = Need("workers", lambda run: run.loader.get("num_workers") != 0)
 MAP_STYLE = Need("a map-style dataset", _map_style)
 OWN_LOOP = Need("a training loop of one's own", lambda run: not run.trainer)
 HALF = Need("float16", _fp16)
-NOT_COMPILED = Need("a model not compiled", lambda run: not (run.hello.get("compile") or {}).get("used"))
-NOT_FUSED = Need("an optimizer not fused", lambda run: not (run.hello.get("optimizer") or {}).get("fused"))
+NOT_COMPILED = Need(
+    "a model not compiled", lambda run: not (run.hello.get("compile") or {}).get("used")
+)
+NOT_FUSED = Need(
+    "an optimizer not fused", lambda run: not (run.hello.get("optimizer") or {}).get("fused")
+)
 FREE_CORES = Need("cores that nothing else uses", lambda run: False)
 """Given to an option where the record shows that there are none."""
 NOWHERE = Need("an argument that the trainer has", lambda run: False)
@@ -85,22 +89,37 @@ PRESUPPOSED: tuple[tuple[re.Pattern[str], tuple[Need, ...]], ...] = tuple(
     (re.compile(words), needs)
     for words, needs in (
         (r"\bcuda|CUDA|cudnn|nvidia-smi|TF32|\bGPUs?\b|\bNVL|NCCL|\bnccl", (GPU,)),
-        (r"non_blocking|pin_memory=True|channels_last|set_float32_matmul|expandable_segments|flash", (GPU,)),
-        (r"bucket_cap_mb|comm_hook|no_sync|find_unused_parameters|static_graph|as_bucket_view", (DDP,)),
+        (
+            r"non_blocking|pin_memory=True|channels_last|set_float32_matmul|expandable_segments|flash",
+            (GPU,),
+        ),
+        (
+            r"bucket_cap_mb|comm_hook|no_sync|find_unused_parameters|static_graph|as_bucket_view",
+            (DDP,),
+        ),
         (r"\bFSDP\b|forward_prefetch|backward_prefetch|HYBRID_SHARD|reduce_dtype", (FSDP,)),
-        (r"DistributedSampler|on all ranks|balance tokens|all ranks with|each rank\b", (SEVERAL_RANKS,)),
+        (
+            r"DistributedSampler|on all ranks|balance tokens|all ranks with|each rank\b",
+            (SEVERAL_RANKS,),
+        ),
         (r"TORCH_DISTRIBUTED|another rank|fewer ranks|off this rank|world_size", (SEVERAL_RANKS,)),
         (r"DataLoader|prefetch_factor|collate_fn|drop_last", (LOADER,)),
         (r"persistent_workers", (LOADER,)),
         (r"in_order=", (WORKERS, at_least("torch", 2, 6))),
         (r"sampler=|batch sampler|\bsampler\.", (MAP_STYLE,)),
-        (r"model\.no_sync|optimizer\.zero_grad|scheduler\.step\(\)|loss\.backward\(\)", (OWN_LOOP,)),
+        (
+            r"model\.no_sync|optimizer\.zero_grad|scheduler\.step\(\)|loss\.backward\(\)",
+            (OWN_LOOP,),
+        ),
         (r"GradScaler|unscale_", (HALF,)),
         (r"bf16 instead of fp16", (HALF,)),
         (r"torch\.compile\(model\)", (NOT_COMPILED,)),
         (r"fused=True in the optimizer", (NOT_FUSED,)),
         (r"group_by_length=True", (TRANSFORMERS_4,)),
-        (r"torch\.compile|mode='reduce-overhead'|fused=True|set_to_none", (at_least("torch", 2, 0),)),
+        (
+            r"torch\.compile|mode='reduce-overhead'|fused=True|set_to_none",
+            (at_least("torch", 2, 0),),
+        ),
         (r"mark_dynamic|expandable_segments", (at_least("torch", 2, 1),)),
         (r"sdpa_kernel|async_save", (at_least("torch", 2, 3),)),
         (r"eval_strategy=", (at_least("transformers", 4, 41),)),
@@ -127,7 +146,9 @@ def as_text(options: Sequence[Option]) -> str:
 def lacking(option: Option, run: Facts) -> list[Need]:
     """What an option needs and the run has not."""
     words = PRESUPPOSED if option.assumes else ()
-    presupposed = [need for pattern, needs in words if pattern.search(option.text) for need in needs]
+    presupposed = [
+        need for pattern, needs in words if pattern.search(option.text) for need in needs
+    ]
     return [need for need in (*option.needs, *presupposed) if not need.holds(run)]
 
 

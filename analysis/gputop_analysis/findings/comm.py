@@ -42,7 +42,9 @@ ENOUGH_ITERATIONS = 500
         "the time; rarer sums: where the batch may not grow"
     ),
     reads="the smallest communication wait over the ranks, less what overlaps",
-    silent=("one rank; a straggler, whose cost is counted there; a pipeline, where waiting is the bubble (CR13)"),
+    silent=(
+        "one rank; a straggler, whose cost is counted there; a pipeline, where waiting is the bubble (CR13)"
+    ),
     traps="waiting for a slow rank: the minimum over ranks leaves that out",
     seen_on=CPU,
     pictures=(
@@ -88,7 +90,9 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             "of which could run beside backward; the minimum leaves out waiting for a slow rank; the threshold is 10 % "
             "and what the ranks wait for a core, which makes collectives slow that need not be",
             (
-                Input("exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"),
+                Input(
+                    "exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"
+                ),
                 Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
                 Input(
                     "waiting for a core",
@@ -149,10 +153,22 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
             "all-reduces per step",
             "recoverable = (micro-batches - 1) x exposed communication of one iteration, least over the ranks",
             (
-                Input("micro-batches", micro, "per step", f"steps.micro_batches, rank {series.rank}"),
-                Input("synchronised iterations", last["iterations"] - first["iterations"], "", "ddp_progress events"),
+                Input(
+                    "micro-batches", micro, "per step", f"steps.micro_batches, rank {series.rank}"
+                ),
+                Input(
+                    "synchronised iterations",
+                    last["iterations"] - first["iterations"],
+                    "",
+                    "ddp_progress events",
+                ),
                 Input("steps between them", steps, "", "ddp_progress events"),
-                Input("exposed by one iteration", "not measured" if each_ms is None else each_ms, "ms", "comm.wait_ns"),
+                Input(
+                    "exposed by one iteration",
+                    "not measured" if each_ms is None else each_ms,
+                    "ms",
+                    "comm.wait_ns",
+                ),
             ),
         ),
     )
@@ -198,7 +214,12 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
             "iterations",
             "no time is claimed: what the search costs is not measured",
             (
-                Input("unused parameters, most seen", idle, "bytes", "ddp_progress.unused_parameter_bytes, all ranks"),
+                Input(
+                    "unused parameters, most seen",
+                    idle,
+                    "bytes",
+                    "ddp_progress.unused_parameter_bytes, all ranks",
+                ),
                 Input("find_unused_parameters", "True", "", "ddp event"),
             ),
         ),
@@ -226,7 +247,11 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     if parallel.get("data_parallel"):
         what = "DataParallel"
         fix = "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
-        fix = fix if on_gpu else "train the model itself: DataParallel only passes the call on without a GPU"
+        fix = (
+            fix
+            if on_gpu
+            else "train the model itself: DataParallel only passes the call on without a GPU"
+        )
         why = "one process and one interpreter lock drive all GPUs, and the model is copied to them in every step"
     elif parallel.get("backend") == "gloo" and on_gpu:
         what, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
@@ -236,7 +261,8 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if on_gpu else "info",
         f"{what}: {why.split(',')[0]}"[:140],
-        f"{why}; device {hello.get('device') or 'cpu'}" + ("" if on_gpu else ": without a GPU it changes nothing"),
+        f"{why}; device {hello.get('device') or 'cpu'}"
+        + ("" if on_gpu else ": without a GPU it changes nothing"),
         fix,
         rank=everybody(view),
         confidence=0.95,
@@ -248,7 +274,12 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
             "a fact, no estimate",
             (
                 Input("backend", str(parallel.get("backend")), "", "hello.parallel.backend"),
-                Input("DataParallel", str(bool(parallel.get("data_parallel"))), "", "hello.parallel.data_parallel"),
+                Input(
+                    "DataParallel",
+                    str(bool(parallel.get("data_parallel"))),
+                    "",
+                    "hello.parallel.data_parallel",
+                ),
                 Input("device", str(hello.get("device")), "", "hello.device"),
             ),
         ),
@@ -257,21 +288,29 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
 
 def _core_wait(view: RunView) -> float:
     """Share of the time that the ranks wait for a core, at most; 0 where it is not sampled."""
-    return max((queue.value for rank in view.ranks if (queue := run_queue(view, rank))), default=0.0)
+    return max(
+        (queue.value for rank in view.ranks if (queue := run_queue(view, rank))), default=0.0
+    )
 
 
 def _progress(view: RunView) -> tuple[Event | None, Event | None]:
     """The second (the first lies in the warm-up) and the last report of synchronised iterations of one rank."""
     reports = list(view.record.events("ddp_progress"))
     mine = [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
-    starts = [i for i, e in enumerate(mine) if i and e["step"] <= mine[i - 1]["step"]]  # of later attempts
+    starts = [
+        i for i, e in enumerate(mine) if i and e["step"] <= mine[i - 1]["step"]
+    ]  # of later attempts
     mine = mine[starts[-1] :] if starts else mine
     return (mine[0], mine[-1]) if len(mine) > 1 else (None, None)
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
     """Exposed communication of one synchronised iteration on the rank that waits least; medians, as outliers wait."""
-    each = [float(np.median(rows["wait_ns"])) / 1e6 for rank in view.ranks if len(rows := view.comm(rank))]
+    each = [
+        float(np.median(rows["wait_ns"])) / 1e6
+        for rank in view.ranks
+        if len(rows := view.comm(rank))
+    ]
     return min(each) if len(each) == len(view.ranks) and each else None
 
 

@@ -80,14 +80,23 @@ def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:
     if run.parallel.get("fsdp"):
         found = [
             Option("FSDP: bf16 reduce_dtype", wins_ms=0.5 * by_volume_ms),
-            Option("FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True", wins_ms=by_volume_ms),
+            Option(
+                "FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True",
+                wins_ms=by_volume_ms,
+            ),
         ]
-        inside = Option("FSDP: HYBRID_SHARD keeps the gathering inside a node", wins_ms=by_volume_ms)
+        inside = Option(
+            "FSDP: HYBRID_SHARD keeps the gathering inside a node", wins_ms=by_volume_ms
+        )
         return [*found, inside] if hosts else found
     ddp = run.parallel.get("ddp")
     hooked = isinstance(ddp, dict) and bool(ddp.get("comm_hook"))
     words = "send less: model.register_comm_hook(None, bf16_compress_hook)"
-    found = [] if hooked else [Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)]
+    found = (
+        []
+        if hooked
+        else [Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)]
+    )
     bucket = "start earlier, beside the backward: " + phrase(run, "bucket", size=5)
     return [*found, Option(bucket, wins_ms=by_volume_ms)]
 
@@ -100,10 +109,16 @@ def _less_latency(run: Facts, exposed_ms: float) -> list[Option]:
     if len(buckets) > SMALL_BUCKETS and max(buckets) < 1 << 20:
         words = f"fewer, larger messages (now {len(buckets)}): {phrase(run, 'bucket', size=25)}"
         found.append(Option(words, wins_ms=(1 - 1 / len(buckets)) * exposed_ms))
-    hook = (run.parallel.get("ddp") or {}).get("comm_hook") if isinstance(run.parallel.get("ddp"), dict) else None
+    hook = (
+        (run.parallel.get("ddp") or {}).get("comm_hook")
+        if isinstance(run.parallel.get("ddp"), dict)
+        else None
+    )
     if not run.oversubscribed:
         nccl = "nccl" in str(run.parallel.get("backend"))
         interface = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
         words = f"look at the way of the messages: the network interface ({interface})"
-        found.append(Option(words + (f", and the hook {hook}" if hook else ", a slow hook"), promises=True))
+        found.append(
+            Option(words + (f", and the hook {hook}" if hook else ", a slow hook"), promises=True)
+        )
     return found

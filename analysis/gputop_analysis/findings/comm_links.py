@@ -57,7 +57,12 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
                 "",
                 "bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, doubled with each generation",
                 (
-                    Input("link", f"gen {gen} x{width}", "", f"gpu.pcie_gen, gpu.pcie_width, {device.label}, busy"),
+                    Input(
+                        "link",
+                        f"gen {gen} x{width}",
+                        "",
+                        f"gpu.pcie_gen, gpu.pcie_width, {device.label}, busy",
+                    ),
                     Input("peers", typical, "GB/s", f"{len(peers)} devices of the same name"),
                 ),
             ),
@@ -85,7 +90,9 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
         rows = rows[rows["t_ns"] >= view.from_ns]
         for index in np.unique(rows["index"]):
             mine = rows[(rows["index"] == index) & np.isfinite(rows["util_pct"])]
-            long_enough = len(mine) > 1 and float(mine["t_ns"][-1] - mine["t_ns"][0]) >= IDLE_S * 1e9
+            long_enough = (
+                len(mine) > 1 and float(mine["t_ns"][-1] - mine["t_ns"][0]) >= IDLE_S * 1e9
+            )
             working += bool(len(mine) and mine["util_pct"].mean() > 10)
             foreign = bool((mine["memory_foreign_bytes"] > 0).any())
             if long_enough and float(mine["util_pct"].max()) < IDLE_PCT and not foreign:
@@ -122,4 +129,6 @@ def _speed(device: Device) -> float:
     rows = device.busy[(device.busy["pcie_gen"] > 0) & (device.busy["pcie_width"] > 0)]
     if len(rows) < ENOUGH_SAMPLES:
         return 0.0
-    return float(np.median(0.985 * rows["pcie_width"] * 2.0 ** (rows["pcie_gen"].astype(float) - 3)))
+    return float(
+        np.median(0.985 * rows["pcie_width"] * 2.0 ** (rows["pcie_gen"].astype(float) - 3))
+    )

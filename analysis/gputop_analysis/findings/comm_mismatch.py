@@ -61,7 +61,10 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
             0,
             "",
             "flight recorder entries are compared by group and sequence number, point-to-point calls left out",
-            tuple(Input(f"rank {rank}", _said(e), "", "flight_recorder event") for rank, e in sorted(here.items())[:8]),
+            tuple(
+                Input(f"rank {rank}", _said(e), "", "flight_recorder event")
+                for rank, e in sorted(here.items())[:8]
+            ),
         ),
     )
 
@@ -71,7 +74,9 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
     places = {}
     for event in view.record.events("stack_dump", "exception"):
         rank = int(event.get("rank", -1))
-        line = event.get("site") if event["type"] == "exception" else user_line(training_frames(event))
+        line = (
+            event.get("site") if event["type"] == "exception" else user_line(training_frames(event))
+        )
         if line:
             places.setdefault(rank, str(line))
     return places.get(odd) if odd in places else next(iter(places.values()), None)
@@ -93,7 +98,9 @@ def _first_difference(entries: dict[int, dict[Key, Entry]]) -> Key | None:
     if len(entries) < 2:
         return None
     shared = {key for table in entries.values() for key in table}
-    wrong = [key for key in shared if _differ([table[key] for table in entries.values() if key in table])]
+    wrong = [
+        key for key in shared if _differ([table[key] for table in entries.values() if key in table])
+    ]
     return min(wrong, key=lambda key: key[1]) if wrong else None
 
 

@@ -38,7 +38,9 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
     fix="more micro-batches, stages of equal time, an interleaved schedule",
     explains=("CR01", "CR02", "CR05", "CR06"),
     no_use="more micro-batches: where they would be too small for the device",
-    reads=("torch's pipeline schedule, else the mesh's axis; time in its waits against (p - 1) / (m + p - 1)"),
+    reads=(
+        "torch's pipeline schedule, else the mesh's axis; time in its waits against (p - 1) / (m + p - 1)"
+    ),
     silent="no pipeline seen; micro-batches not known; waits that the host does not see (on a GPU)",
     traps="interleaved schedules, whose bubble is smaller",
     seen_on=CPU,
@@ -58,7 +60,10 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     micro, chunks = micro_batches(view) or counted, chunks_of(view)
     if micro < 1 or not waited.any():
         return None
-    expected, measured = expected_bubble(stages, micro, chunks), measured_bubble(wall - waited, wall)
+    expected, measured = (
+        expected_bubble(stages, micro, chunks),
+        measured_bubble(wall - waited, wall),
+    )
     queues = [one.value for rank in view.ranks if (one := run_queue(view, rank))]
     queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
     excess = measured - expected - queued
@@ -86,9 +91,24 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input("stages", stages, "", "hello.parallel.pipeline or .mesh"),
                 Input("parts on a stage", chunks, "", "hello.parallel.pipeline.here"),
-                Input("micro-batches", micro, "per step", "hello.parallel.pipeline, else steps.micro_batches"),
-                Input("idle", 100 * measured, "%", "steps.comm_ns / steps.wall_ns, steady steps of all ranks"),
-                Input("queued", 100 * queued, "%", "process.run_wait_ns_total, the rank that waits most for a core"),
+                Input(
+                    "micro-batches",
+                    micro,
+                    "per step",
+                    "hello.parallel.pipeline, else steps.micro_batches",
+                ),
+                Input(
+                    "idle",
+                    100 * measured,
+                    "%",
+                    "steps.comm_ns / steps.wall_ns, steady steps of all ranks",
+                ),
+                Input(
+                    "queued",
+                    100 * queued,
+                    "%",
+                    "process.run_wait_ns_total, the rank that waits most for a core",
+                ),
             ),
         ),
     )
@@ -139,7 +159,12 @@ def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input("experts", len(numbers), "", f"log events, {name}"),
                 Input("logged steps", len(tokens), "", f"newest, past step {SETTLED}"),
-                Input("largest / mean", float(means[busiest] / means.mean()), "", "means over those steps"),
+                Input(
+                    "largest / mean",
+                    float(means[busiest] / means.mean()),
+                    "",
+                    "means over those steps",
+                ),
             ),
         ),
     )
@@ -158,7 +183,9 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
     name = ""
     for event in _newest_logs(view):
         values = event.get("values") or {}
-        matched = [(m, float(value)) for key, value in values.items() if (m := _EXPERT.match(str(key)))]
+        matched = [
+            (m, float(value)) for key, value in values.items() if (m := _EXPERT.match(str(key)))
+        ]
         matched = [(m, value) for m, value in matched if _AMOUNT.search(m["what"])]
         if len(matched) >= 2:
             rows.append({int(m["number"]): value for m, value in matched})
@@ -168,4 +195,8 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
         return None
     numbers = sorted(rows[0])
     tokens = np.array([[row[number] for number in numbers] for row in rows])
-    return (name.rstrip("/_.[ "), numbers, tokens) if np.isfinite(tokens).all() and (tokens >= 0).all() else None
+    return (
+        (name.rstrip("/_.[ "), numbers, tokens)
+        if np.isfinite(tokens).all() and (tokens >= 0).all()
+        else None
+    )

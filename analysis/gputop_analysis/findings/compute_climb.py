@@ -20,7 +20,9 @@ from gputop_analysis.view import Array, RunView
 
 SLOWER, SLOWER_MS = 0.15, 0.5
 """Of the step time, and milliseconds: less growth is not worth a word."""
-CLIMBING = tuple(name for name in wire.PHASES if name not in ("comm", "eval", "checkpoint", "compile"))
+CLIMBING = tuple(
+    name for name in wire.PHASES if name not in ("comm", "eval", "checkpoint", "compile")
+)
 COMPUTE, HOST = ("forward", "backward"), ("data", "h2d", "optimizer", "other")
 """What the thread's CPU time is known of: a neighbour that takes the core away makes a step longer, but not this."""
 MOSTLY_KNOWN = 0.8
@@ -65,13 +67,22 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     if after <= before:
         return None
     phases = {name: evenly.ms(f"{name}_ns") / work for name in CLIMBING}
-    of_shapes = unit == "step" and _shapes_vary(view, rank)  # longer samples are more work, which nothing counts
-    parts = [one for one in _parts(rows, phases, walls_ms) if not (of_shapes and set(one[0]) & set(COMPUTE))]
+    of_shapes = unit == "step" and _shapes_vary(
+        view, rank
+    )  # longer samples are more work, which nothing counts
+    parts = [
+        one
+        for one in _parts(rows, phases, walls_ms)
+        if not (of_shapes and set(one[0]) & set(COMPUTE))
+    ]
     found = [Part(names, *one) for names, ms, of_ms in parts if (one := _alone(ms, of_ms))]
     part = max(found, default=None, key=lambda one: one.alone_ms)
     if part is None:
         return None
-    grown = {name: float(np.median(phases[name][-few:]) - np.median(phases[name][:few])) for name in part.phases}
+    grown = {
+        name: float(np.median(phases[name][-few:]) - np.median(phases[name][:few]))
+        for name in part.phases
+    }
     phase = max(grown, key=lambda name: grown[name])
     first = evenly.step(0)
     steps = int(rows["step"][-1]) - first + 1
@@ -95,7 +106,9 @@ class Part(NamedTuple):
     ramp: Ramp
 
 
-def _parts(rows: Array, phases: dict[str, Array], walls_ms: Array) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
+def _parts(
+    rows: Array, phases: dict[str, Array], walls_ms: Array
+) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
     """Phases with their time and that of the whole step: by the clock, and by CPU time where that is known."""
     for name, ms in phases.items():
         yield (name,), ms, walls_ms
@@ -119,7 +132,9 @@ def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
     if line is None:
         return None
     alone_ms = line.end - line.begin
-    least_ms = max(SLOWER * (line.begin + float(np.median(rest))), SLOWER_MS, RAMP_ERRORS * line.error)
+    least_ms = max(
+        SLOWER * (line.begin + float(np.median(rest))), SLOWER_MS, RAMP_ERRORS * line.error
+    )
     return (alone_ms, line) if alone_ms >= least_ms else None
 
 
@@ -158,7 +173,12 @@ def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
             "line through medians of 24 stretches (Theil-Sen), which fits better than any one step; recoverable = half "
             "of the growth, its mean over the run",
             (
-                Input(f"{found.phase} at first", found.ramp.begin, "ms", f"steps.{found.phase}_ns, rank {rank}"),
+                Input(
+                    f"{found.phase} at first",
+                    found.ramp.begin,
+                    "ms",
+                    f"steps.{found.phase}_ns, rank {rank}",
+                ),
                 Input(f"{found.phase} now", found.ramp.end, "ms", "the line's end"),
                 Input("step time at first", before, "ms", "first tenth of the steps"),
                 Input("Mann-Kendall p", found.ramp.p, "", "medians of 24 stretches"),

@@ -81,10 +81,16 @@ def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
             "1 - (J per step at the lower limit) / (J per step at the higher); no time is won, it takes longer",
             (
                 Input(
-                    "energy per step, higher limit", trial.joules_high, "J", "gpu.energy_mj_total over steps.t_end_ns"
+                    "energy per step, higher limit",
+                    trial.joules_high,
+                    "J",
+                    "gpu.energy_mj_total over steps.t_end_ns",
                 ),
                 Input(
-                    "energy per step, lower limit", trial.joules_low, "J", "the same, while gpu.power_limit_w was lower"
+                    "energy per step, lower limit",
+                    trial.joules_low,
+                    "J",
+                    "the same, while gpu.power_limit_w was lower",
                 ),
                 Input("step time ratio", trial.slower, "", "lower limit over higher limit"),
             ),
@@ -103,7 +109,10 @@ def _trial(view: RunView, rank: int) -> Trial | None:
     high, low = float(rows["power_limit_w"].max()), float(rows["power_limit_w"].min())
     ends = view.per_rank[rank].rows["t_end_ns"]
     counted = np.cumsum(view.per_rank[rank].n_steps)
-    levels = [_per_step(rows[rows["power_limit_w"] == watts], rows, ends, counted) for watts in (high, low)]
+    levels = [
+        _per_step(rows[rows["power_limit_w"] == watts], rows, ends, counted)
+        for watts in (high, low)
+    ]
     if levels[0] is None or levels[1] is None:
         return None
     return Trial(high, low, levels[0][0], levels[1][0], levels[1][1] / levels[0][1])
@@ -129,7 +138,9 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
     for rank in view.ranks:
         seen, series = samples(view, rank), view.per_rank[rank]
         power, limit = (seen.mean("power_w"), seen.mean("power_limit_w")) if seen else (None, None)
-        share = mean_wait_ms(view, rank) / max(float(series.rows["wall_ns"].sum()) / 1e6 / series.total_steps(), 1e-9)
+        share = mean_wait_ms(view, rank) / max(
+            float(series.rows["wall_ns"].sum()) / 1e6 / series.total_steps(), 1e-9
+        )
         if power is None or not limit or not np.isfinite(share):
             return None
         total_w += power
@@ -143,7 +154,12 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
         "info",
         f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of {total_w:,.0f} W do no training",
         f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; NCCL's kernels spin while they "
-        f"wait" + (f"; {used.joules_per_sample:.2f} J a sample in all" if used and used.joules_per_sample else ""),
+        f"wait"
+        + (
+            f"; {used.joules_per_sample:.2f} J a sample in all"
+            if used and used.joules_per_sample
+            else ""
+        ),
         "mend the wait itself (see the findings on ranks); a lower power limit on the waiting GPUs costs nothing "
         "meanwhile",
         confidence=0.6,
@@ -154,7 +170,12 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
             "%",
             "watts without training = sum over waiting ranks of wait share x mean power",
             (
-                Input("waiting ranks", len(waits), "", "comm.wait_ns / wall, and gpu.power_w over 60 % of the limit"),
+                Input(
+                    "waiting ranks",
+                    len(waits),
+                    "",
+                    "comm.wait_ns / wall, and gpu.power_w over 60 % of the limit",
+                ),
                 Input("their power while waiting", wasted_w, "W", "wait share x gpu.power_w"),
                 Input("power of all ranks", total_w, "W", "gpu.power_w, means"),
             ),

@@ -39,7 +39,11 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     seen = _everywhere(view)
     occupancy = [one.mean("sm_occupancy_pct") for one in seen]
     free = [one.free_memory_share() for one in seen]
-    known = [(o, f, s) for o, f, s in zip(occupancy, free, seen, strict=True) if o is not None and f is not None]
+    known = [
+        (o, f, s)
+        for o, f, s in zip(occupancy, free, seen, strict=True)
+        if o is not None and f is not None
+    ]
     if not known or len(known) < len(seen) or max(k[0] for k in known) >= LOW_OCCUPANCY:
         return None
     least_free = min(k[1] for k in known)
@@ -56,10 +60,16 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of the memory free",
         f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the peak on "
         f"{len(seen)} "
-        f"GPUs" + (f"; batch_size={size}" if size else "") + f"; {accumulated:.0f} micro-batches a step",
+        f"GPUs"
+        + (f"; batch_size={size}" if size else "")
+        + f"; {accumulated:.0f} micro-batches a step",
         Option(
             (loader_change(run, batch_size=size * times) if isinstance(size, int) else larger)
-            + (f" with {fewer} accumulation steps" if accumulated > 1 else ", and the learning rate that goes with it"),
+            + (
+                f" with {fewer} accumulation steps"
+                if accumulated > 1
+                else ", and the learning rate that goes with it"
+            ),
             lever=Lever("batch", 1),
         ),
         rank=everybody(view),
@@ -72,7 +82,12 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
             "no time is claimed: how step time grows with the batch shows when it is tried",
             (
                 one.input("SM occupancy", "sm_occupancy_pct"),
-                Input("memory free at the peak", 100 * least_free, "%", "gpu.memory_used_bytes, judged against 40 %"),
+                Input(
+                    "memory free at the peak",
+                    100 * least_free,
+                    "%",
+                    "gpu.memory_used_bytes, judged against 40 %",
+                ),
             ),
         ),
     )
@@ -94,7 +109,11 @@ def _micro_batches(view: RunView, rank: int) -> float:
     reads="gpu.dram_active_pct, tensor_active_pct (GPM counters, Hopper and later)",
     silent="no GPM counters",
     traps="the optimizer's part of a step",
-    pictures=(device_columns(("dram_active_pct", "DRAM", "%"), ("tensor_active_pct", "tensor cores", "%")),),
+    pictures=(
+        device_columns(
+            ("dram_active_pct", "DRAM", "%"), ("tensor_active_pct", "tensor cores", "%")
+        ),
+    ),
 )
 def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     """Kernels move data most of the time and compute little with it."""
@@ -117,7 +136,10 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
         (
             *([] if compiled else [f"{phrase(run, 'compile')}, which fuses element-wise work"]),
             *([] if fused else ["fused=True in the optimizer"]),
-            Option("scaled_dot_product_attention instead of a written-out softmax", needs=(WRITTEN_OUT,)),
+            Option(
+                "scaled_dot_product_attention instead of a written-out softmax",
+                needs=(WRITTEN_OUT,),
+            ),
         ),
         rank=everybody(view),
         gpu=one.gpu if len(view.ranks) == 1 else None,
@@ -128,6 +150,9 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
             DRAM_BUSY,
             "%",
             "no time is claimed: what fusion saves depends on the kernels",
-            (one.input("device memory active", "dram_active_pct"), one.input("tensor cores", "tensor_active_pct")),
+            (
+                one.input("device memory active", "dram_active_pct"),
+                one.input("tensor cores", "tensor_active_pct"),
+            ),
         ),
     )

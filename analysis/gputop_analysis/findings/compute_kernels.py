@@ -49,7 +49,9 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
             "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) (PaLM, appendix B)",
             (
                 Input("model FLOPs per step", one.model_flops_per_step, "FLOP", one.source),
-                Input("peak", one.peak_flops / 1e12, "TFLOP/s", f"{one.gpu}, dense {one.precision}"),
+                Input(
+                    "peak", one.peak_flops / 1e12, "TFLOP/s", f"{one.gpu}, dense {one.precision}"
+                ),
                 Input("HFU", 100 * one.hfu, "%", "with recomputed FLOPs"),
             ),
         ),
@@ -76,7 +78,9 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
     if event is None or total <= 0:
         return None
     math = [row for row in table if "scaled_dot_product_attention_math" in str(row.get("op"))]
-    softmax = [row for row in table if str(row.get("op")) == "aten::_softmax"]  # a loss uses _log_softmax
+    softmax = [
+        row for row in table if str(row.get("op")) == "aten::_softmax"
+    ]  # a loss uses _log_softmax
     share = sum(float(row.get("device_ms") or 0) for row in (*math, *softmax)) / total
     if not math or share <= MATH_SHARE:
         return None
@@ -99,8 +103,18 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
             "%",
             "no time is claimed: the matrix products of the math form are not told from the model's own",
             (
-                Input("calls in the profile", calls, "", "profile event, op aten::_scaled_dot_product_attention_math"),
-                Input("device time of all kernels listed", total, "ms", f"profile event, {steps} steps"),
+                Input(
+                    "calls in the profile",
+                    calls,
+                    "",
+                    "profile event, op aten::_scaled_dot_product_attention_math",
+                ),
+                Input(
+                    "device time of all kernels listed",
+                    total,
+                    "ms",
+                    f"profile event, {steps} steps",
+                ),
             ),
         ),
     )

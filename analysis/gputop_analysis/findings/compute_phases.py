@@ -11,7 +11,15 @@ from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, some_ranks, steady_share, typical
+from gputop_analysis.findings.shares import (
+    Share,
+    device_share,
+    everybody,
+    on_device,
+    some_ranks,
+    steady_share,
+    typical,
+)
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.view import RunView, once_per_view
@@ -74,7 +82,11 @@ def _inside_backward_ms(view: RunView, rank: int) -> float:
 
 def _forward(view: RunView, rank: int) -> Share | None:
     """On a device by its own clock only: the host's would see launches."""
-    return device_share(view, rank, "forward") if on_device(view, rank) else steady_share(view, rank, "forward")
+    return (
+        device_share(view, rank, "forward")
+        if on_device(view, rank)
+        else steady_share(view, rank, "forward")
+    )
 
 
 @once_per_view
@@ -103,7 +115,11 @@ def _typical(view: RunView) -> Passes | None:
 def long_backward(view: RunView, spec: Spec) -> Finding | None:
     """The gradients are themselves differentiated, or the backward goes through parts twice."""
     one = _typical(view)
-    if one is None or one.ratio.low <= 3.0 or any(view.hello(rank).get("checkpointing") for rank in view.ranks):
+    if (
+        one is None
+        or one.ratio.low <= 3.0
+        or any(view.hello(rank).get("checkpointing") for rank in view.ranks)
+    ):
         return None
     seen = bool(view.hello(one.rank).get("create_graph"))
     extra_ms = max(0.0, one.backward_ms - USUAL * one.forward_ms)
@@ -152,7 +168,11 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     one = _typical(view)
     if one is None or one.ratio.low <= 2.7 or not view.hello(one.rank).get("checkpointing"):
         return None
-    free = [share for rank in view.ranks if (s := samples(view, rank)) and (share := s.free_memory_share()) is not None]
+    free = [
+        share
+        for rank in view.ranks
+        if (s := samples(view, rank)) and (share := s.free_memory_share()) is not None
+    ]
     if len(free) < len(view.ranks) or min(free) <= FREE_MEMORY:
         return None
     again_ms = min(one.forward_ms, max(0.0, one.backward_ms - USUAL * one.forward_ms))

@@ -38,7 +38,9 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
 def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     """The GPU computes, but not with the units that have most of its speed."""
     seen = _typical(view)
-    busy, tensor = (seen.mean("sm_active_pct"), seen.mean("tensor_active_pct")) if seen else (None, None)
+    busy, tensor = (
+        (seen.mean("sm_active_pct"), seen.mean("tensor_active_pct")) if seen else (None, None)
+    )
     if seen is None or busy is None or tensor is None or busy <= SM_BUSY or tensor >= TENSOR_IDLE:
         return None
     hello, run = view.hello(seen.rank), Facts(view, seen.rank)
@@ -77,7 +79,9 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     cause="compute",
     trigger="float32 parameters without autocast on a GPU from Ampere on, matrix products at highest precision",
     fix="torch.set_float32_matmul_precision('high')",
-    no_use=("without a GPU of the run, or one before Ampere; where all 23 bits of the mantissa are needed"),
+    no_use=(
+        "without a GPU of the run, or one before Ampere; where all 23 bits of the mantissa are needed"
+    ),
     reads="hello.flags of matmul precision, hello.device_capability, dtypes of the parameters",
     silent="older than Ampere; no fp32 matrix products",
     traps="results that need the last bits",
@@ -86,7 +90,12 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     """Float32 matrix products stay off the tensor cores."""
     rank = next(iter(view.ranks), None)
     hello = view.hello(rank)
-    if rank is None or not on_device(view, rank) or _capability(hello) < AMPERE or hello.get("hip_version"):
+    if (
+        rank is None
+        or not on_device(view, rank)
+        or _capability(hello) < AMPERE
+        or hello.get("hip_version")
+    ):
         return None
     flags, amp = hello.get("flags") or {}, hello.get("amp") or {}
     if amp.get("autocast") or not _all_float32(hello) or flags.get("matmul_precision") != "highest":
@@ -147,7 +156,11 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
     rank = next(iter(view.ranks), None)
     hello = view.hello(rank)
     amp, cuda = hello.get("amp") or {}, rank is not None and on_device(view, rank)
-    if rank is None or not amp.get("grad_scaler") or amp.get("dtype") not in ("float16", None if cuda else "float16"):
+    if (
+        rank is None
+        or not amp.get("grad_scaler")
+        or amp.get("dtype") not in ("float16", None if cuda else "float16")
+    ):
         return None
     if cuda and _capability(hello) < AMPERE:
         return None
@@ -180,8 +193,12 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
 def _typical(view: RunView) -> Samples | None:
     """The device whose multiprocessors are active in the lower-median way; None unless every rank's was sampled."""
     seen = [one for rank in view.ranks if (one := samples(view, rank))]
-    known = sorted((value, i) for i, one in enumerate(seen) if (value := one.mean("sm_active_pct")) is not None)
-    return seen[known[(len(known) - 1) // 2][1]] if known and len(known) == len(view.ranks) else None
+    known = sorted(
+        (value, i) for i, one in enumerate(seen) if (value := one.mean("sm_active_pct")) is not None
+    )
+    return (
+        seen[known[(len(known) - 1) // 2][1]] if known and len(known) == len(view.ranks) else None
+    )
 
 
 def _capability(hello: dict[str, Any]) -> float:

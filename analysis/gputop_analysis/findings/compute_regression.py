@@ -81,7 +81,9 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         return None
     if found.phase in WAITING and len(view.ranks) > 1:
         others = ((r, one) for r in view.ranks[1:LOOK_AT] if (one := regression(view, r)))
-        rank, found = next(((r, one) for r, one in others if one.phase not in WAITING), (rank, found))
+        rank, found = next(
+            ((r, one) for r, one in others if one.phase not in WAITING), (rank, found)
+        )
     growth = found.after_ms / found.before_ms - 1
     queued_ms = _queueing_grew(view, rank, found)  # which IN04 reports
     more_ms = found.after_ms - found.before_ms - queued_ms
@@ -90,10 +92,16 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         least, more_ms = SLOWER_ON_CPU, min(more_ms, found.phase_alone_ms)
     if more_ms < max(least * found.before_ms, SLOWER_MS):
         return None
-    site = top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
+    site = (
+        top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
+    )
     error_ms = found.change.error * found.after_ms
     per = "" if found.unit == "step" else f" for the same number of {found.unit}"
-    where = f": rank {rank} in {found.phase}" if len(view.ranks) > 1 and found.phase not in WAITING else ""
+    where = (
+        f": rank {rank} in {found.phase}"
+        if len(view.ranks) > 1 and found.phase not in WAITING
+        else ""
+    )
     return spec.make(
         "high" if growth > 0.5 else "medium",
         f"steps take {longer(growth)}{per} since step {found.step:,}{where}",
@@ -125,7 +133,9 @@ def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
     if after is None:
         return 0.0
     before = run_queue_share(view, rank, int(ends[0]), found.since_ns)
-    return max(0.0, after * found.after_ms - (after if before is None else before) * found.before_ms)
+    return max(
+        0.0, after * found.after_ms - (after if before is None else before) * found.before_ms
+    )
 
 
 def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proof:
@@ -142,11 +152,19 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
             Input("step time before", found.before_ms, "ms", read),
             Input("step time after", found.after_ms, "ms", read),
             Input(
-                "growth of waiting for a core", queued_ms, "ms", "process.run_wait_ns_total per step, after - before"
+                "growth of waiting for a core",
+                queued_ms,
+                "ms",
+                "process.run_wait_ns_total per step, after - before",
             ),
             Input("change in standard errors", found.change.score, "", "judged against 6"),
             Input(f"growth of {found.phase}", found.phase_ms, "ms", f"steps.{found.phase}_ns"),
-            Input("the same beyond the rest of the step", found.phase_alone_ms, "ms", "after - before x rest's factor"),
+            Input(
+                "the same beyond the rest of the step",
+                found.phase_alone_ms,
+                "ms",
+                "after - before x rest's factor",
+            ),
         ),
     )
 
@@ -175,7 +193,17 @@ def regression(view: RunView, rank: int) -> Regression | None:
     alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
     since_ns = evenly.began_ns(change.index)
     return Regression(
-        step, change, before_ms, after_ms, phase, grown[phase], alone_ms, unit, len(rows), cpu_ms, since_ns
+        step,
+        change,
+        before_ms,
+        after_ms,
+        phase,
+        grown[phase],
+        alone_ms,
+        unit,
+        len(rows),
+        cpu_ms,
+        since_ns,
     )
 
 

@@ -31,12 +31,18 @@ class Samples:
         """Of the device's memory, what was free at the peak; None where it is not told."""
         used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]
         known = (used >= 0) & (total > 0)
-        return float(1 - (used[known] / total[known]).max()) if np.count_nonzero(known) >= ENOUGH_SAMPLES else None
+        return (
+            float(1 - (used[known] / total[known]).max())
+            if np.count_nonzero(known) >= ENOUGH_SAMPLES
+            else None
+        )
 
     def input(self, what: str, column: str, unit: str = "%") -> Input:
         """The mean of a column as an input of a proof."""
         source = f"gpu.{column}, GPU {self.gpu}, {len(self.rows)} samples between the warm-up and the last step"
-        return Input(what, value if (value := self.mean(column)) is not None else "not told", unit, source)
+        return Input(
+            what, value if (value := self.mean(column)) is not None else "not told", unit, source
+        )
 
 
 def samples(view: RunView, rank: int) -> Samples | None:

@@ -23,7 +23,9 @@ CHURN = 20
     trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without torch.compile, where it costs "
     "little",
     fix="pad to multiples of 64, or group samples by length",
-    no_use=("on a CPU without torch.compile; padding: where inputs are no tokens; grouping: with an IterableDataset"),
+    no_use=(
+        "on a CPU without torch.compile; padding: where inputs are no tokens; grouping: with an IterableDataset"
+    ),
     reads="hello.shapes: the first tensor of a hundred batches in each thousand",
     silent="fewer than 100 batches; only an info on a CPU without torch.compile",
     traps="lengths that are grouped on purpose",
@@ -41,14 +43,19 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium" if compiled or on_device(view, rank) else "info",
         f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",
-        f"among them {examples}; " + ("torch.compile may compile for each of them" if compiled else _why(view, rank)),
+        f"among them {examples}; "
+        + ("torch.compile may compile for each of them" if compiled else _why(view, rank)),
         (
             Option(
                 "pad each batch to a multiple of 64 (tokenizer(..., pad_to_multiple_of=64))",
                 needs=(SHAPES_COST, TOKENS),
             ),
             Option("group samples by length", needs=(SHAPES_COST, TOKENS, MAP_STYLE)),
-            Option("bring the inputs to a few sizes, by padding or cutting", needs=(SHAPES_COST,), last=True),
+            Option(
+                "bring the inputs to a few sizes, by padding or cutting",
+                needs=(SHAPES_COST,),
+                last=True,
+            ),
         ),
         rank=everybody(view),
         proof=Proof(
@@ -64,7 +71,12 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
                     "",
                     f"hello.shapes, rank {rank}: the first tensor of each",
                 ),
-                Input("batches looked at", int(shapes["batches"]), "", "the first hundred of each thousand"),
+                Input(
+                    "batches looked at",
+                    int(shapes["batches"]),
+                    "",
+                    "the first hundred of each thousand",
+                ),
             ),
         ),
     )
@@ -95,11 +107,17 @@ def _why(view: RunView, rank: int) -> str:
 def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
     """cuDNN can try its algorithms once for a shape and keep the fastest."""
     rank = next(iter(view.ranks), None)
-    if rank is None or not on_device(view, rank) or str(view.hello(rank).get("device")).split(":")[0] != "cuda":
+    if (
+        rank is None
+        or not on_device(view, rank)
+        or str(view.hello(rank).get("device")).split(":")[0] != "cuda"
+    ):
         return None
     hello = view.hello(rank)
     modules = (hello.get("model") or {}).get("modules") or {}
-    convolutions = sum(int(modules.get(name) or 0) for name in ("Conv2d", "ConvTranspose2d", "Conv3d"))
+    convolutions = sum(
+        int(modules.get(name) or 0) for name in ("Conv2d", "ConvTranspose2d", "Conv3d")
+    )
     flags, shapes = hello.get("flags") or {}, hello.get("shapes")
     if not convolutions or shapes is None or int(shapes["distinct"]) > 3:
         return None

@@ -53,15 +53,21 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         return None
     if (gone := _vanished(view, raised)) is not None:
         return _vanished_first(view, spec, gone, raised)
-    first, later = raised[0], sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))})
+    first, later = (
+        raised[0],
+        sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))}),
+    )
     rank, said = first.get("rank"), _said(first)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     of_many = view.world_size > 1
     return spec.make(
         "high" if exit_code == 0 else "critical",
-        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {said}"[:140],
+        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {said}"[
+            :140
+        ],
         f"{said}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, step "
-        f"{first.get('step', '?')}" + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
+        f"{first.get('step', '?')}"
+        + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
         f"mend {first.get('site') or 'what the traceback says'}"
         + ("; later errors of other ranks follow from it" if of_many else ""),
         rank=rank,
@@ -74,7 +80,12 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
             "",
             "the one with the smallest t_ns is the cause; ranks of one host share a clock",
             tuple(
-                Input(f"rank {e.get('rank')}", str(e.get("class")), "", f"exception event, t_ns {e['t_ns']}")
+                Input(
+                    f"rank {e.get('rank')}",
+                    str(e.get("class")),
+                    "",
+                    f"exception event, t_ns {e['t_ns']}",
+                )
                 for e in raised[:8]
             ),
         ),
@@ -100,7 +111,11 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
         f"rank {rank} vanished first, after step {step:,}, without an exception",
         f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank {others} then failed "
         f"to reach it: {_said(raised[0])}"
-        + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
+        + (
+            f"; the kernel killed {killed} process for lack of memory in the meantime"
+            if killed
+            else ""
+        ),
         f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash "
         "in native code (PYTHONFAULTHANDLER=1), or a person; the errors of the other ranks follow from it",
         rank=rank,
@@ -112,7 +127,14 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
             0,
             "",
             "no goodbye and no exception of that rank; the exceptions of all others speak of a connection",
-            (Input(f"rank {rank}", str(gone.get("reason")), "", f"rank_lost event, t_ns {gone['t_ns']}"),),
+            (
+                Input(
+                    f"rank {rank}",
+                    str(gone.get("reason")),
+                    "",
+                    f"rank_lost event, t_ns {gone['t_ns']}",
+                ),
+            ),
         ),
     )
 
@@ -159,7 +181,12 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
             "",
             "threading.excepthook was called; high where the run hangs or ends with a code other than 0",
             tuple(
-                Input(f"rank {one.get('rank')}", str(one.get("class")), "", f"exception event, t_ns {one.get('t_ns')}")
+                Input(
+                    f"rank {one.get('rank')}",
+                    str(one.get("class")),
+                    "",
+                    f"exception event, t_ns {one.get('t_ns')}",
+                )
                 for one in raised[:8]
             ),
         ),
@@ -231,12 +258,20 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         + (f" after {_at_least(view)}{counted(step, 'step')}" if step else " before its first step")
         + (f"; {raised.what[:200]}, at {raised.site or 'an unknown line'}" if raised else "")
         + (f"; rank {rank} was lost first: {lost}" if lost else "")
-        + (f"; the kernel killed {killed} process for lack of memory in the meantime" if killed else ""),
+        + (
+            f"; the kernel killed {killed} process for lack of memory in the meantime"
+            if killed
+            else ""
+        ),
         Option(
             f"mend {raised.site or 'what the traceback says'}"
             if raised
             else _exit_advice(
-                code, bool(killed), how.kind, f"rank {rank} ({lost})" if lost else "", view.world_size > 1
+                code,
+                bool(killed),
+                how.kind,
+                f"rank {rank} ({lost})" if lost else "",
+                view.world_size > 1,
             ),
             assumes=False,
         ),
@@ -249,8 +284,15 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
             "",
             "a code of 128 + n stands for signal n",
             (
-                Input("interrupted by the user", "yes" if by_user else "no", "", "interrupt events"),
-                Input("out-of-memory kills meanwhile", killed, "processes", "host.cgroup_oom_kill_total, run_end"),
+                Input(
+                    "interrupted by the user", "yes" if by_user else "no", "", "interrupt events"
+                ),
+                Input(
+                    "out-of-memory kills meanwhile",
+                    killed,
+                    "processes",
+                    "host.cgroup_oom_kill_total, run_end",
+                ),
                 Input("steps done", step, "", "steps.step of the furthest rank"),
             ),
         ),
@@ -295,7 +337,11 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
     if how == "stopped":
         return "nothing to mend: the run was stopped"
     if number == signal.SIGKILL:
-        cause = "the host ran out of memory" if out_of_memory else "the out-of-memory killer, the scheduler or a person"
+        cause = (
+            "the host ran out of memory"
+            if out_of_memory
+            else "the out-of-memory killer, the scheduler or a person"
+        )
         return f"SIGKILL cannot be caught: it came from {cause}; see `dmesg -T | grep -i oom` and the scheduler's log"
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
         return "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look at /dev/shm (df -h)"
@@ -304,7 +350,11 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
     if number == signal.SIGINT:
         return "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or the script's own"
     if number == signal.SIGTERM:
-        others = ", or a launcher after another rank had failed" if of_many else ", a time limit, or a person"
+        others = (
+            ", or a launcher after another rank had failed"
+            if of_many
+            else ", a time limit, or a person"
+        )
         return f"somebody asked it to end: the scheduler{others}"
     where = "the last lines of output say why (`gputop open` shows them)"
     if lost:

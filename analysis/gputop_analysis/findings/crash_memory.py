@@ -86,11 +86,27 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
             "GiB",
             "sizes as PyTorch's message says them; growth = last peak - peak of step 10",
             (
-                *(Input(name, size / GIB, "GiB", "exception.message") for name, size in sizes.items()),
-                *(Input(f"held by {name}", size / GIB, "GiB", "exception.memory") for name, size in met.held.items()),
+                *(
+                    Input(name, size / GIB, "GiB", "exception.message")
+                    for name, size in sizes.items()
+                ),
+                *(
+                    Input(f"held by {name}", size / GIB, "GiB", "exception.memory")
+                    for name, size in met.held.items()
+                ),
                 *_lever_inputs(lever),
-                Input("growth since step 10", growth / GIB, "GiB", f"steps.peak_allocated_bytes, rank {rank}"),
-                Input("held by other processes", foreign / GIB, "GiB", "gpu.memory_foreign_bytes, last sample"),
+                Input(
+                    "growth since step 10",
+                    growth / GIB,
+                    "GiB",
+                    f"steps.peak_allocated_bytes, rank {rank}",
+                ),
+                Input(
+                    "held by other processes",
+                    foreign / GIB,
+                    "GiB",
+                    "gpu.memory_foreign_bytes, last sample",
+                ),
             ),
         ),
     )
@@ -134,8 +150,15 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
             "processes",
             "growth of host.cgroup_oom_kill_total or of the kernel's own count (run_end.oom_kills), the larger one",
             (
-                Input("memory limit", limit / GIB if limit > 0 else "none", "GiB", "host.cgroup_memory_max_bytes"),
-                Input("largest process", who or "not sampled", "", "process.rss_bytes, last samples"),
+                Input(
+                    "memory limit",
+                    limit / GIB if limit > 0 else "none",
+                    "GiB",
+                    "host.cgroup_memory_max_bytes",
+                ),
+                Input(
+                    "largest process", who or "not sampled", "", "process.rss_bytes, last samples"
+                ),
             ),
         ),
     )
@@ -163,17 +186,24 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
         return None
     used, total = _shm(view)
     lines = [
-        one for one in str(event.get("message")).splitlines() if _mentions({"message": one}, _SHM_WORDS + _BUS_ERROR)
+        one
+        for one in str(event.get("message")).splitlines()
+        if _mentions({"message": one}, _SHM_WORDS + _BUS_ERROR)
     ]
     message = lines[-1].strip()[:160]
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
     return spec.make(
         "critical",
         f"rank {event.get('rank')}: a worker found no room in shared memory, step {event.get('step', '?')}",
-        message + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
+        message
+        + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
         "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in Kubernetes), or call "
         "torch.multiprocessing.set_sharing_strategy('file_system')"
-        + (f"; num_workers={workers} hold up to prefetch_factor batches each there" if workers else ""),
+        + (
+            f"; num_workers={workers} hold up to prefetch_factor batches each there"
+            if workers
+            else ""
+        ),
         rank=event.get("rank"),
         site=event.get("site"),
         host=event.get("host"),
@@ -198,7 +228,9 @@ def out_of_memory_kills(view: RunView) -> int:
     in_group = 0
     for host in view.record.hosts.values():
         counter = host.host.rows["cgroup_oom_kill_total"] if len(host.host.rows) else []
-        in_group += max(0, int(counter[-1]) - int(counter[0])) if len(counter) and counter[0] >= 0 else 0
+        in_group += (
+            max(0, int(counter[-1]) - int(counter[0])) if len(counter) and counter[0] >= 0 else 0
+        )
     return max(kills, in_group)
 
 
@@ -207,7 +239,9 @@ def _by_time(view: RunView) -> list[Event]:
 
 
 def _is_cuda_oom(event: Event) -> bool:
-    return event.get("class") == "OutOfMemoryError" or _mentions(event, ("cuda out of memory", "hip out of memory"))
+    return event.get("class") == "OutOfMemoryError" or _mentions(
+        event, ("cuda out of memory", "hip out of memory")
+    )
 
 
 def _mentions(event: Event, words: tuple[str, ...]) -> bool:
@@ -233,7 +267,11 @@ def _growth(view: RunView, rank: int | None) -> int:
 
 
 def _foreign_bytes(view: RunView) -> int:
-    last = [host.gpu.rows[-1]["memory_foreign_bytes"] for host in view.record.hosts.values() if len(host.gpu.rows)]
+    last = [
+        host.gpu.rows[-1]["memory_foreign_bytes"]
+        for host in view.record.hosts.values()
+        if len(host.gpu.rows)
+    ]
     return max([0, *(int(size) for size in last)])
 
 
@@ -244,7 +282,12 @@ def _lever_inputs(lever: tuple[Lever, Estimate] | None) -> list[Input]:
     source = f"estimate by the {answer.peak.tier} tier, of the run as it described itself"
     return [
         Input("estimated for this run", answer.device_total / GIB, "GiB", source),
-        Input(f"estimated with {change.change}", (answer.device_total - change.saves) / GIB, "GiB", source),
+        Input(
+            f"estimated with {change.change}",
+            (answer.device_total - change.saves) / GIB,
+            "GiB",
+            source,
+        ),
     ]
 
 
@@ -254,13 +297,21 @@ def _advice(sizes: dict[str, float], growth: int, foreign: int, lever: Lever | N
     if foreign > 0.05 * (total or float("inf")):
         first.append("end the other processes on this GPU (`nvidia-smi`)")
     if total and sizes.get("idle", 0.0) > FRAGMENTED * total:
-        first.append("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is reserved but in pieces)")
+        first.append(
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is reserved but in pieces)"
+        )
     if growth > 0.1 * (sizes.get("allocated") or float("inf")):
-        first.append("look for what grows: losses kept with their graph (use loss.item()), longer inputs")
+        first.append(
+            "look for what grows: losses kept with their graph (use loss.item()), longer inputs"
+        )
     if lever is not None:
-        first.append(f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.2f} GiB)")
+        first.append(
+            f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.2f} GiB)"
+        )
     else:
-        first.append("halve the micro-batch and accumulate twice as often, or use activation checkpointing")
+        first.append(
+            "halve the micro-batch and accumulate twice as often, or use activation checkpointing"
+        )
     return "; ".join(first)
 
 
@@ -272,7 +323,10 @@ def _largest(view: RunView) -> tuple[str, int]:
         if len(rows):
             rows = rows[rows["t_ns"] >= rows["t_ns"][-1] - 3 * 10**9]
             row = rows[int(rows["rss_bytes"].argmax())]
-            kind = {PROCESS_RANK: f"rank {row['rank']}", PROCESS_WORKER: f"a worker of rank {row['rank']}"}
+            kind = {
+                PROCESS_RANK: f"rank {row['rank']}",
+                PROCESS_WORKER: f"a worker of rank {row['rank']}",
+            }
             name = kind.get(int(row["kind"]), "another process")
             text = f"{name} (pid {row['pid']}) with {row['rss_bytes'] / GIB:.2f} GiB"
             best = max(best, (int(row["rss_bytes"]), text, int(row["kind"])))
@@ -284,19 +338,27 @@ def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
     loader = run.loader if run else {}
     found: list[str | Option] = []
     if workers := loader.get("num_workers"):
-        words = f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
+        words = (
+            f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
+        )
         found.append(Option(words, lever=advice.Lever("num_workers", -1)))
     if loader.get("pin_memory") and run is not None and run.on_gpu:
         found.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
     if grown == PROCESS_WORKER:
-        found.append("arrays in place of lists of objects in the dataset (each worker copies what it touches)")
+        found.append(
+            "arrays in place of lists of objects in the dataset (each worker copies what it touches)"
+        )
     elif grown == PROCESS_RANK:
         found.append("look for what grows in the training process")
     return [*found, "give the job more memory"]
 
 
 def _memory_limit(view: RunView) -> int:
-    limits = [int(h.host.rows[-1]["cgroup_memory_max_bytes"]) for h in view.record.hosts.values() if len(h.host.rows)]
+    limits = [
+        int(h.host.rows[-1]["cgroup_memory_max_bytes"])
+        for h in view.record.hosts.values()
+        if len(h.host.rows)
+    ]
     return min((limit for limit in limits if limit > 0), default=-1)
 
 
@@ -305,5 +367,7 @@ def _shm(view: RunView) -> tuple[int, int]:
     for host in view.record.hosts.values():
         rows = host.host.rows
         if len(rows):
-            return max(0, int(rows["shm_used_bytes"].max())), max(0, int(rows["shm_total_bytes"][-1]))
+            return max(0, int(rows["shm_used_bytes"].max())), max(
+                0, int(rows["shm_total_bytes"][-1])
+            )
     return 0, 0

@@ -46,7 +46,11 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     """Two runs are compared that did not run in the same surroundings."""
     diff = _diff(view)
     drifted = (
-        [c for c in diff.changes if c.group == "environment" or c.name.startswith(("flags.", "world_size"))]
+        [
+            c
+            for c in diff.changes
+            if c.group == "environment" or c.name.startswith(("flags.", "world_size"))
+        ]
         if diff
         else []
     )
@@ -59,7 +63,8 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
         "medium" if diff.is_regression else "info",
         f"{count} from the baseline: {first}" + (", ..." if len(drifted) > NAMED else ""),
         f"against {diff.a_name}: {told}",
-        "put back what differs, one at a time, and compare again: " + ", ".join(c.name for c in drifted[:NAMED]),
+        "put back what differs, one at a time, and compare again: "
+        + ", ".join(c.name for c in drifted[:NAMED]),
         rank=everybody(view),
         proof=Proof(
             "settings in which this run and the baseline differ",
@@ -67,7 +72,9 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
             0,
             "settings",
             "hello and context of both runs, value by value; no time is claimed",
-            tuple(Input(c.name, f"{c.a} -> {c.b}", "", "hello, host.json: context") for c in drifted),
+            tuple(
+                Input(c.name, f"{c.a} -> {c.b}", "", "hello, host.json: context") for c in drifted
+            ),
         ),
     )
 
@@ -101,7 +108,11 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
         f"the loss differs from the baseline's at step {loss.first_step:,}"
         + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
         f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, {b:.9g} here; "
-        + (f"more than 0.1 % apart from step {visible:,} on" if visible is not None else "never 0.1 % apart: rounding"),
+        + (
+            f"more than 0.1 % apart from step {visible:,} on"
+            if visible is not None
+            else "never 0.1 % apart: rounding"
+        ),
         (
             f"look at step {loss.first_step:,}: its batch, operations that add in any order "
             "(torch.use_deterministic_algorithms(True) names them)",

@@ -18,7 +18,9 @@ def spread_rows(rows: Array) -> Array:
     rows = np.asarray(rows[:: max(1, len(rows) // RECORDS)])
     back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) < 0)
     rows = rows[back[-1] + 1 :] if len(back) else rows
-    return picked(rows, ((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS))
+    return picked(
+        rows, ((rows["flags"] & wire.F_UNSTEADY) == 0) & (rows["step"] >= 2 * WARM_UP_STEPS)
+    )
 
 
 class Evenly:

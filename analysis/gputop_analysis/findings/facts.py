@@ -71,7 +71,9 @@ class Facts:
         """Of ``torch`` or a library that was imported, as numbers; empty where it is not known."""
         said = self.hello.get("torch") if library == "torch" else None
         said = said or (self.hello.get("libraries") or {}).get(library)
-        return tuple(int(part) for part in re.findall(r"\d+", str(said or "").partition("+")[0])[:3])
+        return tuple(
+            int(part) for part in re.findall(r"\d+", str(said or "").partition("+")[0])[:3]
+        )
 
     @property
     def capability(self) -> float:
@@ -98,7 +100,10 @@ class Facts:
         """Whether FSDP or DeepSpeed keeps parameters or optimizer state in host memory."""
         wrappers = (self.parallel.get(name) for name in ("fsdp", "deepspeed"))
         return any(
-            "offload" in key and value for one in wrappers if isinstance(one, dict) for key, value in one.items()
+            "offload" in key and value
+            for one in wrappers
+            if isinstance(one, dict)
+            for key, value in one.items()
         )
 
     @property

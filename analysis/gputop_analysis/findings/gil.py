@@ -63,7 +63,9 @@ class Contention:
         "steps.wall_ns with and without the busy thread (threads events), else "
         "steps.compute_cpu_ns against wall time; voluntary switches"
     ),
-    silent=("fewer than 20 steady steps; no samples of the training thread; too few cores for its threads"),
+    silent=(
+        "fewer than 20 steady steps; no samples of the training thread; too few cores for its threads"
+    ),
     traps="a hook that really waits for a file or a socket",
     seen_on=CPU,
     explained_by=STRAGGLERS,
@@ -89,7 +91,11 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step "
         f"({worst.switches:.1f} voluntary switches a step), while {thread} and other Python threads of the process use "
         f"{worst.busy * 100:.0f} % of a core; "
-        + (f"without them a step took {worst.alone_ms:.1f} ms" if worst.alone_ms else "so long it was off the CPU"),
+        + (
+            f"without them a step took {worst.alone_ms:.1f} ms"
+            if worst.alone_ms
+            else "so long it was off the CPU"
+        ),
         f"move the work of {thread} into a process (multiprocessing), or into code that releases the GIL",
         rank=lost.rank,
         site=worst.site,
@@ -105,11 +111,23 @@ def _proof(one: Contention) -> Proof:
     return one.lost.proof(
         "time lost to the lock",
         0.05,
-        "steps.wall_ns" if one.alone_ms else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
+        "steps.wall_ns"
+        if one.alone_ms
+        else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
         f"recoverable = {one.part:.2f} (steps with a busy thread / all) x mean({by_clock if one.alone_ms else by_cpu})",
-        Input("step time without a busy thread", one.alone_ms or "not seen", "ms", "steps.wall_ns, median"),
+        Input(
+            "step time without a busy thread",
+            one.alone_ms or "not seen",
+            "ms",
+            "steps.wall_ns, median",
+        ),
         Input("other Python threads", 100 * one.busy, "% of a core", "threads events"),
-        Input("voluntary switches per step", one.switches, "", "process.voluntary_switches_total, judged against 1"),
+        Input(
+            "voluntary switches per step",
+            one.switches,
+            "",
+            "process.voluntary_switches_total, judged against 1",
+        ),
     )
 
 
@@ -121,7 +139,11 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     rows, counts = series.steady_rows, series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
-    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS or (rows["compute_cpu_ns"] < 0).any():
+    if (
+        len(rows) < ENOUGH_RECORDS
+        or counts.sum() < ENOUGH_STEPS
+        or (rows["compute_cpu_ns"] < 0).any()
+    ):
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
     contended, alone = within(rows, events), without(rows, seen)
@@ -135,14 +157,21 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     lost_ns = _lost_ns(rows, computing)
     anyway_ns = _queued_anyway_ns(rows, queued, counts, alone, crowded(view, rank))
     blocked, lost = (
-        Share(rank, np.maximum(ns, 0)[contended] / 1e6, rows["wall_ns"][contended] / 1e6, counts[contended])
+        Share(
+            rank,
+            np.maximum(ns, 0)[contended] / 1e6,
+            rows["wall_ns"][contended] / 1e6,
+            counts[contended],
+        )
         for ns in (lost_ns - queued, lost_ns - anyway_ns)
     )
     per_step = float(switches[contended].sum() / lost.steps)
     pause_ms = lost.mean_ms / max(per_step, 1e-9)
     if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS:
         return None
-    if not blocked.surely_above(0.05) and not (_hands_over(view, rank, per_step) and lost.surely_above(0.10)):
+    if not blocked.surely_above(0.05) and not (
+        _hands_over(view, rank, per_step) and lost.surely_above(0.10)
+    ):
         return None
     busy = float(np.mean([cores_used(event) for event in events]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
@@ -164,7 +193,9 @@ def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> flo
     if np.count_nonzero(alone) < ENOUGH_ALONE or counts[alone].sum() < ENOUGH_STEPS:
         return None
     for work in ("tokens", "samples", "micro_batches"):
-        usual, now = (float(rows[work][mask].sum() / counts[mask].sum()) for mask in (alone, contended))
+        usual, now = (
+            float(rows[work][mask].sum() / counts[mask].sum()) for mask in (alone, contended)
+        )
         if abs(now - usual) > SAME_WORK * usual:
             return None
     return weighted_quantile(rows["wall_ns"][alone] / 1e6 / counts[alone], counts[alone], 0.5)
@@ -193,7 +224,9 @@ def _lost_ns(rows: Array, computing: Array) -> Array:
     return idle + np.where(rows["cpu_ns"] >= 0, lost, 0)
 
 
-def _queued_anyway_ns(rows: Array, queued: Array, counts: Array, alone: Array, is_crowded: bool) -> Array:
+def _queued_anyway_ns(
+    rows: Array, queued: Array, counts: Array, alone: Array, is_crowded: bool
+) -> Array:
     """Waiting for a core that has nothing to do with the other thread: as much a step as there is without it.
 
     Where it is always there: none if cores are free, for then the two share a core because of the lock, else as much

@@ -27,13 +27,19 @@ def within(rows: Array, events: list[dict[str, Any]]) -> Array:
 def without(rows: Array, events: list[dict[str, Any]]) -> Array:
     """Mask of the records that ended while none was busy: not those that end after the last look at the threads."""
     longest_ns = max(float(e.get("period_ms") or 0) for e in events) * 1e6
-    looked_at = rows["t_end_ns"] < max(max(e["t_ns"] for e in events), rows["t_end_ns"][-1] - 1.5 * longest_ns)
+    looked_at = rows["t_end_ns"] < max(
+        max(e["t_ns"] for e in events), rows["t_end_ns"][-1] - 1.5 * longest_ns
+    )
     return ~within(rows, events) & looked_at
 
 
 def _busy_ns(event: dict[str, Any]) -> float:
     """How long before an event its threads were busy: the time since the last look, or since they began."""
-    ages = [float(one["age_s"]) * 1e9 for one in event.get("threads", ()) if one.get("age_s") is not None]
+    ages = [
+        float(one["age_s"]) * 1e9
+        for one in event.get("threads", ())
+        if one.get("age_s") is not None
+    ]
     period_ns = float(event.get("period_ms") or 0) * 1e6
     return min(period_ns, max(ages, default=period_ns))
 
@@ -43,7 +49,8 @@ def spent(samples: Array, column: str, rows: Array) -> Array:
     end, begin = rows["t_end_ns"], rows["t_end_ns"] - rows["wall_ns"]
     t0 = int(samples["t_ns"][0])
     at = [
-        np.interp((t - t0).astype(float), (samples["t_ns"] - t0).astype(float), samples[column]) for t in (end, begin)
+        np.interp((t - t0).astype(float), (samples["t_ns"] - t0).astype(float), samples[column])
+        for t in (end, begin)
     ]
     return at[0] - at[1]
 

@@ -9,7 +9,14 @@ from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.standstill import BUSY_SHARE, Event, Standstill, is_waiting, standstill, training_frames
+from gputop_analysis.standstill import (
+    BUSY_SHARE,
+    Event,
+    Standstill,
+    is_waiting,
+    standstill,
+    training_frames,
+)
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"
@@ -110,7 +117,11 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     if workers and alive:
         doing = f"{alive} of {workers} workers live, and none of them does anything"
     elif workers:
-        doing = f"none of the {workers} workers is left" if _sampled(found) else "nothing is known of the workers"
+        doing = (
+            f"none of the {workers} workers is left"
+            if _sampled(found)
+            else "nothing is known of the workers"
+        )
     else:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(found)
@@ -193,7 +204,11 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         return None
     line = _line(found)
     on_gpu = not found.cpu_share > BUSY_SHARE
-    busy = f"GPU {found.gpu_util_pct:.0f} % utilised" if on_gpu else f"{found.cpu_share:.2f} cores in use"
+    busy = (
+        f"GPU {found.gpu_util_pct:.0f} % utilised"
+        if on_gpu
+        else f"{found.cpu_share:.2f} cores in use"
+    )
     who = f"rank {found.rank}" if found.rank is not None else "the run"
     return _finding(
         view,
@@ -216,7 +231,14 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
 
 COMPUTED = 0.3
 """Of a core: a rank that used more while it was silent has done work, if it came back from it."""
-_DEBUGGERS = ("pdb.py:", "bdb.py:", "IPython/core/debugger", "debugpy/", "pydevd", "_pydevd_bundle/")
+_DEBUGGERS = (
+    "pdb.py:",
+    "bdb.py:",
+    "IPython/core/debugger",
+    "debugpy/",
+    "pydevd",
+    "_pydevd_bundle/",
+)
 
 
 def _excuse(view: RunView, found: Standstill) -> str:
@@ -246,7 +268,11 @@ def _finding(
 ) -> Finding:
     line, dump, excuse = _line(found), found.dump, _excuse(view, found)
     where = f"rank {found.rank} is in phase {dump.get('phase', '?')} of step {dump.get('step', '?')} at {line}"
-    parts = [f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)", where if line else "", more]
+    parts = [
+        f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)",
+        where if line else "",
+        more,
+    ]
     parts.append("steps came again later" if found.over else "")
     parts.append(excuse)
     over = "hung" if found.over else "hang"
@@ -269,7 +295,12 @@ def _finding(
                 Input("ranks without a step", _ranks(found.suspected), "", "hang_suspected.ranks"),
                 Input("stacks", len(found.dumps), "ranks", "stack_dump events"),
                 Input("phase", found.phase or "not told", "", "stack_dump.phase"),
-                Input("thread state", str(found.thread.get("state") or "not told"), "", "/proc/PID/task/TID/stat"),
+                Input(
+                    "thread state",
+                    str(found.thread.get("state") or "not told"),
+                    "",
+                    "/proc/PID/task/TID/stat",
+                ),
                 *inputs,
             ),
         ),
@@ -293,7 +324,9 @@ def _collective(collective: Event) -> str:
 
 
 def _names(ranks: list[int]) -> str:
-    return f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} wait"
+    return (
+        f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} wait"
+    )
 
 
 def _ranks(suspected: Event) -> str:

@@ -45,7 +45,9 @@ LEAST_LEFT = 0.5
     trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval) in steps that "
     "compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
-    no_use=("gc.freeze: where the objects are made anew in each step; at the same step on all ranks: with one rank"),
+    no_use=(
+        "gc.freeze: where the objects are made anew in each step; at the same step on all ranks: with one rank"
+    ),
     reads="steps.gc_ns, gc events",
     silent="fewer than 20 steady steps",
     traps="gc.collect() called by the script: then the fix is to call it less",
@@ -92,7 +94,9 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
 def _collecting(view: RunView, rank: int) -> Share | None:
     """Time in the collector outside of compilation; None where one or two pauses are all of it."""
     series = view.per_rank[rank]
-    share = share_of_all(series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"])
+    share = share_of_all(
+        series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"]
+    )
     return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
 
 
@@ -130,9 +134,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         _severity(other, site),
-        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms" + named(site, ": {}"),
+        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
+        + named(site, ": {}"),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
-        f"{other.percent}, {other.clock} clock" + (f"; {site.words}" if site else "; no line was seen often"),
+        f"{other.percent}, {other.clock} clock"
+        + (f"; {site.words}" if site else "; no line was seen often"),
         f"look at {named(site) or 'the code between the optimizer step and the next batch'}: do it "
         "every N steps, in a background process, or not at all",
         rank=everybody(view),
@@ -181,7 +187,9 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     waiting = queue.value if queue else 0.0
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
-    own = share_over(series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0))
+    own = share_over(
+        series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0)
+    )
     return own and replace(own, walls_ms=own.walls_ms * max(1 - waiting, LEAST_LEFT))
 
 
@@ -207,6 +215,8 @@ def _queued_ns(rows: Array, waiting: float) -> Array:
     elsewhere_ns = (rows["optimizer_ns"] + rows["data_ns"]) * (1 - waiting)
     used = np.maximum(rows["cpu_ns"] - np.maximum(rows["compute_cpu_ns"], 0) - elsewhere_ns, 0)
     part = np.where(
-        rows["cpu_ns"] > 0, used / np.maximum(rows["cpu_ns"], 1), rows["other_ns"] / np.maximum(rows["wall_ns"], 1)
+        rows["cpu_ns"] > 0,
+        used / np.maximum(rows["cpu_ns"], 1),
+        rows["other_ns"] / np.maximum(rows["wall_ns"], 1),
     )
     return waiting * rows["wall_ns"] * part

@@ -55,7 +55,11 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
         f"torch.compile compiled {function} again {len(events)} times since step {SETTLED_STEPS}",
         f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step {SETTLED_STEPS}: {spent.percent}; "
         f"{times} times {site} {function}, last because: {reason}"
-        + ("; after 8 recompilations dynamo gives up and runs the function uncompiled" if times >= 7 else ""),
+        + (
+            "; after 8 recompilations dynamo gives up and runs the function uncompiled"
+            if times >= 7
+            else ""
+        ),
         _remedy(reason, function),
         rank=only_on(spent, shares) if len(shares) == len(view.ranks) else spent.rank,
         site=f"{site} {function}".strip(),
@@ -74,8 +78,18 @@ def _storm_proof(spent: Share, count: int) -> Proof:
         f"recoverable = sum(compile) / steps = {spent.mean_ms:.3f} ms per step",
         (
             Input("recompilations", count, "", f"compile events with a reason, rank {spent.rank}"),
-            Input("compile time per step", spent.mean_ms, "ms", f"steps.compile_ns, {spent.steps:,} steps"),
-            Input("lower end of its share", 100 * spent.share.low, "%", "block bootstrap, judged against 2 %"),
+            Input(
+                "compile time per step",
+                spent.mean_ms,
+                "ms",
+                f"steps.compile_ns, {spent.steps:,} steps",
+            ),
+            Input(
+                "lower end of its share",
+                100 * spent.share.low,
+                "%",
+                "block bootstrap, judged against 2 %",
+            ),
         ),
     )
 
@@ -150,7 +164,8 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         "torch.compile breaks the model"
         + (f" at {first}" if first else "")
         + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
-        f"{count} graph breaks, {graphs} graphs" + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
+        f"{count} graph breaks, {graphs} graphs"
+        + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
         "move it out of the compiled function, or find all of them with torch._dynamo.explain(model)(batch): "
         + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
         rank=everybody(view),
@@ -162,7 +177,12 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
             "",
             "no time is claimed: what a break costs depends on what could have been fused across it",
             (
-                Input("graph breaks", count, "", "hello.compile.graph_breaks, counted by torch._dynamo"),
+                Input(
+                    "graph breaks",
+                    count,
+                    "",
+                    "hello.compile.graph_breaks, counted by torch._dynamo",
+                ),
                 Input("graphs", graphs, "", "hello.compile.graphs"),
                 Input("places", len(places), "", "hello.compile.breaks, at most 8"),
             ),

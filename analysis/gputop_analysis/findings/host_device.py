@@ -53,7 +53,9 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
         return None
     wall_ns = float(rows["wall_ns"].sum())
     waiting_ns = float(rows["data_ns"].sum() + rows["comm_ns"].sum())
-    cpu = max(float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0), _process_cpu(view, rank))
+    cpu = max(
+        float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0), _process_cpu(view, rank)
+    )
     busy, column = _busy(seen)
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
@@ -65,7 +67,9 @@ def _process_cpu(view: RunView, rank: int) -> float:
     rows = view.rank_processes.get(rank)
     if rows is None or len(rows) < 3:
         return 0.0
-    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
+    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / max(
+        1, int(rows["t_ns"][-1] - rows["t_ns"][0])
+    )
 
 
 def _busy(seen: Samples) -> tuple[float | None, str]:
@@ -85,9 +89,13 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
     trigger="the GPU computes for less than 70 % of the time while the process uses over 90 % of a core",
     fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused optimizer, or a larger batch",
     explains=("HO06", "HO10", "HO11", "CE04"),
-    no_use=("without a GPU of the run; torch.compile: where it is in use; a fused optimizer: where it is fused"),
+    no_use=(
+        "without a GPU of the run; torch.compile: where it is in use; a fused optimizer: where it is fused"
+    ),
     reads="gpu.sm_active_pct or util_pct, steps.cpu_ns against wall time without data and comm",
-    silent=("no GPU samples; a synchronising line seen (HO02); half of the idle time is data wait or collectives"),
+    silent=(
+        "no GPU samples; a synchronising line seen (HO02); half of the idle time is data wait or collectives"
+    ),
     traps="a GPU that idles for lack of data (IN01)",
     pictures=(
         UTILISATION,
@@ -168,7 +176,9 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
         return None
     best = max(spent_ms, key=lambda key: spent_ms[key])
     steps = max(1, view.per_rank[rank].total_steps())
-    return Synchronising(*best, spent_ms[best] / steps, counted[best]) if counted[best] >= 5 else None
+    return (
+        Synchronising(*best, spent_ms[best] / steps, counted[best]) if counted[best] >= 5 else None
+    )
 
 
 @finding(
@@ -199,7 +209,12 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
         if seen is None or wall is None:
             continue
         line, (busy, column) = synchronising(view, rank), _busy(seen)
-        if line is None or busy is None or line.ms < SYNC_SHARE * wall.wall_ms or 1 - busy < SYNC_SHARE:
+        if (
+            line is None
+            or busy is None
+            or line.ms < SYNC_SHARE * wall.wall_ms
+            or 1 - busy < SYNC_SHARE
+        ):
             continue
         idle_ms = (1 - busy) * wall.wall_ms
         return spec.make(
@@ -221,8 +236,18 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "recoverable = (1 - busy) x step time: all idle time of the GPU, an upper bound",
                 (
-                    Input("time at the line", line.ms, "ms", f"stacks events, {line.samples} samples, per step"),
-                    Input("step time", wall.wall_ms, "ms", f"{wall.clock} clock, {wall.steps:,} steady steps"),
+                    Input(
+                        "time at the line",
+                        line.ms,
+                        "ms",
+                        f"stacks events, {line.samples} samples, per step",
+                    ),
+                    Input(
+                        "step time",
+                        wall.wall_ms,
+                        "ms",
+                        f"{wall.clock} clock, {wall.steps:,} steady steps",
+                    ),
                     seen.input("GPU busy", column),
                 ),
             ),

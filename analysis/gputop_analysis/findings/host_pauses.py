@@ -42,7 +42,10 @@ CHEAP = 0.01
 )
 def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     """Training stands still while a checkpoint is written."""
-    shares = [whole_share(view, rank, lambda rows: rows["checkpoint_ns"]) for rank in most_of(view, "checkpoint_ns")]
+    shares = [
+        whole_share(view, rank, lambda rows: rows["checkpoint_ns"])
+        for rank in most_of(view, "checkpoint_ns")
+    ]
     saved = worst(shares)
     if saved is None or saved.mean_ms <= 0:
         return None
@@ -63,7 +66,11 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms of "
         f"{saved.wall_ms:.1f} ms a step, {saved.percent}; "
         f"the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
-        + (f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}" if events else ""),
+        + (
+            f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
+            if events
+            else ""
+        ),
         (
             f"{phrase(run, 'save', every=rarer, now=every)} ({why})",
             Option(
@@ -81,7 +88,12 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             0.03,
             "steps.checkpoint_ns",
             f"recoverable = checkpoint time x (1 - {every} / {rarer}), the interval in steps now and then: {why}",
-            Input("longest checkpoint", longest_ms, "ms", "steps.checkpoint_ns, judged against 20 steps and 200 ms"),
+            Input(
+                "longest checkpoint",
+                longest_ms,
+                "ms",
+                "steps.checkpoint_ns, judged against 20 steps and 200 ms",
+            ),
             Input("checkpoints", count, "", "checkpoint events"),
         ),
     )
@@ -144,7 +156,9 @@ def _rounded_up(steps: float) -> int:
 )
 def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     """A large part of the run is evaluation."""
-    shares = [whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")]
+    shares = [
+        whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")
+    ]
     spent = worst(shares)
     if spent is None or not spent.surely_above(0.15):
         return None

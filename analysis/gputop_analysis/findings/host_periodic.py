@@ -80,7 +80,8 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
         _severity(worst, named=bool(named(site))),
         f"every {_ordinal(worst.period)} step takes {worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
         f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of {worst.usual_ms:.1f} "
-        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}" + (f", {site.words}" if site else ""),
+        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
+        + (f", {site.words}" if site else ""),
         f"look for what runs every {worst.period} steps"
         + named(site, " at {}")
         + ": run it less often, in a background process, or not at all",
@@ -109,7 +110,9 @@ def _at_its_source(view: RunView) -> Rhythm | None:
 
 
 def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return "second" if number == 2 else f"{number}{ending}"
 
 
@@ -156,9 +159,13 @@ def rhythm(series: RankSeries) -> Rhythm | None:
         return None
     chosen = np.flatnonzero(slow)[members]
     phase, part = _where(rows, counts, chosen)
-    excess = float((longest_ms[chosen] - usual).mean()) * min(1.0, len(members) * period / span) / period
+    excess = (
+        float((longest_ms[chosen] - usual).mean()) * min(1.0, len(members) * period / span) / period
+    )
     slow_ms = float(np.median(longest_ms[chosen]))
-    return Rhythm(series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part)
+    return Rhythm(
+        series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part
+    )
 
 
 def strongest_period(at: Array, width: int = 1) -> tuple[int, Array, float]:
@@ -177,7 +184,10 @@ def strongest_period(at: Array, width: int = 1) -> tuple[int, Array, float]:
         within = np.searchsorted(around, around[: len(at)] + width) - np.arange(len(at))
         first = around[int(within.argmax())]
         members = np.flatnonzero((remainders - first) % period < width)
-        p = min(1.0, len(periods) * len(at) * _binomial_tail(len(at) - 1, width / period, len(members) - 1))
+        p = min(
+            1.0,
+            len(periods) * len(at) * _binomial_tail(len(at) - 1, width / period, len(members) - 1),
+        )
         if p < best[2]:
             best = int(period), members, p
     return best

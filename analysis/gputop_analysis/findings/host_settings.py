@@ -11,7 +11,14 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import Share, everybody, on_device, some_ranks, steady_share, typical
+from gputop_analysis.findings.shares import (
+    Share,
+    everybody,
+    on_device,
+    some_ranks,
+    steady_share,
+    typical,
+)
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -69,32 +76,72 @@ def _aids(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]]:
 
 def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input]]:
     shares = (
-        ("anomaly mode", "anomaly", PARTLY_ON, "remove torch.autograd.set_detect_anomaly(True) or detect_anomaly()"),
-        ("torch.profiler", "profiler", MOSTLY_ON, "give torch.profiler a schedule(wait=100, warmup=2, active=5)"),
+        (
+            "anomaly mode",
+            "anomaly",
+            PARTLY_ON,
+            "remove torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
+        ),
+        (
+            "torch.profiler",
+            "profiler",
+            MOSTLY_ON,
+            "give torch.profiler a schedule(wait=100, warmup=2, active=5)",
+        ),
     )
     for name, key, threshold, fix in shares:
         if float(debug.get(key) or 0) >= threshold:
             share = 100 * float(debug[key])
-            yield name, fix, Input(name, share, "%", f"{name} is on in {share:.0f} % of the looks at rank {rank}")
+            yield (
+                name,
+                fix,
+                Input(
+                    name, share, "%", f"{name} is on in {share:.0f} % of the looks at rank {rank}"
+                ),
+            )
     tools = (
         ("trace", "traces every line", "run without the debugger or coverage tool"),
-        ("profile", "profiles every call", "run without it, or use a sampling profiler such as py-spy"),
-        ("tracemalloc", "follows every allocation", "remove tracemalloc.start() and PYTHONTRACEMALLOC"),
+        (
+            "profile",
+            "profiles every call",
+            "run without it, or use a sampling profiler such as py-spy",
+        ),
+        (
+            "tracemalloc",
+            "follows every allocation",
+            "remove tracemalloc.start() and PYTHONTRACEMALLOC",
+        ),
         ("dev_mode", "checks every allocation", "run without -X dev and PYTHONDEVMODE"),
     )
     for key, what, fix in tools:
         if debug.get(key):
             own = f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
-            name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(key, own)
-            yield name, fix, Input(name, "on", "", f"{name} {what}, as rank {rank} said at its first step")
+            name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(
+                key, own
+            )
+            yield (
+                name,
+                fix,
+                Input(name, "on", "", f"{name} {what}, as rank {rank} said at its first step"),
+            )
 
 
 def _in_environment(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]]:
     env, cuda = view.hello(rank).get("env") or {}, on_device(view, rank)
     variables = (
         ("CUDA_LAUNCH_BLOCKING", ("1",), cuda, "every kernel launch waits for the kernel"),
-        ("TORCH_DISTRIBUTED_DEBUG", ("DETAIL",), view.world_size > 1, "each collective is checked by another one"),
-        ("PYTORCH_NO_CUDA_MEMORY_CACHING", ("1",), cuda, "each tensor is a cudaMalloc and a cudaFree"),
+        (
+            "TORCH_DISTRIBUTED_DEBUG",
+            ("DETAIL",),
+            view.world_size > 1,
+            "each collective is checked by another one",
+        ),
+        (
+            "PYTORCH_NO_CUDA_MEMORY_CACHING",
+            ("1",),
+            cuda,
+            "each tensor is a cudaMalloc and a cudaFree",
+        ),
     )
     for name, values, matters, why in variables:
         value = str(env.get(name, ""))
@@ -128,7 +175,9 @@ tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 6
 )
 def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     """The update runs one small operation after another for each tensor."""
-    if not any((view.hello(rank).get("optimizer") or {}).get("module") == "torch" for rank in view.ranks):
+    if not any(
+        (view.hello(rank).get("optimizer") or {}).get("module") == "torch" for rank in view.ranks
+    ):
         return None
     update = typical(steady_share(view, rank, "optimizer") for rank in some_ranks(view))
     if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
@@ -136,7 +185,11 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
     asked_for = optimizer.get("foreach") is False
     name = str(optimizer.get("class"))
-    if optimizer.get("module") != "torch" or optimizer.get("fused") or not (asked_for or name in FUSED_ON_CPU):
+    if (
+        optimizer.get("module") != "torch"
+        or optimizer.get("fused")
+        or not (asked_for or name in FUSED_ON_CPU)
+    ):
         return None
     if not asked_for and (cuda or optimizer.get("foreach") is not None):
         return None
@@ -150,7 +203,11 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
         f"foreach={optimizer.get('foreach')}, fused={optimizer.get('fused')}"
         + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
         Option(
-            (phrase(Facts(view, update.rank), "fused", optimizer=name) if better == "fused=True" else _FOREACH)
+            (
+                phrase(Facts(view, update.rank), "fused", optimizer=name)
+                if better == "fused=True"
+                else _FOREACH
+            )
             + (" instead of foreach=False" if asked_for else ""),
             needs=() if cuda or better != "fused=True" else (at_least("torch", 2, 4),),
         ),
@@ -165,7 +222,9 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
 _FOREACH = "foreach=True for the optimizer"
 
 
-def _optimizer_proof(update: Share, optimizer: dict[str, Any], gain: tuple[float, float, float] | None) -> Proof:
+def _optimizer_proof(
+    update: Share, optimizer: dict[str, Any], gain: tuple[float, float, float] | None
+) -> Proof:
     formula = (
         f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to {gain[2]:.0%} of it on a CPU"
         if gain

@@ -58,14 +58,18 @@ def data_wait(view: RunView) -> Share | None:
 
     Without the steps in which an epoch begins: workers that start have their own finding (IN05).
     """
-    return typical(device_share(view, rank, "data") or _fetch_wait(view, rank) for rank in some_ranks(view))
+    return typical(
+        device_share(view, rank, "data") or _fetch_wait(view, rank) for rank in some_ranks(view)
+    )
 
 
 def _fetch_wait(view: RunView, rank: int) -> Share | None:
     series, starts = view.per_rank[rank], epoch_starts(view).get(rank)
     mask = series.steady
     if starts is not None and (view.hello(rank).get("dataloader") or {}).get("num_workers"):
-        upto, before = (np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps))
+        upto, before = (
+            np.searchsorted(starts[0], series.steps - n, "right") for n in (0, series.n_steps)
+        )
         mask = mask & (upto == before)
     return share_over(series, mask, lambda rows: rows["data_ns"])
 
@@ -82,9 +86,13 @@ def wait_source(wait: Share) -> str:
     cause="input",
     trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %, info below 3 ms",
     fix="more DataLoader workers with prefetching, a cheaper transform, or data that is prepared beforehand",
-    no_use=("more workers: where the cores are taken already, they share what there is; below 3 ms a batch"),
+    no_use=(
+        "more workers: where the cores are taken already, they share what there is; below 3 ms a batch"
+    ),
     reads="steps.data_ns, on a GPU device.data_ms; hello.dataloader",
-    silent=("fewer than 20 steady steps; less than 1 ms a batch; workers that starve for cores (IN04 speaks then)"),
+    silent=(
+        "fewer than 20 steady steps; less than 1 ms a batch; workers that starve for cores (IN04 speaks then)"
+    ),
     traps="a wait that overlaps the GPU's work: judged on the device's clock where there is one",
     seen_on=CPU,
     explained_by=STRAGGLERS,
@@ -99,13 +107,17 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     queue = run_queue(view, wait.rank)
     if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
-    handed_over_ms = wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
+    handed_over_ms = (
+        wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
+    )
     return spec.make(
         "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""),
+        + (
+            f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""
+        ),
         faster_batches(run, wait),
         rank=everybody(view),
         site=loader_site(run),
@@ -190,7 +202,10 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
             Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
             Input(
-                "cores for this rank", _cores_said(view, wait.rank, 1 + wanted), "", "shared with all that wants them"
+                "cores for this rank",
+                _cores_said(view, wait.rank, 1 + wanted),
+                "",
+                "shared with all that wants them",
             ),
         ),
     )
@@ -209,14 +224,18 @@ def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
             "instead of collating samples: a worker process costs as much as it saves here",
             needs=(MAP_STYLE,) if takes(run, "batch_sampler") else (NOWHERE,),
         ),
-        Option("make what __getitem__ and the collate function do cheaper", promises=False, last=True),
+        Option(
+            "make what __getitem__ and the collate function do cheaper", promises=False, last=True
+        ),
     )
 
 
 def per_batch_ms(view: RunView, wait: Share) -> float:
     """Waiting for one batch: with gradient accumulation a step takes several."""
     series = view.per_rank[wait.rank]
-    batches = float(series.rows["micro_batches"][series.steady].sum()) / max(series.n_steps[series.steady].sum(), 1)
+    batches = float(series.rows["micro_batches"][series.steady].sum()) / max(
+        series.n_steps[series.steady].sum(), 1
+    )
     return wait.mean_ms / max(1.0, batches)
 
 
@@ -262,7 +281,9 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
 def _if_won(words: str, won: float, wait: Share) -> Option:
     """More workers, offered where they win something."""
     worth = won > LEAST_WON * wait.mean_ms
-    return Option(words, needs=() if worth else (FREE_CORES,), wins_ms=won, lever=Lever("num_workers", 1))
+    return Option(
+        words, needs=() if worth else (FREE_CORES,), wins_ms=won, lever=Lever("num_workers", 1)
+    )
 
 
 def _more_than(view: RunView, wait: Share, now: int) -> int:
@@ -278,7 +299,9 @@ def _without_workers(run: Facts, now: int | None) -> str:
     if not run.cores:
         return CHEAPER + said
     others = foreign_cores(run.view, run.view.host_of(run.rank))
-    taken = f", {others:.1f} of {run.cores} are taken by other programs" if others >= BUSY_CORES else ""
+    taken = (
+        f", {others:.1f} of {run.cores} are taken by other programs" if others >= BUSY_CORES else ""
+    )
     return f"{CHEAPER}; more workers would find no free core{taken}{said}"
 
 
@@ -290,8 +313,12 @@ def _without_workers(run: Facts, now: int | None) -> str:
     trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
     "cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
-    no_use=("fewer workers or threads: where they use no core to speak of; where other cores are idle"),
-    reads=("process.run_wait_ns_total of the training thread (schedstat), hello.threads, hello.dataloader"),
+    no_use=(
+        "fewer workers or threads: where they use no core to speak of; where other cores are idle"
+    ),
+    reads=(
+        "process.run_wait_ns_total of the training thread (schedstat), hello.threads, hello.dataloader"
+    ),
     silent="less than 1 s or 3 samples; a kernel without schedstat; cores that are mostly free",
     traps="short bursts of other programs",
     seen_on=CPU,
@@ -311,7 +338,11 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     if wait.low <= 0.05:
         return None
     series = view.per_rank[rank]
-    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
+    wall_ms = float(
+        series.rows["wall_ns"][series.steady].sum()
+        / 1e6
+        / max(series.n_steps[series.steady].sum(), 1)
+    )
     others = [queue.value for r, queue in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
@@ -339,8 +370,15 @@ def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
         "%",
         f"recoverable = {100 * queue.share.value:.1f} % x step time = {queue.share.value * wall_ms:.3f} ms per step",
         (
-            Input("run-queue wait", 100 * queue.share.value, "%", f"process.run_wait_ns_total, rank {rank}"),
-            Input("sampled for", queue.seconds, "s", f"process.t_ns, rank {rank}, after the warm-up"),
+            Input(
+                "run-queue wait",
+                100 * queue.share.value,
+                "%",
+                f"process.run_wait_ns_total, rank {rank}",
+            ),
+            Input(
+                "sampled for", queue.seconds, "s", f"process.t_ns, rank {rank}, after the warm-up"
+            ),
             Input("step time", wall_ms, "ms", f"steps.wall_ns, rank {rank}, steady steps"),
         ),
     )
@@ -365,13 +403,20 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
         found.append((float(ranks), Option(words, lever=Lever("ranks", -1))))
     elif cores and threads * ranks > cores:
         fewer = max(1, cores // ranks)
-        words = f"set OMP_NUM_THREADS={fewer} ({ranks} ranks of {threads} threads share {cores} cores)"
+        words = (
+            f"set OMP_NUM_THREADS={fewer} ({ranks} ranks of {threads} threads share {cores} cores)"
+        )
         found.append((float(threads * ranks), Option(words, lever=Lever("torch threads", -1))))
     elif threads > 1:
         words = "set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them"
         found.append((0.0, Option(words, lever=Lever("torch threads", -1))))
     now = run.loader.get("num_workers")
-    if cores and isinstance(now, int) and now * ranks >= cores and (not used or used.workers >= BUSY_CORES):
+    if (
+        cores
+        and isinstance(now, int)
+        and now * ranks >= cores
+        and (not used or used.workers >= BUSY_CORES)
+    ):
         fewer = max(1, cores // ranks - 1)
         words = f"lower num_workers from {now} to {fewer} ({cores} cores for {counted(ranks, 'rank')}): "
         words += loader_change(run, num_workers=fewer)
@@ -379,7 +424,9 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
         if fewer < now:
             found.append((used.workers if used else 1.0, Option(words, lever=lever)))
     if used is not None and used.foreign >= BUSY_CORES:
-        names = " and ".join(name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2])
+        names = " and ".join(
+            name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2]
+        )
         words = f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} cores), move this run, or "
         found.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
     if not found:

@@ -47,7 +47,11 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     """The driver first copies each batch into memory that the GPU can read, and the host waits for it."""
     copies = copy_time(view)
-    if copies is None or not copies.surely_above(0.03) or _is_pinned(view, copies.rank) is not False:
+    if (
+        copies is None
+        or not copies.surely_above(0.03)
+        or _is_pinned(view, copies.rank) is not False
+    ):
         return None
     run = Facts(view, copies.rank)
     return spec.make(
@@ -55,13 +59,20 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
         f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
         f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; the batches are "
         "not in pinned memory",
-        loader_change(run, pin_memory=True) + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
+        loader_change(run, pin_memory=True)
+        + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=copies.ms.value,
         interval_ms_per_step=(0.5 * copies.ms.low, copies.ms.high),
-        proof=copies.proof("host-to-device copy", 0.03, "device.h2d_ms", "", Input("pinned", "no", "", "hello.batch")),
+        proof=copies.proof(
+            "host-to-device copy",
+            0.03,
+            "device.h2d_ms",
+            "",
+            Input("pinned", "no", "", "hello.batch"),
+        ),
     )
 
 
@@ -99,10 +110,15 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
         f"MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of {capacity / 1e3:.1f} GB/s ({told})",
         (
             Option(
-                "copy the next batch on a side stream (torch.cuda.Stream) while this one computes", needs=(OWN_LOOP,)
+                "copy the next batch on a side stream (torch.cuda.Stream) while this one computes",
+                needs=(OWN_LOOP,),
             ),
             Option("send uint8 and normalise on the GPU", needs=(FLOAT_BATCH,), promises=False),
-            Option("send fewer bytes: what the model does not read need not be copied", promises=False, last=True),
+            Option(
+                "send fewer bytes: what the model does not read need not be copied",
+                promises=False,
+                last=True,
+            ),
         ),
         rank=everybody(view),
         confidence=0.7,
@@ -114,7 +130,9 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
             "device.h2d_ms",
             "",
             Input("received over PCIe", received, "MB/s", "gpu.pcie_rx_mb_s, mean"),
-            Input("capacity of the link", capacity, "MB/s", f"gpu.pcie_gen x gpu.pcie_width: {told}"),
+            Input(
+                "capacity of the link", capacity, "MB/s", f"gpu.pcie_gen x gpu.pcie_width: {told}"
+            ),
             Input("pinned", "yes", "", "hello.batch, hello.dataloader"),
         ),
     )
@@ -127,13 +145,22 @@ def _link(view: RunView, rank: int) -> tuple[float, float, str] | None:
     if host is None or gpu is None:
         return None
     rows = host.gpu.rows[-5000:]
-    rows = rows[(rows["index"] == gpu) & (rows["t_ns"] >= view.from_ns) & np.isfinite(rows["pcie_rx_mb_s"])]
+    rows = rows[
+        (rows["index"] == gpu) & (rows["t_ns"] >= view.from_ns) & np.isfinite(rows["pcie_rx_mb_s"])
+    ]
     if len(rows) < 5:
         return None
-    generation, width = int(rows["pcie_gen"].max()), int(rows["pcie_width"].max())  # an idle link clocks down
+    generation, width = (
+        int(rows["pcie_gen"].max()),
+        int(rows["pcie_width"].max()),
+    )  # an idle link clocks down
     if generation not in LANE_MB_S or width <= 0:
         return None
-    return float(rows["pcie_rx_mb_s"].mean()), LANE_MB_S[generation] * width, f"gen {generation} x{width}"
+    return (
+        float(rows["pcie_rx_mb_s"].mean()),
+        LANE_MB_S[generation] * width,
+        f"gen {generation} x{width}",
+    )
 
 
 def _gpu_index(view: RunView, rank: int) -> int | None:

@@ -78,8 +78,12 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
             f"recoverable = sum(pause - usual data wait) / steps = {won.value:.3f} ms per step",
             (
                 Input("epochs that began", len(stalls_ms), "", f"loader events, rank {rank}"),
-                Input("pause", each, "ms", "mean of end_ms + start_ms + first_ms - usual data wait"),
-                Input("usual data wait", usual_ms, "ms", f"steps.data_ns, rank {rank}, other steps"),
+                Input(
+                    "pause", each, "ms", "mean of end_ms + start_ms + first_ms - usual data wait"
+                ),
+                Input(
+                    "usual data wait", usual_ms, "ms", f"steps.data_ns, rank {rank}, other steps"
+                ),
                 Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
             ),
         ),
@@ -105,7 +109,9 @@ _SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
     "more than 10 % of the time",
     fix="make the DataLoader and its iterator once, and take all batches from it; persistent_workers=True",
     explains=("IN01", "IN02", "IN05"),
-    no_use=("persistent_workers: without workers; where each pass over the data is one step on purpose"),
+    no_use=(
+        "persistent_workers: without workers; where each pass over the data is one step on purpose"
+    ),
     reads=(
         "how many iterators of the loader were made, what making them and their first fetches "
         "took; where a loader without workers begins, stack samples in torch's sampler"
@@ -123,23 +129,34 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
     workers = loader.get("num_workers")
-    least_ms, most_ms = _of_workers(seen, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
+    least_ms, most_ms = (
+        _of_workers(seen, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
+    )
     building_ms = _building_ms(view, rank, loader)
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
     every, won = max(1.0, steps / seen.epochs), most_ms / steps
-    what = f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
+    what = (
+        f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
+    )
     length = loader.get("dataset_length")
     return spec.make(
         "high" if least_ms > 0.25 * wall_ms else "medium",
         f"the loader is started anew {'at each step' if every < 1.5 else f'every {every:.0f} steps'}: "
         f"{won:.1f} ms a step",
         f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} steps, and each time "
-        f"{what}" + (f" ({length:,})" if length and not workers else "") + f"; beginning takes {won:.1f} of "
+        f"{what}"
+        + (f" ({length:,})" if length and not workers else "")
+        + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
         f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches from one iterator "
-        "of it" + (", with persistent_workers=True" if workers and not loader.get("persistent_workers") else ""),
+        "of it"
+        + (
+            ", with persistent_workers=True"
+            if workers and not loader.get("persistent_workers")
+            else ""
+        ),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.9,
@@ -171,7 +188,9 @@ def started_anew(view: RunView) -> Looks | None:
     return seen if view.per_rank[seen.rank].total_steps() < FEW_STEPS * seen.epochs else None
 
 
-def _of_workers(seen: Looks, loader: dict[str, Any], steps: int, data_ms: float) -> tuple[float, float]:
+def _of_workers(
+    seen: Looks, loader: dict[str, Any], steps: int, data_ms: float
+) -> tuple[float, float]:
     """Milliseconds of all starts, at least and at most: a first fetch also waits as any other would."""
     others = steps - seen.epochs
     rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
@@ -190,7 +209,9 @@ def lines_of(loader: dict[str, Any]) -> tuple[str, ...]:
 
 def _building_ms(view: RunView, rank: int, loader: dict[str, Any]) -> float:
     """What the loader's line takes outside of fetches: building it, and ending the workers of one that is dropped."""
-    at_line, samples = samples_where(view, "other", rank, lambda one: one.get("site") in lines_of(loader))
+    at_line, samples = samples_where(
+        view, "other", rank, lambda one: one.get("site") in lines_of(loader)
+    )
     other_ms = float(view.per_rank[rank].rows["other_ns"].sum()) / 1e6
     return other_ms * at_line / samples if samples >= ENOUGH_STARTS else 0.0
 

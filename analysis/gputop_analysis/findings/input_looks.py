@@ -60,7 +60,9 @@ class Looks:
         """Looks at a fetch that waited for a worker."""
         return self.states.total()
 
-    def proof(self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input) -> Proof:
+    def proof(
+        self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input
+    ) -> Proof:
         """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the looks."""
         source = f"loader events, rank {self.rank}"
         return Proof(
@@ -135,7 +137,9 @@ class Workers:
 def workers(view: RunView) -> dict[int, Workers]:
     """By rank; ranks whose workers were sampled fewer than three times are left out."""
     found: dict[int, Workers] = {}
-    begins = [int(s.rows["t_end_ns"][s.steady][0]) for s in view.per_rank.values() if s.steady.any()]
+    begins = [
+        int(s.rows["t_end_ns"][s.steady][0]) for s in view.per_rank.values() if s.steady.any()
+    ]
     for host in view.record.hosts.values() if begins else ():
         rows = host.process.rows[-SAMPLES_AT_MOST:]
         rows = rows[int(np.searchsorted(rows["t_ns"], max(view.from_ns, min(begins)))) :]

@@ -37,7 +37,9 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
         tokens += int(event.get("tokens") or 0)
     if batches < ENOUGH_BATCHES or not places or tokens >= LEAST_TOKENS * places:
         return None
-    forward, backward = (typical(steady_share(view, rank, phase) for rank in view.ranks) for phase in _COMPUTE)
+    forward, backward = (
+        typical(steady_share(view, rank, phase) for rank in view.ranks) for phase in _COMPUTE
+    )
     if forward is None or backward is None:
         return None
     wasted = 1 - tokens / places
@@ -63,17 +65,24 @@ def _shorter_rows(run: Facts) -> tuple[str | Option, ...]:
     collate = run.loader.get("collate_fn") or "not known"
     return (
         Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE,)),
-        Option("train_sampling_strategy='group_by_length' in TrainingArguments", needs=(TRANSFORMERS_5, MAP_STYLE)),
+        Option(
+            "train_sampling_strategy='group_by_length' in TrainingArguments",
+            needs=(TRANSFORMERS_5, MAP_STYLE),
+        ),
         Option("group samples of similar length", needs=(OWN_LOOP, MAP_STYLE)),
         "pack several samples into one sequence",
-        Option(f"pad each batch only to its longest (collate_fn now {collate})", needs=(ONE_SHAPE,)),
+        Option(
+            f"pad each batch only to its longest (collate_fn now {collate})", needs=(ONE_SHAPE,)
+        ),
     )
 
 
 _COMPUTE = ("forward", "backward")
 
 
-def _proof(forward: Share, backward: Share, batches: int, places: int, tokens: int, won: float) -> Proof:
+def _proof(
+    forward: Share, backward: Share, batches: int, places: int, tokens: int, won: float
+) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
     return Proof(
         "tokens / places in the batches",
@@ -85,7 +94,14 @@ def _proof(forward: Share, backward: Share, batches: int, places: int, tokens: i
         (
             Input("tokens", tokens, "", f"padding events, {batches} batches"),
             Input("places", places, "", f"padding events, {batches} batches"),
-            Input("forward", forward.mean_ms, "ms per step", f"{clock}.forward, rank {forward.rank}"),
-            Input("backward", backward.mean_ms, "ms per step", f"{clock}.backward, rank {backward.rank}"),
+            Input(
+                "forward", forward.mean_ms, "ms per step", f"{clock}.forward, rank {forward.rank}"
+            ),
+            Input(
+                "backward",
+                backward.mean_ms,
+                "ms per step",
+                f"{clock}.backward, rank {backward.rank}",
+            ),
         ),
     )

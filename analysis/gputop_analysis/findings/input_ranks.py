@@ -52,10 +52,15 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         f"rank {rank} waits {found.excess_ms['data']:.1f} ms a step longer for data than the median rank; "
         f"the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits {found.wait_ms[0]:.1f} ms for them "
         f"({found.waits.source})"
-        + (f"; what differs: {'; '.join(differences)}" if differences else "; its loader is set up like the others'")
+        + (
+            f"; what differs: {'; '.join(differences)}"
+            if differences
+            else "; its loader is set up like the others'"
+        )
         + (f"; {site.words}" if site else ""),
         f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of its shard, the path "
-        f"it reads from, num_workers={loader.get('num_workers', 'not known')}" + named(site, ", {}"),
+        f"it reads from, num_workers={loader.get('num_workers', 'not known')}"
+        + named(site, ", {}"),
         rank=rank,
         host=host or None,
         site=(site.site if site else None) or loader_site(Facts(view, rank)),
@@ -74,7 +79,12 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
                     for phase, ms in found.excess_ms.items()
                 ),
                 Input("p", found.culprit.p, "", "chance of such a lead among alike ranks"),
-                Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
+                Input(
+                    "step time",
+                    found.wall_ms,
+                    "ms",
+                    "steps.wall_ns, all ranks, common steady steps",
+                ),
             ),
         ),
     )
@@ -101,12 +111,18 @@ def _of_loader(view: RunView, rank: int, name: str) -> Any:
 
 
 def _of_workers(mine: Workers, others: list[Workers]) -> list[str]:
-    cpu, disk = (float(np.median([getattr(one, name) for one in others])) for name in ("cpu", "disk"))
+    cpu, disk = (
+        float(np.median([getattr(one, name) for one in others])) for name in ("cpu", "disk")
+    )
     told = []
     if abs(mine.cpu - cpu) > 0.3:
-        told.append(f"its workers use {mine.cpu * 100:.0f} % of a core each, the others' {cpu * 100:.0f} %")
+        told.append(
+            f"its workers use {mine.cpu * 100:.0f} % of a core each, the others' {cpu * 100:.0f} %"
+        )
     if mine.disk - disk > 0.2:
-        told.append(f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, {disk * 100:.0f} % there")
+        told.append(
+            f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, {disk * 100:.0f} % there"
+        )
     return told
 
 
@@ -138,7 +154,11 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     seen, times = np.unique(np.concatenate(list(prints.values())), return_counts=True)
     shared = seen[times > 1]
     common = {rank: np.count_nonzero(np.isin(one, shared)) for rank, one in prints.items()}
-    same = [rank for rank, n in common.items() if n >= ENOUGH_BATCHES and n >= SAME_BATCHES * len(prints[rank])]
+    same = [
+        rank
+        for rank, n in common.items()
+        if n >= ENOUGH_BATCHES and n >= SAME_BATCHES * len(prints[rank])
+    ]
     if len(same) < 2:
         return None
     alike, taken = sum(common[rank] for rank in same), sum(len(prints[rank]) for rank in same)
@@ -156,7 +176,10 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
                 needs=(OWN_LOOP,),
             ),
             Option("Trainer(use_distributed_sampler=True)", needs=(LIGHTNING, MAP_STYLE)),
-            Option("from the IterableDataset every world_size-th sample, beginning with the rank", needs=(ITERABLE,)),
+            Option(
+                "from the IterableDataset every world_size-th sample, beginning with the rank",
+                needs=(ITERABLE,),
+            ),
             Option("give each rank samples of its own", last=True),
         ),
         rank=None,
@@ -170,7 +193,10 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
             "the time of a step stays the same: each step learns from fewer different samples",
             tuple(
                 Input(
-                    f"batches of rank {rank}", f"{common[rank]} of {len(prints[rank])}", "", "steps.batch_crc, CRC-32"
+                    f"batches of rank {rank}",
+                    f"{common[rank]} of {len(prints[rank])}",
+                    "",
+                    "steps.batch_crc, CRC-32",
                 )
                 for rank in same[:8]
             ),
@@ -188,7 +214,9 @@ def _is_data_parallel(view: RunView) -> bool:
     """DDP or FSDP over all ranks; with a mesh of several dimensions some ranks see the same data on purpose."""
     for rank in view.ranks[:2]:
         parallel = view.hello(rank).get("parallel") or {}
-        if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(parallel.get("mesh")):
+        if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(
+            parallel.get("mesh")
+        ):
             return False
     return True
 

@@ -8,7 +8,14 @@ from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait, severity_of, wait_source
-from gputop_analysis.findings.input_looks import ENOUGH_LOOKS, Looks, Workers, looks, surely, workers
+from gputop_analysis.findings.input_looks import (
+    ENOUGH_LOOKS,
+    Looks,
+    Workers,
+    looks,
+    surely,
+    workers,
+)
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody
@@ -31,7 +38,9 @@ LEAST_READ_BYTES_PER_S = 1e6
     fix="local disk, larger shards read in one piece, more workers to read ahead",
     explains=("IN01", "IN03", "IN06"),
     no_use="more workers: where the disk or its link is at its limit",
-    reads=("process.state of the workers (D: waiting for a disk), host.psi_io_some_pct, disk_read_bytes_total"),
+    reads=(
+        "process.state of the workers (D: waiting for a disk), host.psi_io_some_pct, disk_read_bytes_total"
+    ),
     silent="fewer than 20 steady steps; no pressure figures and no workers sampled",
     traps="the first epoch, which fills the page cache",
     seen_on=CPU,
@@ -56,7 +65,11 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
         f"in {seen.states['D']} of {seen.waiting} looks at a waiting fetch its worker waited for a disk or a file "
         "server (state D)"
-        + (f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage" if crew else "")
+        + (
+            f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
+            if crew
+            else ""
+        )
         + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         (
@@ -79,15 +92,32 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
 
 def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> Proof:
     inputs = (
-        Input("I/O pressure", pressure, "%", "host.psi_io_some_pct, median; 0 where the workers read little"),
-        Input("read from storage", crew.read_bytes_per_s / 1e6 if crew else 0.0, "MB/s", "process.read_bytes_total"),
-        Input("data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"),
+        Input(
+            "I/O pressure",
+            pressure,
+            "%",
+            "host.psi_io_some_pct, median; 0 where the workers read little",
+        ),
+        Input(
+            "read from storage",
+            crew.read_bytes_per_s / 1e6 if crew else 0.0,
+            "MB/s",
+            "process.read_bytes_total",
+        ),
+        Input(
+            "data wait per step",
+            wait.mean_ms,
+            "ms",
+            f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps",
+        ),
     )
     formula = f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step"
     if surely(seen.states["D"], seen.waiting) > WAITING_WORKERS:
         what = "at a waiting fetch whose worker waits for storage (state D)"
         return seen.proof(what, seen.states["D"], seen.waiting, WAITING_WORKERS, formula, *inputs)
-    return Proof("median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs)
+    return Proof(
+        "median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs
+    )
 
 
 def _pressure_pct(view: RunView, rank: int) -> float:
@@ -97,6 +127,10 @@ def _pressure_pct(view: RunView, rank: int) -> float:
         return 0.0
     ends = series.steady_ends_ns
     rows = host.host.rows
-    rows = rows[int(np.searchsorted(rows["t_ns"], ends[0])) : int(np.searchsorted(rows["t_ns"], ends[-1], "right"))]
+    rows = rows[
+        int(np.searchsorted(rows["t_ns"], ends[0])) : int(
+            np.searchsorted(rows["t_ns"], ends[-1], "right")
+        )
+    ]
     told = rows["psi_io_some_pct"][np.isfinite(rows["psi_io_some_pct"])]
     return float(np.median(told)) if len(told) else 0.0

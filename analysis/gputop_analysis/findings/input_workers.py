@@ -40,7 +40,11 @@ MANY_TENSORS = 8
 def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str, Any]] | None:
     """Data wait of the typical rank, the looks at its loader and its description, where it has worker processes."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(least_share) or per_batch_ms(view, wait) < QUEUE_READ_MS:
+    if (
+        wait is None
+        or not wait.surely_above(least_share)
+        or per_batch_ms(view, wait) < QUEUE_READ_MS
+    ):
         return None
     seen, loader = looks(view).get(wait.rank), view.hello(wait.rank).get("dataloader") or {}
     if seen is None or seen.looks < ENOUGH_LOOKS or not loader.get("num_workers"):
@@ -106,14 +110,27 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
                     "ms",
                     f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps",
                 ),
-                Input("share of data wait, lower end", 100 * wait.share.low, "%", "95 % block bootstrap, above 10 %"),
                 Input(
-                    "CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"
+                    "share of data wait, lower end",
+                    100 * wait.share.low,
+                    "%",
+                    "95 % block bootstrap, above 10 %",
+                ),
+                Input(
+                    "CPU of a worker",
+                    100 * crew.cpu,
+                    "% of a core",
+                    f"process.cpu_ns_total, {crew.samples} samples",
                 ),
                 Input("looks at a waiting fetch", seen.waiting, "", "loader events, states"),
-                Input("of these its worker computes", seen.states["R"], "", "loader events, states R"),
                 Input(
-                    "looks without a ready batch", seen.empty, "", f"loader events, {seen.looks} looks, above a quarter"
+                    "of these its worker computes", seen.states["R"], "", "loader events, states R"
+                ),
+                Input(
+                    "looks without a ready batch",
+                    seen.empty,
+                    "",
+                    f"loader events, {seen.looks} looks, above a quarter",
                 ),
             ),
         ),
@@ -128,7 +145,9 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     trigger="data wait above 10 % of the step; in over half of the waits for a batch the batches after it are there",
     fix="in_order=False (torch 2.6 and later), or samples of equal cost",
     explains=("IN01", "IN03"),
-    no_use=("in_order=False: before torch 2.6, without workers, or where the order of samples matters"),
+    no_use=(
+        "in_order=False: before torch 2.6, without workers, or where the order of samples matters"
+    ),
     reads="looks at the loader while the training waits: whether later batches are there already",
     silent="fewer than 20 steady steps; fewer than two workers; too few looks",
     traps="a checkpoint or an evaluation every few steps",
@@ -157,7 +176,9 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
                 f"{loader_change(run, in_order=False)} (batches then come in another order each run)",
                 needs=() if takes(run, "in_order") else (NOWHERE,),
             ),
-            "look at what that worker reads" if one else "split samples that cost much more than others",
+            "look at what that worker reads"
+            if one
+            else "split samples that cost much more than others",
         ),
         rank=everybody(view),
         site=loader_site(run),
@@ -171,7 +192,10 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
             MOSTLY,
             f"recoverable = {seen.behind} / {seen.fetching} x data wait = {part * wait.mean_ms:.3f} ms per step",
             Input(
-                "data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"
+                "data wait per step",
+                wait.mean_ms,
+                "ms",
+                f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps",
             ),
         ),
     )
@@ -186,7 +210,9 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     "while the workers are idle (under 60 % of a core)",
     fix="fewer and larger tensors in a batch, no Python objects; collate in the worker",
     explains=("IN01", "IN03"),
-    no_use=("where batches are few large tensors already, or the worker that hands them over waits for a core"),
+    no_use=(
+        "where batches are few large tensors already, or the worker that hands them over waits for a core"
+    ),
     reads="steps.data_cpu_ns, stack samples of the data phase, process.cpu_ns_total of the workers",
     silent=(
         "fewer than 20 steady steps; no workers; no stack samples; fewer than 8 tensors a batch "
@@ -206,7 +232,9 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     if not enough or crew.cpu >= IDLE:
         return None
     queue, tensors = run_queue(view, wait.rank), _tensors(view, wait.rank)
-    starved = queue and queue.share.low > STARVED  # the worker that hands the batch over waits for a core (IN04)
+    starved = (
+        queue and queue.share.low > STARVED
+    )  # the worker that hands the batch over waits for a core (IN04)
     if tensors < MANY_TENSORS and (starved or per_batch_ms(view, wait) < HANDOVER_MS * tensors):
         return None
     part = seen.unpacking / seen.fetching
@@ -231,9 +259,17 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
             MOSTLY,
             f"recoverable = {seen.unpacking} / {seen.fetching} x data wait = {won:.3f} ms per step",
             Input(
-                "data wait per step", wait.mean_ms, "ms", f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps"
+                "data wait per step",
+                wait.mean_ms,
+                "ms",
+                f"{wait_source(wait)}, rank {wait.rank}, {wait.steps:,} steps",
             ),
-            Input("CPU of a worker", 100 * crew.cpu, "% of a core", f"process.cpu_ns_total, {crew.samples} samples"),
+            Input(
+                "CPU of a worker",
+                100 * crew.cpu,
+                "% of a core",
+                f"process.cpu_ns_total, {crew.samples} samples",
+            ),
         ),
     )
 

@@ -52,7 +52,11 @@ def _gain(finding: Finding) -> tuple[int, float]:
 
 def _merged(kept: Finding, yields: Finding) -> Finding:
     against = _opposed(kept, yields)
-    more = [option for option in yields.options if _name(option) not in against and option not in kept.options]
+    more = [
+        option
+        for option in yields.options
+        if _name(option) not in against and option not in kept.options
+    ]
     options = (*kept.options, *more)
     severity = min(kept.severity, yields.severity, key=SEVERITIES.index)
     return replace(

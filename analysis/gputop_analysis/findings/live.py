@@ -58,7 +58,9 @@ class LiveFindings:
             self._missed[key] = self._missed.get(key, 0) + 1
             if self._missed[key] >= GONE_AFTER:
                 del self._shown[key], self._missed[key]
-        waiting = any(one.severity != "info" for key, one in found.items() if key not in self._shown)
+        waiting = any(
+            one.severity != "info" for key, one in found.items() if key not in self._shown
+        )
         self.settled = self.settled or (self._judged >= APPEAR_AFTER and not waiting)
         return ordered(list(self._shown.values()))
 

@@ -51,7 +51,9 @@ class Kept:
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
-    reads=("per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive"),
+    reads=(
+        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive"
+    ),
     silent=(
         "fewer than five windows; growth below the noise, or for less than 2 s (20 s where "
         "create_graph=True was seen: parameters and gradients then refer to each other and wait "
@@ -71,9 +73,11 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     graphs = kept is not None and kept.graphs > 0.5 * kept.more
     return spec.make(
         "high" if graphs or growth.column == "allocated_bytes" else "medium",
-        f"{what} of rank {rank} leaks {a_step / 1e6:.2f} MB a step" + (": graphs are kept" if graphs else ""),
+        f"{what} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
+        + (": graphs are kept" if graphs else ""),
         f"{what} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
-        f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept),
+        f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
+        + _tensors_told(kept),
         "a loss or output is kept with the graph that made it: append loss.item() or loss.detach() instead of loss"
         if graphs
         else "look for a list or dict of tensors that gets longer each step: keep loss.item() or x.detach().cpu(), or "
@@ -89,7 +93,9 @@ def _leak_of(view: RunView, rank: int) -> Growth | None:
     if on_gpu is not None:
         return on_gpu
     growth = rank_growth(view, rank, "rss_bytes")
-    return growth if growth is not None and _kept(view, rank) and not _from_files(view, rank) else None
+    return (
+        growth if growth is not None and _kept(view, rank) and not _from_files(view, rank) else None
+    )
 
 
 def _kept(view: RunView, rank: int) -> Kept | None:
@@ -99,9 +105,14 @@ def _kept(view: RunView, rank: int) -> Kept | None:
         return None
     first, last = counts[0], counts[-1]
     kept = Kept(
-        first["tensors"], last["tensors"], last["with_graph"] - first["with_graph"], last["step"] - first["step"]
+        first["tensors"],
+        last["tensors"],
+        last["with_graph"] - first["with_graph"],
+        last["step"] - first["step"],
     )
-    enough = kept.more >= max(MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps)
+    enough = kept.more >= max(
+        MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps
+    )
     return kept if enough else None
 
 
@@ -142,7 +153,11 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
 )
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""
-    grown = {rank: found for rank in spread(view.ranks) if (found := rank_growth(view, rank, "rss_bytes"))}
+    grown = {
+        rank: found
+        for rank in spread(view.ranks)
+        if (found := rank_growth(view, rank, "rss_bytes"))
+    }
     grown = {rank: found for rank, found in grown.items() if not _from_files(view, rank)}
     if not grown:
         return None
@@ -161,17 +176,24 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         + (f"; at this rate {full}" if full else ""),
         (
             "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss",
-            Option("in the dataset keep NumPy arrays instead of lists of Python objects", needs=(LOADER,)),
+            Option(
+                "in the dataset keep NumPy arrays instead of lists of Python objects",
+                needs=(LOADER,),
+            ),
         ),
         rank=rank if len(grown) == 1 else everybody(view),
         confidence=1 - growth.p,
-        proof=growth.proof(a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")),
+        proof=growth.proof(
+            a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")
+        ),
     )
 
 
 def _from_files(view: RunView, rank: int) -> bool:
     """Whether the growth is mostly pages of files, such as a mapped data set; False where it was not counted."""
-    counts = [one for one in told(view, "tensors").get(rank, []) if one.get("anonymous_bytes", -1) >= 0]
+    counts = [
+        one for one in told(view, "tensors").get(rank, []) if one.get("anonymous_bytes", -1) >= 0
+    ]
     on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
     if len(counts) < 2 or on_gpu:
         return False
@@ -187,6 +209,8 @@ def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) ->
     now = host.host.rows[-1]
     room = {"the host's memory": float(now["memory_available_bytes"])}
     if now["cgroup_memory_max_bytes"] > 0 and now["cgroup_memory_bytes"] >= 0:
-        room["the container's limit"] = float(now["cgroup_memory_max_bytes"] - now["cgroup_memory_bytes"])
+        room["the container's limit"] = float(
+            now["cgroup_memory_max_bytes"] - now["cgroup_memory_bytes"]
+        )
     limit = min(room, key=lambda name: room[name])
     return max(0.0, room[limit]) / max(bytes_per_s, growth.bytes_per_s, 1.0), limit

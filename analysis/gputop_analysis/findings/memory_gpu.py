@@ -49,7 +49,12 @@ class Card:
         return (
             Input("peak allocated", self.peak / GIB, "GiB", f"steps.peak_allocated_bytes, {read}"),
             Input("reserved", self.reserved / GIB, "GiB", f"steps.reserved_bytes, {read}"),
-            Input("memory of the GPU", self.total / GIB, "GiB", f"hello.device_memory_bytes, rank {self.rank}"),
+            Input(
+                "memory of the GPU",
+                self.total / GIB,
+                "GiB",
+                f"hello.device_memory_bytes, rank {self.rank}",
+            ),
             *more,
         )
 
@@ -57,7 +62,9 @@ class Card:
 def cards(view: RunView) -> dict[int, Card]:
     """The GPUs of the ranks that tell their size and have 100 steps behind them."""
     if "cards" not in view.known:
-        view.known["cards"] = {rank: card for rank in view.ranks if (card := _card(view, rank)) is not None}
+        view.known["cards"] = {
+            rank: card for rank in view.ranks if (card := _card(view, rank)) is not None
+        }
     return view.known["cards"]
 
 
@@ -68,7 +75,11 @@ def _card(view: RunView, rank: int) -> Card | None:
         return None
     peak = float(series.rows["peak_allocated_bytes"][series.steady].max())
     reserved = float(series.rows["reserved_bytes"][-1])
-    return Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum())) if peak > 0 else None
+    return (
+        Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum()))
+        if peak > 0
+        else None
+    )
 
 
 @finding(
@@ -80,7 +91,9 @@ def _card(view: RunView, rank: int) -> Card | None:
     "windows) so that the card is full within an hour",
     fix="smaller micro-batch with accumulation, activation checkpointing, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    no_use=("checkpointing, expandable segments: where they are on; cutting sequences: where there are none"),
+    no_use=(
+        "checkpointing, expandable segments: where they are on; cutting sequences: where there are none"
+    ),
     reads="steps.peak_allocated_bytes, gpu.memory_total_bytes",
     silent=(
         "no GPU (when the host's or the container's memory is full, ME05 says); for the "
@@ -93,12 +106,23 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     known = cards(view)
     if not known:
         return None
-    growing = {r: g for r in spread(list(known)) if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))}
-    left = {rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s for rank, grown in growing.items()}
+    growing = {
+        r: g
+        for r in spread(list(known))
+        if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))
+    }
+    left = {
+        rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s
+        for rank, grown in growing.items()
+    }
     rank = min(left, key=lambda r: left[r], default=-1)
     fix = (
         Option("a smaller micro-batch with more accumulation", lever=Lever("batch", -1)),
-        Option("activation checkpointing", needs=(NOT_CHECKPOINTED,), lever=Lever("activation checkpointing", 1)),
+        Option(
+            "activation checkpointing",
+            needs=(NOT_CHECKPOINTED,),
+            lever=Lever("activation checkpointing", 1),
+        ),
         Option("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
         Option("cut or bucket the longest sequences", needs=(TOKENS,)),
     )
@@ -189,7 +213,12 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "and inactive split blocks / memory of the GPU above 10 %",
                 card.inputs(
-                    Input("inactive split blocks", split * card.total / GIB, "GiB", "allocator event, the last")
+                    Input(
+                        "inactive split blocks",
+                        split * card.total / GIB,
+                        "GiB",
+                        "allocator event, the last",
+                    )
                 ),
             ),
         )
@@ -206,7 +235,9 @@ IMBALANCED, HALF = 1.2, 0.5
     cause="memory",
     trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
     fix="spread embeddings, stages or long samples evenly",
-    no_use=("another split: where every rank holds the whole model; by length: where inputs are no tokens"),
+    no_use=(
+        "another split: where every rank holds the whole model; by length: where inputs are no tokens"
+    ),
     reads="peak_allocated_bytes of each rank",
     silent="fewer than two ranks; less than half of the memory in use",
     traps="the embedding's pipeline stage",
@@ -228,7 +259,10 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
         "card: "
         "the batch size is set by this rank",
         (
-            Option("put fewer layers on its stage, or shard the embedding and the output layer", needs=(SPLIT_MODEL,)),
+            Option(
+                "put fewer layers on its stage, or shard the embedding and the output layer",
+                needs=(SPLIT_MODEL,),
+            ),
             "keep logging and evaluation tensors off this rank",
             Option("balance samples by length", needs=(TOKENS,)),
         ),
@@ -239,7 +273,9 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
             IMBALANCED,
             "times",
             "ratio = max(peak) / median(peaks of the others)",
-            card.inputs(Input("median of the others", median / GIB, "GiB", "steps.peak_allocated_bytes")),
+            card.inputs(
+                Input("median of the others", median / GIB, "GiB", "steps.peak_allocated_bytes")
+            ),
         ),
     )
 
@@ -274,10 +310,20 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
         f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
         f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} steps, on rank {card.rank}",
         (
-            Option("if the GPU is not busy all the time, raise the micro-batch", lever=Lever("batch", 1)),
-            Option("turn off activation checkpointing", (CHECKPOINTED,), lever=Lever("activation checkpointing", -1)),
+            Option(
+                "if the GPU is not busy all the time, raise the micro-batch",
+                lever=Lever("batch", 1),
+            ),
+            Option(
+                "turn off activation checkpointing",
+                (CHECKPOINTED,),
+                lever=Lever("activation checkpointing", -1),
+            ),
             Option("turn off offload", needs=(OFFLOADED,)),
-            Option("shard less (SHARD_GRAD_OP, reshard_after_forward=False) where FSDP shards", needs=(FSDP,)),
+            Option(
+                "shard less (SHARD_GRAD_OP, reshard_after_forward=False) where FSDP shards",
+                needs=(FSDP,),
+            ),
         ),
         rank=everybody(view),
         confidence=0.7,

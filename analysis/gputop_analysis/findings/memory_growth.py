@@ -38,13 +38,16 @@ class Growth:
 
     def proof(self, bytes_per_step: float, *inputs: Input, formula: str = "") -> Proof:
         """What a finding about this growth rests on."""
-        source = f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
+        source = (
+            f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
+        )
         return Proof(
             "Mann-Kendall p (two-sided) of one value for each window of time; raised below the threshold",
             self.p,
             SURE_P,
             "",
-            formula or "growth = Theil-Sen slope of the windows' values; a window's value is its minimum",
+            formula
+            or "growth = Theil-Sen slope of the windows' values; a window's value is its minimum",
             (
                 Input("first window", self.first_bytes / 1e6, "MB", source),
                 Input("last window", self.last_bytes / 1e6, "MB", source),
@@ -56,7 +59,9 @@ class Growth:
         )
 
 
-def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Array], float] = np.min) -> Growth | None:
+def rank_growth(
+    view: RunView, rank: int, column: str, of_window: Callable[[Array], float] = np.min
+) -> Growth | None:
     """Growth of a memory column of a rank's last process; ``of_window`` makes one value of a window's readings."""
     key = f"growth of {column} on {rank} by {of_window.__name__}"
     if key not in view.known:
@@ -66,7 +71,9 @@ def rank_growth(view: RunView, rank: int, column: str, of_window: Callable[[Arra
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
             least_s = MIN_SPAN_OF_CYCLES_S if view.hello(rank).get("create_graph") else MIN_SPAN_S
-            view.known[key] = steady_growth(rows["t_end_ns"], rows[column], rank, column, of_window, least_s)
+            view.known[key] = steady_growth(
+                rows["t_end_ns"], rows[column], rank, column, of_window, least_s
+            )
     return view.known[key]
 
 
@@ -103,7 +110,11 @@ def steady_growth(
     growth = values[-1] - values[0]
     trend = mann_kendall(values)
     late = values[-1] - max(values[len(values) // 2], _midway(sizes, of_window))
-    if growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0]) or trend.tau <= 0 or trend.p >= SURE_P:
+    if (
+        growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0])
+        or trend.tau <= 0
+        or trend.p >= SURE_P
+    ):
         return None
     if late < STILL_GROWING * growth:
         return None

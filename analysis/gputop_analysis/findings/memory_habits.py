@@ -37,7 +37,11 @@ NEWEST = 12
 )
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all requests."""
-    rates = {rank: found for rank in view.ranks if (found := _rates(told(view, "allocator").get(rank, [])))}
+    rates = {
+        rank: found
+        for rank in view.ranks
+        if (found := _rates(told(view, "allocator").get(rank, [])))
+    }
     if not rates:
         return None
     rank = max(rates, key=lambda r: (rates[r]["flushes"], rates[r]["allocs"]))
@@ -46,7 +50,9 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     if not flushed and rate["allocs"] <= ALLOCS_PER_STEP:
         return None
     site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
-    value, threshold = (rate["flushes"], FLUSHES_PER_STEP) if flushed else (rate["allocs"], ALLOCS_PER_STEP)
+    value, threshold = (
+        (rate["flushes"], FLUSHES_PER_STEP) if flushed else (rate["allocs"], ALLOCS_PER_STEP)
+    )
     return spec.make(
         "medium",
         f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
@@ -72,9 +78,16 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             "a step",
             "recoverable = time inside empty_cache() / steps (what the new allocations cost comes on top)",
             (
-                Input("driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"),
+                Input(
+                    "driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"
+                ),
                 Input("empty_cache()", rate["flushes"], "a step", f"allocator events, rank {rank}"),
-                Input("time in empty_cache()", rate["ms"], "ms per step", f"allocator events, rank {rank}"),
+                Input(
+                    "time in empty_cache()",
+                    rate["ms"],
+                    "ms per step",
+                    f"allocator events, rank {rank}",
+                ),
                 Input("steps between first and last event", rate["steps"], "", "allocator events"),
             ),
         ),
@@ -124,7 +137,9 @@ def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
             foreign = rows["memory_foreign_bytes"][rows["index"] == index]
             share = float((foreign > FOREIGN_BYTES).mean())
             if len(foreign) >= MIN_SAMPLES and share > FOREIGN_SHARE:
-                found.append(_foreign(spec, name, index, float(np.median(foreign)), share, len(foreign)))
+                found.append(
+                    _foreign(spec, name, index, float(np.median(foreign)), share, len(foreign))
+                )
     return found
 
 
@@ -191,8 +206,15 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "held = size of the gradients that are not None at the first forward after an update",
                 (
-                    Input("held", held / 1e6, "MB", f"checkup event of step {events[-1]['step']}, rank {rank}"),
-                    Input("memory", whole / 1e6, "MB", "hello.device_memory_bytes or steps.rss_bytes"),
+                    Input(
+                        "held",
+                        held / 1e6,
+                        "MB",
+                        f"checkup event of step {events[-1]['step']}, rank {rank}",
+                    ),
+                    Input(
+                        "memory", whole / 1e6, "MB", "hello.device_memory_bytes or steps.rss_bytes"
+                    ),
                 ),
             ),
         )

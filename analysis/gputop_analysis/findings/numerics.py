@@ -58,7 +58,11 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     recovered = bool(len(finite)) and bool(finite[-1])
     row = _row_of(series.rows, step)
     known = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
-    known += [f"loss scale {row['loss_scale']:.4g}"] if row is not None and np.isfinite(row["loss_scale"]) else []
+    known += (
+        [f"loss scale {row['loss_scale']:.4g}"]
+        if row is not None and np.isfinite(row["loss_scale"])
+        else []
+    )
     known += _last_good(series.rows, step)
     others = sorted(one[1] for r in view.ranks if r != rank and (one := _first_nonfinite(view, r)))
     bad_steps = int(np.where(finite, 1, series.n_steps)[bad].sum())
@@ -100,7 +104,12 @@ def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | No
     events = told(view, "nonfinite").get(rank)
     if events:
         first = min(events, key=lambda e: e.get("step", 0))
-        return int(first.get("step", 0)), rank, _name(first.get("value")), int(first.get("unread", 0))
+        return (
+            int(first.get("step", 0)),
+            rank,
+            _name(first.get("value")),
+            int(first.get("unread", 0)),
+        )
     tables = [view.per_rank[rank].rows]
     if len(view.record.device(rank)):
         tables.append(view.device(rank))
@@ -113,7 +122,9 @@ def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | No
 
 def _name(value: Any) -> str:
     text = str(value).lower()
-    return "NaN" if "nan" in text or value is None else "infinite" if "inf" in text else "not finite"
+    return (
+        "NaN" if "nan" in text or value is None else "infinite" if "inf" in text else "not finite"
+    )
 
 
 def _row_of(rows: Array, step: int) -> Any:
@@ -135,23 +146,33 @@ def _last_good(rows: Array, step: int) -> list[str]:
     trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; medium from 12 and 50 %",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
     explains=("NU03",),
-    no_use=("the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: where it is on"),
+    no_use=(
+        "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: where it is on"
+    ),
     reads="steps.loss against the median of the last 100",
     silent="fewer than 30 losses before it",
-    traps=("a new epoch or a curriculum that is harder; a loss of both signs, which weighs rewards, is an info"),
+    traps=(
+        "a new epoch or a curriculum that is harder; a loss of both signs, which weighs rewards, is an info"
+    ),
     seen_on=CPU,
 )
 def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""
     firsts, steps, losses = mean_losses(view)
     spikes, levels, all_sigmas = stand_outs(losses)
-    if view.live and len(losses) >= 2 * SPIKE_WINDOW:  # a window that moves on would judge its first steps anew
+    if (
+        view.live and len(losses) >= 2 * SPIKE_WINDOW
+    ):  # a window that moves on would judge its first steps anew
         recent = spikes >= SPIKE_WINDOW
         spikes, levels, all_sigmas = spikes[recent], levels[recent], all_sigmas[recent]
     if not len(spikes):
         return None
     at_worst = int(np.argmax(losses[spikes]))
-    worst, level, sigmas = int(spikes[at_worst]), float(levels[at_worst]), float(all_sigmas[at_worst])
+    worst, level, sigmas = (
+        int(spikes[at_worst]),
+        float(levels[at_worst]),
+        float(all_sigmas[at_worst]),
+    )
     certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
     alone = len(spikes) <= max(1, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
@@ -183,7 +204,12 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             "where "
             "more than 1 record in 500 does so",
             (
-                Input("loss", float(losses[worst]), "", f"steps.loss_max or device.loss at {at}, mean over ranks"),
+                Input(
+                    "loss",
+                    float(losses[worst]),
+                    "",
+                    f"steps.loss_max or device.loss at {at}, mean over ranks",
+                ),
                 Input("median before it", level, "", f"{SPIKE_WINDOW} records before"),
                 Input("such records", len(spikes), "", f"of {len(losses):,}"),
             ),
@@ -248,16 +274,26 @@ def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option
         )
     if period:
         words = f"the loss jumps every {period} steps: look at what the script does then"
-        return (f"{words} (a target network or a reference that is copied, another stage, a new episode)",)
+        return (
+            f"{words} (a target network or a reference that is copied, another stage, a new episode)",
+        )
     if rewards:
         return "a loss of both signs weighs rewards and may jump: normalise them", clip
-    return "look at the batch of that step (labels, length, a corrupt sample)", clip, "lower the learning rate"
+    return (
+        "look at the batch of that step (labels, length, a corrupt sample)",
+        clip,
+        "lower the learning rate",
+    )
 
 
 def _together(view: RunView, step: int) -> str:
     """What else jumps within a few steps of the loss."""
     joint = instabilities(spikes_of(collect(view, view.ranks[0], JOINT_POINTS)))
-    near = [one for one in joint if one.first_step - TOGETHER_STEPS <= step <= one.last_step + TOGETHER_STEPS]
+    near = [
+        one
+        for one in joint
+        if one.first_step - TOGETHER_STEPS <= step <= one.last_step + TOGETHER_STEPS
+    ]
     others = [spike.told() for one in near for spike in one.spikes if spike.axis != "loss"]
     return f"; with it: {'; '.join(others)}" if others else ""
 
@@ -272,17 +308,27 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank in spread(view.ranks):
         series, device = view.per_rank[rank], view.device(rank)
-        rows = device if len(device) and np.isfinite(device["loss"]).any() else series.rows[series.attempt_start :]
+        rows = (
+            device
+            if len(device) and np.isfinite(device["loss"]).any()
+            else series.rows[series.attempt_start :]
+        )
         rows = rows[-LIVE_STEPS:] if view.live else rows
         loss = largest_loss(rows)
         known = np.isfinite(loss)
         last = rows["step"][known].astype(np.int64)
-        folded = rows["n_steps"][known].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+        folded = (
+            rows["n_steps"][known].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+        )
         lasts.append(last)
         firsts.append(last - np.maximum(folded, 1) + 1)
         losses.append(loss[known])
     steps = lasts[-1]
-    if len(lasts) > 1 and (np.diff(steps) > 0).all() and all(np.array_equal(steps, one) for one in lasts[1:-1]):
+    if (
+        len(lasts) > 1
+        and (np.diff(steps) > 0).all()
+        and all(np.array_equal(steps, one) for one in lasts[1:-1])
+    ):
         return np.minimum.reduce(firsts[1:]), steps, np.mean(losses[1:], axis=0)
     every, position = np.unique(np.concatenate(lasts), return_inverse=True)
     total = np.bincount(position, weights=np.concatenate(losses), minlength=len(every))

@@ -100,7 +100,8 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
         "high",
         f"the loss runs away: {away.low:.4g} to {away.last:.4g} over {span}",
         f"medians of {away.blocks} blocks climb from {away.low:.4g} to {away.last:.4g} over {span}, Mann-Kendall "
-        f"p = {away.p:.2g}; the training began with {away.start:.4g}" + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
+        f"p = {away.p:.2g}; the training began with {away.start:.4g}"
+        + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
         f"lower the learning rate or warm it up, clip gradients (torch.nn.utils.clip_grad_norm_), and look whether the "
         f"loss has the right sign; go on from a checkpoint before step {away.first_step:,}",
         rank=everybody(view),
@@ -112,8 +113,18 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
             "times",
             "blocks from the lowest one on, by Mann-Kendall p < 0.01; the last one is the highest or nearly so",
             (
-                Input("first losses of the run", away.start, "", "steps.loss, median of the first records"),
-                Input("lowest block", away.low, "", f"steps.loss_max or device.loss, from step {away.first_step}"),
+                Input(
+                    "first losses of the run",
+                    away.start,
+                    "",
+                    "steps.loss, median of the first records",
+                ),
+                Input(
+                    "lowest block",
+                    away.low,
+                    "",
+                    f"steps.loss_max or device.loss, from step {away.first_step}",
+                ),
                 Input("last block", away.last, "", f"the same, to step {away.last_step}"),
                 Input("Mann-Kendall p", away.p, "", f"{away.blocks} blocks"),
             ),
@@ -186,7 +197,9 @@ def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:
     source = f"steps.loss_max or device.loss, steps {trend.first_step} to {trend.last_step}"
     limit = max(RISE_SHARE * abs(trend.first_loss), RISE_NOISE * trend.noise, START_SHARE * start)
     return Proof(
-        "fitted change of the loss" if rises else "Mann-Kendall p on medians of blocks; no trend above the threshold",
+        "fitted change of the loss"
+        if rises
+        else "Mann-Kendall p on medians of blocks; no trend above the threshold",
         trend.change if rises else trend.p,
         limit if rises else 0.10,
         "",

@@ -29,7 +29,9 @@ SOLVED = 1e-3
     "between model and loss",
     explains=("NU07", "NU08"),
     no_use="where the problem is solved, and there is nothing left to learn",
-    reads=("4096 values of up to eight gradients just before an update, at looks 20 steps or more apart"),
+    reads=(
+        "4096 values of up to eight gradients just before an update, at looks 20 steps or more apart"
+    ),
     silent="fewer than three looks; gradients that are sparse, sharded or of a tensor subclass",
     traps="a problem that is solved, a hinge loss that is met",
     seen_on=CPU,
@@ -66,7 +68,12 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                 "looks",
                 "eight parameters from the first to the last, 4096 values of each at most, just before an update",
                 (
-                    Input("values looked at", int(last["gradients_looked_at"]), "", f"checkup event, rank {rank}"),
+                    Input(
+                        "values looked at",
+                        int(last["gradients_looked_at"]),
+                        "",
+                        f"checkup event, rank {rank}",
+                    ),
                     Input("other than zero", 0, "", "the same"),
                     Input("first losses", first, "", f"steps.loss, rank {rank}"),
                     Input("last losses", now, "", f"steps.loss, rank {rank}"),
@@ -90,5 +97,8 @@ def _losses(view: RunView, rank: int) -> tuple[float, float]:
     """Medians of the first and of the last losses of a rank; NaN where none is known."""
     losses = view.record.steps(rank)["loss"]
     parts = (losses[:20], losses[-20:])
-    first, last = (float(np.median(part[np.isfinite(part)])) if np.isfinite(part).any() else np.nan for part in parts)
+    first, last = (
+        float(np.median(part[np.isfinite(part)])) if np.isfinite(part).any() else np.nan
+        for part in parts
+    )
     return first, last

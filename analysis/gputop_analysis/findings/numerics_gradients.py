@@ -30,13 +30,24 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
     """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty without any."""
     for rank, series in view.per_rank.items():
         late = view.device(rank)
-        rows = late if len(late) and np.isfinite(late["grad_norm"]).any() else series.rows[series.attempt_start :]
+        rows = (
+            late
+            if len(late) and np.isfinite(late["grad_norm"]).any()
+            else series.rows[series.attempt_start :]
+        )
         rows = rows[-RECORDS:] if view.live else rows
         rows = picked(rows, np.isfinite(rows["grad_norm"]) & (rows["step"] >= from_step))
         if len(rows):
             last = rows["step"].astype(np.int64)
-            folded = rows["n_steps"].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
-            return rank, last - np.maximum(folded, 1) + 1, last, rows["grad_norm"].astype(np.float64)
+            folded = (
+                rows["n_steps"].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+            )
+            return (
+                rank,
+                last - np.maximum(folded, 1) + 1,
+                last,
+                rows["grad_norm"].astype(np.float64),
+            )
     nothing = np.zeros(0, np.int64)
     return -1, nothing, nothing, np.zeros(0)
 
@@ -54,7 +65,9 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
         "steps.grad_norm as clip_grad_norm_ returns it; of several steps in a record the last, "
         "or the largest if it is four times that"
     ),
-    silent=("no clipping: the norm is not computed; jumps of less than four times inside a record of several steps"),
+    silent=(
+        "no clipping: the norm is not computed; jumps of less than four times inside a record of several steps"
+    ),
     traps="the warm-up's first steps",
     seen_on=CPU,
     pictures=(
@@ -90,7 +103,8 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         (
             "look at the batch of that step",
             "lower the learning rate or warm up longer",
-            "clip at about the usual norm: " + phrase(Facts(view, rank), "clip", norm=_round(level)),
+            "clip at about the usual norm: "
+            + phrase(Facts(view, rank), "clip", norm=_round(level)),
         ),
         rank=everybody(view),
         proof=Proof(
@@ -100,8 +114,18 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
             unit,
             "standard deviation = 1.4826 x median absolute deviation of the logarithms",
             (
-                Input("gradient norm", float(value), "", f"steps.grad_norm or device.grad_norm, rank {rank}, {named}"),
-                Input("level before", float(level), "", "median of the 100 records before, or the first of the rise"),
+                Input(
+                    "gradient norm",
+                    float(value),
+                    "",
+                    f"steps.grad_norm or device.grad_norm, rank {rank}, {named}",
+                ),
+                Input(
+                    "level before",
+                    float(level),
+                    "",
+                    "median of the 100 records before, or the first of the rise",
+                ),
                 Input("records", len(norms), "", f"with a gradient norm, rank {rank}"),
             ),
         ),
@@ -164,7 +188,9 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
             "medium where median norm / max_norm > 10",
             (
                 Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
-                Input("median norm", median, "", f"steps.grad_norm or device.grad_norm, rank {rank}"),
+                Input(
+                    "median norm", median, "", f"steps.grad_norm or device.grad_norm, rank {rank}"
+                ),
                 Input("norms", len(norms), "", f"steps {firsts[0]} to {lasts[-1]}"),
             ),
         ),
@@ -201,9 +227,14 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         missing, whole = last.get("without_gradient") or 0, last.get("trainable") or 0
         if not missing or not whole or last.get("alike", 0) < ALIKE:
             continue
-        names = [name or "a parameter of no module" for name in last.get("without_gradient_names") or []]
+        names = [
+            name or "a parameter of no module" for name in last.get("without_gradient_names") or []
+        ]
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
-        share, foreign = missing / whole, (view.hello(rank).get("optimizer") or {}).get("module") not in ("torch", None)
+        share, foreign = (
+            missing / whole,
+            (view.hello(rank).get("optimizer") or {}).get("module") not in ("torch", None),
+        )
         if share == 1 and foreign:
             continue  # it may have gradients of its own
         return spec.make(
@@ -225,7 +256,10 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
                 "medium above 1 %, high for all of them",
                 (
                     Input(
-                        "without a gradient", missing, "values", f"checkup event of step {last['step']}, rank {rank}"
+                        "without a gradient",
+                        missing,
+                        "values",
+                        f"checkup event of step {last['step']}, rank {rank}",
                     ),
                     Input("in the optimizer", whole, "values", "the same"),
                     Input("looks in a row", last["alike"], "", "the same"),
@@ -270,10 +304,16 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
 
 def _comparable(hello: dict[str, Any]) -> bool:
     """Whether model and optimizer count the same parameters: one whole model, one optimizer of torch's, no shards."""
-    model, optimizer, parallel = (hello.get(key) or {} for key in ("model", "optimizer", "parallel"))
-    sharded = model.get("sharded") or any(parallel.get(kind) for kind in ("fsdp", "deepspeed", "pipeline"))
+    model, optimizer, parallel = (
+        hello.get(key) or {} for key in ("model", "optimizer", "parallel")
+    )
+    sharded = model.get("sharded") or any(
+        parallel.get(kind) for kind in ("fsdp", "deepspeed", "pipeline")
+    )
     alone = optimizer.get("module") == "torch" and not optimizer.get("others")
-    return alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
+    return (
+        alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
+    )
 
 
 @finding(
@@ -304,7 +344,11 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
         if not last.get("stale") or last.get("alike", 0) < ALIKE:
             continue
         norms = gradient_norms(view)[-1]
-        grown = f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""
+        grown = (
+            f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}"
+            if len(norms) > 1
+            else ""
+        )
         return spec.make(
             "high",
             "gradients are never cleared: each step adds to those of all steps before",
@@ -349,7 +393,9 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
     for rank, events in told(view, "checkup").items():
         shares = [share for one in events[-LOOKS:] if (share := _stuck(one)) is not None]
         optimizer = view.hello(rank).get("optimizer") or {}
-        foreign = optimizer.get("module") not in ("torch", None) or "compensation" in (optimizer.get("state") or {})
+        foreign = optimizer.get("module") not in ("torch", None) or "compensation" in (
+            optimizer.get("state") or {}
+        )
         lr = events[-1].get("lr_max") or 0.0
         if len(shares) < LOOKS or min(shares) <= STUCK_SHARE or lr <= 0 or foreign:
             continue
@@ -370,7 +416,12 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "share = values equal before and after the update / values with a gradient that is not zero",
                 (
-                    Input("values compared", int(events[-1]["bf16_pushed"]), "", f"checkup event, rank {rank}"),
+                    Input(
+                        "values compared",
+                        int(events[-1]["bf16_pushed"]),
+                        "",
+                        f"checkup event, rank {rank}",
+                    ),
                     Input("unchanged", int(events[-1]["bf16_stuck"]), "", "the same"),
                     Input("learning rate", float(lr), "", "the same, largest over the groups"),
                 ),

@@ -35,7 +35,9 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
         return None
     if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
         return None
-    sums = {rank: {one["update"]: one["parameters"] for one in events} for rank, events in looks.items()}
+    sums = {
+        rank: {one["update"]: one["parameters"] for one in events} for rank, events in looks.items()
+    }
     common = sorted(set.intersection(*(set(one) for one in sums.values())))
     unequal = [update for update in common if len({one[update] for one in sums.values()}) > 1]
     if len(unequal) < MIN_UNEQUAL or common[-1] != unequal[-1] or _misaligned(sums, common):
@@ -65,7 +67,12 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
             "looks",
             "checksum of up to 32 parameters, 256 values of each, after the same update on each rank",
             tuple(
-                Input(f"checksum of rank {rank}", f"{one[last] & 0xFFFFFFFF:08x}", "", f"replica event, update {last}")
+                Input(
+                    f"checksum of rank {rank}",
+                    f"{one[last] & 0xFFFFFFFF:08x}",
+                    "",
+                    f"replica event, update {last}",
+                )
                 for rank, one in sorted(sums.items())[:8]
             ),
         ),
@@ -78,5 +85,8 @@ def _misaligned(sums: dict[int, dict[int, int]], common: list[int]) -> bool:
     first = sums[ranks[0]]
     pairs = [(a, a + 1) for a in common if a + 1 in common]
     return any(
-        first[a] == sums[r][b] or first[b] == sums[r][a] for a, b in pairs for r in ranks[1:] if first[a] != first[b]
+        first[a] == sums[r][b] or first[b] == sums[r][a]
+        for a, b in pairs
+        for r in ranks[1:]
+        if first[a] != first[b]
     )

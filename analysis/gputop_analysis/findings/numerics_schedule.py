@@ -64,7 +64,9 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     collapsed = bool(np.isfinite(scale) and scale < 1)
     if share <= SKIP_SHARE and not collapsed:
         return None
-    value, threshold, unit = (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
+    value, threshold, unit = (
+        (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
+    )
     now = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
@@ -81,13 +83,20 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         "operation that makes it; nothing has been learnt since then",
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
-            "skipped updates / steps" if share > SKIP_SHARE else "loss scale; raised below the threshold",
+            "skipped updates / steps"
+            if share > SKIP_SHARE
+            else "loss scale; raised below the threshold",
             float(value),
             threshold,
             unit,
             "a step is skipped where GradScaler.step ends without a step of the optimizer",
             (
-                Input("skipped", worst.skipped, "steps", f"steps.flags and steps.optimizer_steps, rank {worst.rank}"),
+                Input(
+                    "skipped",
+                    worst.skipped,
+                    "steps",
+                    f"steps.flags and steps.optimizer_steps, rank {worst.rank}",
+                ),
                 Input("steps", worst.steps, "", f"from step {worst.from_step} on"),
                 Input("loss scale", scale, "", "steps.loss_scale, the last"),
             ),
@@ -105,7 +114,9 @@ def _skips(view: RunView, rank: int) -> _Skips | None:
     if (counted := _counted_skips(series, late)) is not None and counted.steps >= ENOUGH_STEPS:
         return counted
     updated = np.flatnonzero(series.rows["optimizer_steps"] > 0)
-    without = np.arange(len(series.rows)) > max(updated[-1] if len(updated) else -1, series.attempt_start - 1)
+    without = np.arange(len(series.rows)) > max(
+        updated[-1] if len(updated) else -1, series.attempt_start - 1
+    )
     counted = _counted_skips(series, without)
     return counted if counted is not None and counted.skipped >= IN_A_ROW else None
 
@@ -119,7 +130,10 @@ def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
         return None
     missing = series.n_steps[flagged] - series.rows["optimizer_steps"][flagged].astype(np.int64)
     skipped = int(np.clip(missing, 1, series.n_steps[flagged]).sum())
-    steps, scale = int(series.n_steps[mask].sum()), float(scales[-1]) if len(scales) else float("nan")
+    steps, scale = (
+        int(series.n_steps[mask].sum()),
+        float(scales[-1]) if len(scales) else float("nan"),
+    )
     first = int(np.argmax(mask))
     from_step = int(series.steps[first] - series.n_steps[first]) + 1
     return _Skips(skipped / steps, skipped, steps, series.rank, scale, from_step)
@@ -199,7 +213,10 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
         return None
     every = view.record.steps(rank)["lr"]
     spread_rates = np.asarray(every[:: max(1, len(every) // PEAK_RECORDS)])
-    peak = max((float(np.nanmax(part)) for part in (rates, spread_rates) if np.isfinite(part).any()), default=0.0)
+    peak = max(
+        (float(np.nanmax(part)) for part in (rates, spread_rates) if np.isfinite(part).any()),
+        default=0.0,
+    )
     looks = told(view, "checkup").get(rank)
     if (view.hello(rank).get("optimizer") or {}).get("groups", 1) > 1:
         largest = [float(one["lr_max"]) for one in looks or () if one.get("lr_max") is not None]
@@ -216,7 +233,9 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
 def _misordered(view: RunView, spec: Spec) -> Finding | None:
     for rank, looks in told(view, "checkup").items():
         scaled = (view.hello(rank).get("amp") or {}).get("grad_scaler")
-        if any(one.get("scheduler_first") for one in looks) and not scaled:  # a skipped first step makes torch warn too
+        if (
+            any(one.get("scheduler_first") for one in looks) and not scaled
+        ):  # a skipped first step makes torch warn too
             return spec.make(
                 "info",
                 "the scheduler steps before the optimizer: the first learning rate is skipped",

@@ -53,7 +53,9 @@ class Losses(NamedTuple):
     reads=(
         "steps.loss of each rank at the same step; where several steps share a record, steps.loss_max in equal groups"
     ),
-    silent=("fewer than three ranks; losses not read; fewer than 50 steps or groups that all ranks have"),
+    silent=(
+        "fewer than three ranks; losses not read; fewer than 50 steps or groups that all ranks have"
+    ),
     traps="shards of different domains",
     seen_on=CPU,
 )
@@ -71,7 +73,10 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     out = far & (above > OUTLIER_SIGMAS * max(float(sigma), 1e-12))
     counts = out.sum(0)
     worst = int(counts.argmax())
-    enough, next_most = max(MIN_OUTLIERS, REPEATED_SHARE * len(middle)), int(np.delete(counts, worst).max())
+    enough, next_most = (
+        max(MIN_OUTLIERS, REPEATED_SHARE * len(middle)),
+        int(np.delete(counts, worst).max()),
+    )
     if counts[worst] < enough or next_most >= MIN_OUTLIERS:
         return None
     rank, at = seen.ranks[worst], np.flatnonzero(out[:, worst])
@@ -135,19 +140,26 @@ def _of_same_groups(view: RunView) -> Losses | None:
     """
     ranks = spread(view.ranks)
     tables = [_newest(view, rank) for rank in ranks]
-    if len(ranks) < MIN_RANKS or any(not len(rows) or "loss_max" not in (rows.dtype.names or ()) for rows in tables):
+    if len(ranks) < MIN_RANKS or any(
+        not len(rows) or "loss_max" not in (rows.dtype.names or ()) for rows in tables
+    ):
         return None
     tables = [picked(rows, np.isfinite(largest_loss(rows))) for rows in tables]
     if min(len(rows) for rows in tables) < MIN_COMMON_STEPS:
         return None
     group = 2 * max(int(np.quantile(rows["n_steps"], 0.95)) for rows in tables)
-    first, last = max(int(rows["step"][0]) for rows in tables), min(int(rows["step"][-1]) for rows in tables)
+    first, last = (
+        max(int(rows["step"][0]) for rows in tables),
+        min(int(rows["step"][-1]) for rows in tables),
+    )
     count = (last - first) // group
     if count < MIN_COMMON_STEPS:
         return None
     losses = np.stack([_largest_by_group(rows, first, group, count) for rows in tables], axis=1)
     edge = np.full((1, len(ranks)), -np.inf)
-    around = np.maximum(losses, np.maximum(np.vstack([edge, losses[:-1]]), np.vstack([losses[1:], edge])))
+    around = np.maximum(
+        losses, np.maximum(np.vstack([edge, losses[:-1]]), np.vstack([losses[1:], edge]))
+    )
     lasts = first + group * np.arange(1, count + 1) - 1
     whole = np.isfinite(losses).all(axis=1)
     if whole.sum() < MIN_COMMON_STEPS:
@@ -167,5 +179,9 @@ def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:
 def _newest(view: RunView, rank: int) -> Array:
     """The newest records of the rank's last process that have a loss: the device's where it read it there."""
     series, late = view.per_rank[rank], view.device(rank)
-    rows = late if len(late) and np.isfinite(late["loss"]).any() else series.rows[series.attempt_start :]
+    rows = (
+        late
+        if len(late) and np.isfinite(late["loss"]).any()
+        else series.rows[series.attempt_start :]
+    )
     return rows[-(LIVE_RECORDS if view.live else MAX_RECORDS) :]

@@ -12,7 +12,9 @@ from gputop_analysis.model import SEVERITIES, Finding, Proof
 from gputop_analysis.view import RunView
 
 
-def per_device(check: Callable[[RunView, Spec], Iterator[Finding]]) -> Callable[[RunView, Spec], list[Finding]]:
+def per_device(
+    check: Callable[[RunView, Spec], Iterator[Finding]],
+) -> Callable[[RunView, Spec], list[Finding]]:
     """Make a list of what a check yields, with one finding a rank at most.
 
     Where it is not known which rank trains on which device, the worst stands for all and names the others.
@@ -55,6 +57,17 @@ def device_finding(
 
 
 def _worst(found: list[Finding]) -> Finding:
-    worst = min(found, key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0)))
-    others = [f"GPU {one.gpu}" + (f" of {one.host}" if one.host else "") for one in found if one is not worst]
-    return replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(others[:16])}") if others else worst
+    worst = min(
+        found,
+        key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0)),
+    )
+    others = [
+        f"GPU {one.gpu}" + (f" of {one.host}" if one.host else "")
+        for one in found
+        if one is not worst
+    ]
+    return (
+        replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(others[:16])}")
+        if others
+        else worst
+    )

@@ -18,7 +18,9 @@ def take_in(found: list[Finding]) -> list[Finding]:
     left = sorted(found, key=_precedence)
     index = 0
     while index < len(left):
-        taken = [other for other in left if other is not left[index] and explains(left[index], other)]
+        taken = [
+            other for other in left if other is not left[index] and explains(left[index], other)
+        ]
         left[index] = _with(left[index], taken)
         keep = left[index]
         left = [one for one in left if not any(one is other for other in taken)]
@@ -40,7 +42,12 @@ def explains(cause: Finding, effect: Finding) -> bool:
 def ordered(found: list[Finding]) -> list[Finding]:
     """By severity, then by recoverable time per step, then by cause."""
     return sorted(
-        found, key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0), _precedence(one))
+        found,
+        key=lambda one: (
+            SEVERITIES.index(one.severity),
+            -(one.recoverable_ms_per_step or 0.0),
+            _precedence(one),
+        ),
     )
 
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_analysis.culprit import MIN_EFFECT_MS, MIN_EFFECT_SHARE, SIGNIFICANCE, Culprit, find_culprit
+from gputop_analysis.culprit import (
+    MIN_EFFECT_MS,
+    MIN_EFFECT_SHARE,
+    SIGNIFICANCE,
+    Culprit,
+    find_culprit,
+)
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
@@ -66,7 +72,9 @@ class Straggler:
     def wait_ms(self) -> tuple[float, float]:
         """Mean wait of the slow rank, and of the median one of the others."""
         means = self.waits.ms.mean(axis=0)
-        return float(means[self.culprit.column]), float(np.median(np.delete(means, self.culprit.column)))
+        return float(means[self.culprit.column]), float(
+            np.median(np.delete(means, self.culprit.column))
+        )
 
     @property
     def causes(self) -> str:
@@ -74,7 +82,9 @@ class Straggler:
         largest = self.excess_ms[self.phase]
         named = sorted(self.excess_ms.items(), key=lambda item: -item[1])
         return ", ".join(
-            f"{_NAMES.get(k, k)} {ms:.1f} ms" for k, ms in named if ms > 0 and ms >= SECOND_CAUSE * largest
+            f"{_NAMES.get(k, k)} {ms:.1f} ms"
+            for k, ms in named
+            if ms > 0 and ms >= SECOND_CAUSE * largest
         )
 
 
@@ -93,7 +103,11 @@ def straggler(view: RunView) -> Straggler | None:
     cost = block_bootstrap(lead, np.ones(len(lead)))
     excess = _excess(view, waited, found.column)
     phase = max(excess, key=lambda name: excess[name])
-    return Straggler(waited.ranks[found.column], found, cost, wall_ms, phase, excess, waited) if cost.low > 0 else None
+    return (
+        Straggler(waited.ranks[found.column], found, cost, wall_ms, phase, excess, waited)
+        if cost.low > 0
+        else None
+    )
 
 
 def _excess(view: RunView, waited: Waits, culprit: int) -> dict[str, float]:
@@ -119,7 +133,11 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     if found is None or CAUSE_OF_PHASE[found.phase] != spec.id:
         return None
     cost, name = found.cost_ms, _NAMES.get(found.phase, found.phase)
-    site = top_site(view, found.phase, rank=found.rank) if found.phase in ("other", "data", "forward") else None
+    site = (
+        top_site(view, found.phase, rank=found.rank)
+        if found.phase in ("other", "data", "forward")
+        else None
+    )
     mine, theirs = found.wait_ms
     host = f" on {view.host_of(found.rank)}" if len(view.record.hosts) > 1 else ""
     return spec.make(
@@ -127,7 +145,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
         f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it "
-        f"takes longer than the median rank in {found.causes or name}" + (f", {site.words}" if site else ""),
+        f"takes longer than the median rank in {found.causes or name}"
+        + (f", {site.words}" if site else ""),
         advice.format(rank=found.rank, at=named(site, " ({})"), host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
@@ -143,17 +162,26 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
     mine, theirs = found.wait_ms
     rank, steps = found.rank, f"{len(found.waits.ms):,} steps or groups of steps"
     inputs = [
-        Input(f"wait of rank {rank}", mine, "ms per step", f"{found.waits.source}, mean over {steps}"),
+        Input(
+            f"wait of rank {rank}", mine, "ms per step", f"{found.waits.source}, mean over {steps}"
+        ),
         Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
         Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
-        Input("p", found.culprit.p, "", f"chance of such a lead among alike ranks, at most {SIGNIFICANCE}"),
+        Input(
+            "p",
+            found.culprit.p,
+            "",
+            f"chance of such a lead among alike ranks, at most {SIGNIFICANCE}",
+        ),
         *(
             Input(f"{phase} beyond the median rank", ms, "ms per step", _source(phase, found))
             for phase, ms in found.excess_ms.items()
         ),
     ]
     if site is not None and site.site is not None:
-        inputs.append(Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples"))
+        inputs.append(
+            Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples")
+        )
     return Proof(
         "how much longer than the slow rank the typical other rank waits",
         found.culprit.lead_ms,
@@ -186,7 +214,9 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
     reads=(
         "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
     ),
-    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    silent=(
+        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+    ),
     traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
     seen_on=CPU,
     pictures=(
@@ -196,11 +226,17 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
-    gpu = "clocks and temperature of its GPU, " if view.ranks and on_device(view, view.ranks[0]) else ""
+    gpu = (
+        "clocks and temperature of its GPU, "
+        if view.ranks and on_device(view, view.ranks[0])
+        else ""
+    )
     return _straggler_with(
         view,
         spec,
-        "look at what differs on rank {rank} ({host}): " + gpu + "another process beside it, CPU affinity, or more "
+        "look at what differs on rank {rank} ({host}): "
+        + gpu
+        + "another process beside it, CPU affinity, or more "
         "work in its part of the model",
     )
 
@@ -216,7 +252,9 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     reads=(
         "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
     ),
-    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    silent=(
+        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+    ),
     traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
     seen_on=CPU,
     pictures=(
@@ -227,7 +265,9 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
     return _straggler_with(
-        view, spec, "look at what rank {rank} does in forward{at}: longer inputs, host code, a slower device"
+        view,
+        spec,
+        "look at what rank {rank} does in forward{at}: longer inputs, host code, a slower device",
     )
 
 
@@ -242,7 +282,9 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     reads=(
         "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
     ),
-    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    silent=(
+        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+    ),
     traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
     seen_on=CPU,
     pictures=(
@@ -253,7 +295,9 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
     return _straggler_with(
-        view, spec, "look at the data of rank {rank}{at}: its shard, where that is stored, its num_workers"
+        view,
+        spec,
+        "look at the data of rank {rank}{at}: its shard, where that is stored, its num_workers",
     )
 
 
@@ -268,7 +312,9 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
     reads=(
         "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
     ),
-    silent=("fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"),
+    silent=(
+        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+    ),
     traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
     seen_on=CPU,
     pictures=(
@@ -279,7 +325,9 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""
     return _straggler_with(
-        view, spec, "rank {rank} does work in its loop that the others do not{at}: do it less often or elsewhere"
+        view,
+        spec,
+        "rank {rank} does work in its loop that the others do not{at}: do it less often or elsewhere",
     )
 
 

@@ -33,7 +33,9 @@ follow the batches' lengths, half way from an even share to all of them is enoug
     fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
     no_use="by length: where inputs are no tokens, or with an IterableDataset",
     reads="compute of each rank per step, tokens per rank",
-    silent=("a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce"),
+    silent=(
+        "a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce"
+    ),
     traps="few steps, in which chance looks like a pattern",
     seen_on=CPU,
     explained_by=STRAGGLERS,
@@ -59,7 +61,9 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
     needed = LEAST if by_length else 1.15
-    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (not by_length and _oversubscribed(view)):
+    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (
+        not by_length and _oversubscribed(view)
+    ):
         return None
     told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
     share = lost.value / float(slowest.mean())
@@ -89,7 +93,12 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
                 Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
                 Input("compute of the median rank", float(middle.mean()), "ms per step", source),
                 Input("mean compute", float(mean.mean()), "ms per step", source),
-                Input("correlation with tokens", _told(follows), "", "steps.tokens, else steps.samples"),
+                Input(
+                    "correlation with tokens",
+                    _told(follows),
+                    "",
+                    "steps.tokens, else steps.samples",
+                ),
             ),
         ),
     )
@@ -115,7 +124,8 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
         return None
     at = [np.searchsorted(steps, shared) for steps, *_ in tables]
     compute, tokens, samples = (
-        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1) for column in (1, 2, 3)
+        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1)
+        for column in (1, 2, 3)
     )
     return compute, tokens if tokens.any() else samples
 

@@ -28,8 +28,12 @@ MOST_OF_IT = 0.5
     "values) than the others', which accounts for half of its longer compute or more",
     fix="batches of equal size on all ranks: group by length over all ranks, pack, or share the long samples out",
     explains=("CR01", "CR02", "CR04", "IN14"),
-    no_use=("by length: where inputs have none; where a rank has more on purpose, as a larger device may"),
-    reads=("tokens and samples of each rank's batches, or the shapes it saw, beside the waits that name the slow rank"),
+    no_use=(
+        "by length: where inputs have none; where a rank has more on purpose, as a larger device may"
+    ),
+    reads=(
+        "tokens and samples of each rank's batches, or the shapes it saw, beside the waits that name the slow rank"
+    ),
     silent="one rank; no rank that is surely slow; batches that nothing counts",
     traps="one step in which a rank has more; a stage of a pipeline that has another batch",
     seen_on=CPU,
@@ -78,7 +82,9 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
             "rank), at most what goes with its larger batches: (ratio - 1) x compute of the median other rank",
             (
                 Input(f"{work.unit} of rank {rank}", work.mine, "per step", work.source),
-                Input(f"{work.unit} of the median other rank", work.others, "per step", work.source),
+                Input(
+                    f"{work.unit} of the median other rank", work.others, "per step", work.source
+                ),
                 Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
                 *(
                     Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
@@ -108,7 +114,12 @@ def _work(view: RunView, rank: int) -> _Work | None:
     for unit in ("tokens", "samples"):
         means = {r: _per_step(view, r, unit) for r in view.ranks}
         known += _compared(means, rank, unit, f"steps.{unit}")
-    known += _compared({r: _values(view, r) for r in view.ranks}, rank, "values", "hello.shapes, mean of the examples")
+    known += _compared(
+        {r: _values(view, r) for r in view.ranks},
+        rank,
+        "values",
+        "hello.shapes, mean of the examples",
+    )
     return next((one for one in known if one.ratio >= MORE_WORK), None)
 
 
@@ -135,7 +146,9 @@ def _accounted_ms(view: RunView, found: Straggler, ratio: float) -> tuple[float,
     assert view.common is not None
     forward = view.common.per_step_ms("forward_ns").mean(axis=0)
     backward = found.waits.backward_compute_ms
-    backward = (view.common.per_step_ms("backward_ns") if backward is None else backward).mean(axis=0)
+    backward = (view.common.per_step_ms("backward_ns") if backward is None else backward).mean(
+        axis=0
+    )
     column = found.culprit.column
     longer = found.excess_ms["forward"] + max(0.0, found.excess_ms["backward"])
     usual = float(np.median(np.delete(forward, column)) + np.median(np.delete(backward, column)))

@@ -13,7 +13,9 @@ from gputop_analysis.findings.pictures import Picture
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
-Cause = Literal["hang", "crash", "nan", "throttle", "straggler", "input", "comm", "host", "compute", "memory"]
+Cause = Literal[
+    "hang", "crash", "nan", "throttle", "straggler", "input", "comm", "host", "compute", "memory"
+]
 CAUSES: tuple[Cause, ...] = (
     "hang",
     "crash",
@@ -76,7 +78,9 @@ class Spec:
         """The pictures that show it: its own, else its family's."""
         return self.pictures or family_of(self.family).pictures
 
-    def make(self, severity: str, title: str, evidence: str, fix: Fix, **details: object) -> Finding:
+    def make(
+        self, severity: str, title: str, evidence: str, fix: Fix, **details: object
+    ) -> Finding:
         """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so.
 
         ``fix`` is a text or options, the best first; those that cannot help in the run are left out afterwards.
@@ -170,4 +174,10 @@ def as_list(found: Result) -> list[Finding]:
 
 def _broken(spec: Spec, error: Exception) -> Finding:
     what = f"{spec.id} could not be judged: {type(error).__name__}: {error}"
-    return spec.make("info", what, "this is a fault of gputop and says nothing of the run", "report it", confidence=0.0)
+    return spec.make(
+        "info",
+        what,
+        "this is a fault of gputop and says nothing of the run",
+        "report it",
+        confidence=0.0,
+    )

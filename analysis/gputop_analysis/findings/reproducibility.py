@@ -49,7 +49,10 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
             0,
             "switches",
             "read from torch.backends, torch.are_deterministic_algorithms_enabled() and the environment",
-            (Input("seed", seed, "", "hello.flags.seed"), *(Input(what, "yes", "", "hello") for what, _ in missing)),
+            (
+                Input("seed", seed, "", "hello.flags.seed"),
+                *(Input(what, "yes", "", "hello") for what, _ in missing),
+            ),
         ),
     )
 
@@ -57,11 +60,20 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
 def _missing(flags: dict[str, Any], env: dict[str, str], on_gpu: bool) -> list[tuple[str, str]]:
     found = []
     if on_gpu and flags.get("cudnn_benchmark"):
-        found.append(("cudnn.benchmark picks algorithms by timing", "torch.backends.cudnn.benchmark = False"))
+        found.append(
+            ("cudnn.benchmark picks algorithms by timing", "torch.backends.cudnn.benchmark = False")
+        )
     if on_gpu and flags.get("deterministic") is False:
-        found.append(("algorithms need not be deterministic", "torch.use_deterministic_algorithms(True)"))
+        found.append(
+            ("algorithms need not be deterministic", "torch.use_deterministic_algorithms(True)")
+        )
         if "CUBLAS_WORKSPACE_CONFIG" not in env:
-            found.append(("CUBLAS_WORKSPACE_CONFIG is not set", "CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment"))
+            found.append(
+                (
+                    "CUBLAS_WORKSPACE_CONFIG is not set",
+                    "CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment",
+                )
+            )
     if found and "PYTHONHASHSEED" not in env:
         found.append(("PYTHONHASHSEED is not set", "PYTHONHASHSEED=0 in the environment"))
     return found
@@ -95,7 +107,9 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
         return None
     common = sorted(set.intersection(*(set(one) for one in states.values())))
     equal = [
-        u for u in common if len({one[u] for one in states.values()}) == 1 and states[view.ranks[0]][u] is not None
+        u
+        for u in common
+        if len({one[u] for one in states.values()}) == 1 and states[view.ranks[0]][u] is not None
     ]
     if len(equal) < 2 or len(equal) < len(common):
         return None
@@ -116,7 +130,12 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
             "CRC-32 of torch.get_rng_state()",
             (
                 Input("looks", len(common), "", "replica events"),
-                Input("seed", seed if seed is not None else "not known", "", "torch.initial_seed(), rank 0"),
+                Input(
+                    "seed",
+                    seed if seed is not None else "not known",
+                    "",
+                    "torch.initial_seed(), rank 0",
+                ),
             ),
         ),
     )

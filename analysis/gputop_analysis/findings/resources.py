@@ -46,7 +46,9 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         return None
     quota, rank = found[0]
     series = view.per_rank[rank]
-    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum())
+    wall_ms = float(
+        series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
+    )
     share = quota.share
     limit = f"{quota.limit:.2g} cores" if np.isfinite(quota.limit) else "an unknown limit"
     return spec.make(
@@ -70,7 +72,12 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
             "%",
             f"recoverable = throttled share x step time = {share.value * wall_ms:.3f} ms per step",
             (
-                Input("throttled", 100 * share.value, "%", "host.cgroup_throttled_us_total, at most all of the time"),
+                Input(
+                    "throttled",
+                    100 * share.value,
+                    "%",
+                    "host.cgroup_throttled_us_total, at most all of the time",
+                ),
                 Input("sampled for", quota.seconds, "s", "host.t_ns, after the warm-up"),
                 Input("limit", quota.limit, "cores", "host.cgroup_cpu_limit"),
                 Input("step time", wall_ms, "ms", f"steps.wall_ns, rank {rank}, steady steps"),
@@ -161,9 +168,15 @@ def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     return None
 
 
-def _oversubscribed(view: RunView, spec: Spec, rank: int, wait: Interval, threads: list[int], cores: int) -> Finding:
+def _oversubscribed(
+    view: RunView, spec: Spec, rank: int, wait: Interval, threads: list[int], cores: int
+) -> Finding:
     series, ranks = view.per_rank[rank], len(threads)
-    wall_ms = float(series.rows["wall_ns"][series.steady].sum() / 1e6 / max(series.n_steps[series.steady].sum(), 1))
+    wall_ms = float(
+        series.rows["wall_ns"][series.steady].sum()
+        / 1e6
+        / max(series.n_steps[series.steady].sum(), 1)
+    )
     wanted = max(1, cores // ranks)
     return spec.make(
         _severity(wait.low),
@@ -189,7 +202,12 @@ def _oversubscribed(view: RunView, spec: Spec, rank: int, wait: Interval, thread
             (
                 Input("torch threads", sum(threads), "", f"hello.threads.torch, {ranks} ranks"),
                 Input("cores", cores, "", "host.json cpu_count"),
-                Input("run-queue wait", 100 * wait.value, "%", f"process.run_wait_ns_total, rank {rank}"),
+                Input(
+                    "run-queue wait",
+                    100 * wait.value,
+                    "%",
+                    f"process.run_wait_ns_total, rank {rank}",
+                ),
             ),
         ),
     )
@@ -214,7 +232,9 @@ def numa_misplacement(view: RunView, spec: Spec) -> list[Finding]:
         mine = counted.setdefault(int(event.get("rank") or 0), [0, 0])
         mine[0] += int(event.get("looks") or 0)
         mine[1] += int(event.get("looks") or 0) - int(event.get("near") or 0)
-    far = {rank: (away, looks) for rank, (looks, away) in counted.items() if surely(away, looks) > 0.5}
+    far = {
+        rank: (away, looks) for rank, (looks, away) in counted.items() if surely(away, looks) > 0.5
+    }
     return [_misplaced(view, spec, rank, *far[rank]) for rank in sorted(far)]
 
 

@@ -50,7 +50,11 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
         "DataLoader workers hand batches over there, and a full one ends the training with a bus error",
         (
             "start the container with a larger --shm-size (or --ipc=host)",
-            Option("lower prefetch_factor or num_workers", needs=(WORKERS,), lever=Lever("num_workers", -1)),
+            Option(
+                "lower prefetch_factor or num_workers",
+                needs=(WORKERS,),
+                lever=Lever("num_workers", -1),
+            ),
             Option("torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)),
         ),
         host=host.name,
@@ -73,7 +77,9 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
     for rank, rows in view.rank_processes.items():
         limit = (view.hello(rank).get("limits") or {}).get("open_files")
         ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1]) if rank in view.per_rank else 0
-        last = rows["open_files"][rows["t_ns"] <= ended_ns][-3:]  # a process that ends closes its files
+        last = rows["open_files"][rows["t_ns"] <= ended_ns][
+            -3:
+        ]  # a process that ends closes its files
         if not limit or len(last) < 3 or (last < 0).any():
             continue
         share = float(np.median(last)) / limit
@@ -92,7 +98,9 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
             (
                 "raise the limit with `ulimit -n 65536` before the start",
                 Option("keep no batches that workers made", needs=(WORKERS,)),
-                Option("torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)),
+                Option(
+                    "torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)
+                ),
                 Option("close files that are no longer read", last=True),
             ),
             rank=rank,

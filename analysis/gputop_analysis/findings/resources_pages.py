@@ -64,11 +64,24 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
             "",
             f"recoverable = {WON_BACK} x faults x time in the kernel for each = {WON_BACK * cost.value:.3f} ms a step",
             (
-                Input("faults per step", one.per_step, "", f"process.minor_faults_total, rank {rank}, interpolated"),
                 Input(
-                    "time in the kernel per fault", each.value, "us", f"paging events, rank {rank}, system_ms / faults"
+                    "faults per step",
+                    one.per_step,
+                    "",
+                    f"process.minor_faults_total, rank {rank}, interpolated",
                 ),
-                Input("step time", one.wall_ms, "ms", f"steps.wall_ns, rank {rank}, {one.steps:,} steady steps"),
+                Input(
+                    "time in the kernel per fault",
+                    each.value,
+                    "us",
+                    f"paging events, rank {rank}, system_ms / faults",
+                ),
+                Input(
+                    "step time",
+                    one.wall_ms,
+                    "ms",
+                    f"steps.wall_ns, rank {rank}, {one.steps:,} steady steps",
+                ),
             ),
         ),
     )
@@ -101,8 +114,13 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     if len(rows) < 3 or rows["minor_faults_total"][0] < 0:
         return None
     seconds = float(rows["t_ns"][-1] - rows["t_ns"][0]) / 1e9
-    steps, wall_s = int(series.n_steps[series.steady].sum()), float(series.rows["wall_ns"][series.steady].sum()) / 1e9
-    per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(seconds, 1e-9)
+    steps, wall_s = (
+        int(series.n_steps[series.steady].sum()),
+        float(series.rows["wall_ns"][series.steady].sum()) / 1e9,
+    )
+    per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(
+        seconds, 1e-9
+    )
     return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps) if seconds >= 1.0 else None
 
 

@@ -68,7 +68,9 @@ class Share:
         """Whether the lower end of the share's interval exceeds ``threshold``."""
         return self.values_ms.sum() > threshold * self.walls_ms.sum() and self.share.low > threshold
 
-    def proof(self, what: str, threshold: float, source: str, formula: str = "", *inputs: Input) -> Proof:
+    def proof(
+        self, what: str, threshold: float, source: str, formula: str = "", *inputs: Input
+    ) -> Proof:
         """Of a finding that is raised where ``what`` surely takes more than ``threshold`` of the step.
 
         ``source`` is the column it comes from; ``formula`` how the recoverable time follows, if it is not all of it.
@@ -84,7 +86,12 @@ class Share:
                 Input(f"{what} per step", self.mean_ms, "ms", f"{source}, {read}"),
                 Input("step time", self.wall_ms, "ms", f"{self.clock} clock, {read}"),
                 Input(f"share of {what}", 100 * self.share.value, "%", "their ratio"),
-                Input("upper end of its interval", 100 * self.share.high, "%", f"resampled in blocks of {self._block}"),
+                Input(
+                    "upper end of its interval",
+                    100 * self.share.high,
+                    "%",
+                    f"resampled in blocks of {self._block}",
+                ),
                 *inputs,
             ),
         )
@@ -117,7 +124,13 @@ def device_share(view: RunView, rank: int, phase: str) -> Share | None:
     rows = picked(rows, steady & np.isfinite(rows["total_ms"]) & np.isfinite(rows[column]))
     if len(rows) < ENOUGH_STEPS:
         return None
-    return Share(rank, rows[column].astype(float), rows["total_ms"].astype(float), np.ones(len(rows)), "device")
+    return Share(
+        rank,
+        rows[column].astype(float),
+        rows["total_ms"].astype(float),
+        np.ones(len(rows)),
+        "device",
+    )
 
 
 SOME = 32
@@ -208,7 +221,11 @@ def _run_queue(view: RunView, rank: int) -> Queue | None:
     if rows is None or not series.steady.any():
         return None
     ends = series.steady_ends_ns
-    inside = (rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1] + 10**9) & (rows["run_wait_ns_total"] >= 0)
+    inside = (
+        (rows["t_ns"] >= ends[0])
+        & (rows["t_ns"] <= ends[-1] + 10**9)
+        & (rows["run_wait_ns_total"] >= 0)
+    )
     rows = picked(rows, inside)
     if len(rows) < 3 or rows["t_ns"][-1] - rows["t_ns"][0] < 10**9:
         return None
@@ -281,7 +298,9 @@ def everybody(view: RunView) -> int | None:
     return view.ranks[0] if len(view.ranks) == 1 else None
 
 
-def share_over(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+def share_over(
+    series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]
+) -> Share | None:
     """Something over the masked records of one rank; None for too few of them.
 
     Where most steps were only counted, over the windows in which they were measured: these are a random sample, whose
@@ -293,9 +312,16 @@ def share_over(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], A
     return share_of_all(series, mask, nanoseconds)
 
 
-def share_of_all(series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]) -> Share | None:
+def share_of_all(
+    series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]
+) -> Share | None:
     """The same over all masked records, for what is measured in each: checkpoints, compilation, the collector."""
     counts = series.n_steps[mask]
     if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None
-    return Share(series.rank, nanoseconds(series.rows)[mask] / 1e6, series.rows["wall_ns"][mask] / 1e6, counts)
+    return Share(
+        series.rank,
+        nanoseconds(series.rows)[mask] / 1e6,
+        series.rows["wall_ns"][mask] / 1e6,
+        counts,
+    )

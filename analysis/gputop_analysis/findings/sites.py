@@ -14,7 +14,14 @@ from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
 
-TRAINERS = ("transformers/trainer", "accelerate/", "lightning/", "pytorch_lightning/", "trl/", "deepspeed/")
+TRAINERS = (
+    "transformers/trainer",
+    "accelerate/",
+    "lightning/",
+    "pytorch_lightning/",
+    "trl/",
+    "deepspeed/",
+)
 """Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
 ENOUGH = 5
 """Fewer samples than this name no place."""
@@ -28,7 +35,9 @@ COMPUTE = ("forward", "backward", "optimizer")
 Path = tuple[str, ...]
 
 _READS_OUT = re.compile(r"\.(item|tolist)\(")
-_UPDATES = re.compile(r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b")
+_UPDATES = re.compile(
+    r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b"
+)
 _NETWORKS = "torch/nn/"
 _FILES = ("torch/serialization.py", "torch/hub.py", "torch/utils/tensorboard/")
 """Parts of torch that read and write files."""
@@ -125,7 +134,11 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
     apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
-    return replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="") if apart else sample
+    return (
+        replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="")
+        if apart
+        else sample
+    )
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
@@ -145,14 +158,23 @@ def line_with(view: RunView, words: str, rank: int) -> str | None:
     return lines.most_common(1)[0][0] if lines else None
 
 
-def samples_where(view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]) -> tuple[int, int]:
+def samples_where(
+    view: RunView, phase: str, rank: int, wanted: Callable[[Event], bool]
+) -> tuple[int, int]:
     """Stack samples of a phase on a rank: those that are wanted, and all of them."""
-    samples = [one for e in view.events("stacks", rank=rank) if e.get("phase") == phase for one in e.get("samples", ())]
+    samples = [
+        one
+        for e in view.events("stacks", rank=rank)
+        if e.get("phase") == phase
+        for one in e.get("samples", ())
+    ]
     counts = [(wanted(one), int(one.get("count", 1))) for one in samples]
     return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
-def _spread(samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float) -> Site:
+def _spread(
+    samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float
+) -> Site:
     """Samples of which no line surely holds most: the few most frequent ones."""
     lines: Counter[str] = Counter()
     for one in samples:
@@ -221,7 +243,9 @@ def user_line(frames: list[str]) -> str | None:
     """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the standard library's."""
     for frame in frames:
         file = frame.partition(":")[0]
-        is_library = file.startswith(("torch/", "<")) or ("/" not in file and file[:-3] in sys.stdlib_module_names)
+        is_library = file.startswith(("torch/", "<")) or (
+            "/" not in file and file[:-3] in sys.stdlib_module_names
+        )
         if not is_library:
             return frame
     return frames[0] if frames else None

@@ -91,13 +91,17 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
     for device in everybody:
         share = device.share(gpu.SW_POWER_CAP)
         limit, clock = device.known("power_limit_w"), device.known("sm_clock_mhz", device.busy)
-        peers = _median_clock([one for one in everybody if one is not device and one.name == device.name])
+        peers = _median_clock(
+            [one for one in everybody if one is not device and one.name == device.name]
+        )
         below_default = limit < 0.98 * device.power_default_w
         below_peers = clock < (1 - UNDER_PEERS) * peers
         if not (share > 0.5 and (below_default or below_peers)):
             continue
         drop = 1 - clock / peers if below_peers else float("nan")
-        told = f"limit {limit:.0f} W" + (f" of {device.power_default_w:.0f} W by default" if below_default else "")
+        told = f"limit {limit:.0f} W" + (
+            f" of {device.power_default_w:.0f} W by default" if below_default else ""
+        )
         yield device_finding(
             spec,
             device,
@@ -133,7 +137,9 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
     for device in devices(view):
         rows = device.told(device.busy)
         reasons = rows["clock_event_reasons"]
-        braked = ((reasons & (gpu.HW_SLOWDOWN | gpu.HW_POWER_BRAKE)) != 0) & ((reasons & gpu.THERMAL) == 0)
+        braked = ((reasons & (gpu.HW_SLOWDOWN | gpu.HW_POWER_BRAKE)) != 0) & (
+            (reasons & gpu.THERMAL) == 0
+        )
         share = float(braked.mean()) if len(rows) >= ENOUGH_SAMPLES else 0.0
         if not (share > POWER_BRAKE and braked.sum() >= 2):
             continue
@@ -147,7 +153,13 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
             f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
             + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
             "check the power supplies, the GPU's power cables and the power cap that the node's BMC sets",
-            _proof(device, "busy samples with hardware slowdown and no thermal reason", share, POWER_BRAKE, drop),
+            _proof(
+                device,
+                "busy samples with hardware slowdown and no thermal reason",
+                share,
+                POWER_BRAKE,
+                drop,
+            ),
             _lost_ms(view, device, share * drop) if drop > 0 else None,
         )
 
@@ -179,7 +191,11 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
         share = lazy if math.isnan(locked) else max(locked, lazy)
         if not share > 0.5:
             continue
-        why = "application clocks are set" if locked > 0.5 else f"it stays in P{int(np.median(rows['pstate']))}"
+        why = (
+            "application clocks are set"
+            if locked > 0.5
+            else f"it stays in P{int(np.median(rows['pstate']))}"
+        )
         yield device_finding(
             spec,
             device,
@@ -188,7 +204,13 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
             f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} MHz are possible; {why}",
             f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && nvidia-smi -i {device.index} "
             "-pm 1; clocks that were locked for a benchmark may stay",
-            _proof(device, "busy samples with locked clocks or a P-state above 2", share, 0.5, 1 - clock / top),
+            _proof(
+                device,
+                "busy samples with locked clocks or a P-state above 2",
+                share,
+                0.5,
+                1 - clock / top,
+            ),
             None,
         )
 
@@ -232,7 +254,9 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
         f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, for {seconds:.0f} s; "
         f"rank {slow.rank} is the one that the others wait for ({slow.cost_ms.value:.1f} ms a step)",
         "cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), or leave it out",
-        _proof(mine, "time with a clock under 97 % of the ranks' median", seconds, CULPRIT_S, drop, "s"),
+        _proof(
+            mine, "time with a clock under 97 % of the ranks' median", seconds, CULPRIT_S, drop, "s"
+        ),
         slow.recoverable_ms.value,
     )
 
@@ -281,17 +305,28 @@ def _median_clock(found: list[Device]) -> float:
 def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
     """Per step, by a clock that is lower by ``slower`` on average: 1 - f / f_ref of the step of that device's rank."""
     ranks = [device.rank] if device.rank is not None else view.ranks
-    walls = [float(np.median(one.wall_ms[one.steady])) for r in ranks if (one := view.per_rank[r]).steady.any()]
+    walls = [
+        float(np.median(one.wall_ms[one.steady]))
+        for r in ranks
+        if (one := view.per_rank[r]).steady.any()
+    ]
     return slower * float(np.median(walls)) if walls and slower > 0 else None
 
 
-def _proof(device: Device, what: str, value: float, threshold: float, drop: float, unit: str = "%") -> Proof:
+def _proof(
+    device: Device, what: str, value: float, threshold: float, drop: float, unit: str = "%"
+) -> Proof:
     scale = 100 if unit == "%" else 1
     source = f"gpu.bin, {device.label}, {len(device.busy):,} busy of {len(device.rows):,} samples"
     inputs = [
         Input("SM clock while busy", device.known("sm_clock_mhz", device.busy), "MHz", source),
         Input("highest SM clock", device.known("sm_clock_max_mhz"), "MHz", source),
-        Input("clock lower by", 100 * drop, "%", "medians of samples with and without the reason, or of the peers"),
+        Input(
+            "clock lower by",
+            100 * drop,
+            "%",
+            "medians of samples with and without the reason, or of the peers",
+        ),
         Input("power limit", device.known("power_limit_w"), "W", source),
         Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
     ]

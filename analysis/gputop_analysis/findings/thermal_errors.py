@@ -37,12 +37,16 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         rate = _per_minute(mended, device)
         if lost == 0 and not rate > CORRECTED_PER_MINUTE:
             continue
-        value, threshold, unit = (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
+        value, threshold, unit = (
+            (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
+        )
         yield device_finding(
             spec,
             device,
             "critical" if lost else "medium",
-            f"{device.label}: {lost} uncorrected ECC error(s)" if lost else f"{device.label}: {rate:.0f} ECC/min",
+            f"{device.label}: {lost} uncorrected ECC error(s)"
+            if lost
+            else f"{device.label}: {rate:.0f} ECC/min",
             f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
             f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row remapping "
             "(`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
@@ -53,8 +57,12 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
                 unit,
                 "sums of the positive differences between samples",
                 (
-                    Input("uncorrected", lost, "errors", f"gpu.ecc_uncorrected_total, {device.label}"),
-                    Input("corrected", mended, "errors", f"gpu.ecc_corrected_total, {device.label}"),
+                    Input(
+                        "uncorrected", lost, "errors", f"gpu.ecc_uncorrected_total, {device.label}"
+                    ),
+                    Input(
+                        "corrected", mended, "errors", f"gpu.ecc_corrected_total, {device.label}"
+                    ),
                 ),
             ),
             confidence=0.9,
@@ -86,7 +94,11 @@ def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
             continue
         seen.add(index)
         line = decode(code)
-        codes = [int(e.get("code", 0)) for e in view.record.events("xid") if int(e.get("gpu", -1)) == index]
+        codes = [
+            int(e.get("code", 0))
+            for e in view.record.events("xid")
+            if int(e.get("gpu", -1)) == index
+        ]
         device = by_index.get(index)
         yield spec.make(
             "critical" if line.hardware else "medium",
@@ -173,10 +185,20 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
 @per_device
 def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
     """The driver cannot reach the device."""
-    codes = {int(e.get("gpu", -1)): int(e["code"]) for e in view.record.events("xid") if e.get("code") in (79, 154)}
+    codes = {
+        int(e.get("gpu", -1)): int(e["code"])
+        for e in view.record.events("xid")
+        if e.get("code") in (79, 154)
+    }
     for device in devices(view):
         answered = device.rows["memory_total_bytes"] > 0
-        silent = 0 if answered[-1] else len(answered) - 1 - int(answered.nonzero()[0][-1]) if answered.any() else 0
+        silent = (
+            0
+            if answered[-1]
+            else len(answered) - 1 - int(answered.nonzero()[0][-1])
+            if answered.any()
+            else 0
+        )
         code = codes.get(device.index)
         if code is None and silent < LOST_SAMPLES:
             continue
@@ -185,8 +207,13 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
             device,
             "critical",
             f"{device.label} "
-            + (f"is lost: XID {code}, {decode(code).meaning}" if code else "does not answer any more"),
-            f"{silent} samples without an answer" + (f"; XID {code} ({decode(code).meaning})" if code else ""),
+            + (
+                f"is lost: XID {code}, {decode(code).meaning}"
+                if code
+                else "does not answer any more"
+            ),
+            f"{silent} samples without an answer"
+            + (f"; XID {code} ({decode(code).meaning})" if code else ""),
             "drain the node and reboot it, resume from the last checkpoint; a GPU that is lost again is to be replaced",
             Proof(
                 "samples in a row at the end without an answer",
@@ -194,7 +221,14 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
                 LOST_SAMPLES - 1,
                 "samples",
                 "or XID 79 (fallen off the bus), 154 (recovery action)",
-                (Input("XID", code if code is not None else "none", "", f"xid events, {device.label}"),),
+                (
+                    Input(
+                        "XID",
+                        code if code is not None else "none",
+                        "",
+                        f"xid events, {device.label}",
+                    ),
+                ),
             ),
             confidence=0.9,
         )

@@ -25,12 +25,16 @@ def told(view: RunView, kind: str) -> dict[int, list[Event]]:
     key = f"told {kind}"
     if key not in view.known:
         by_rank = _read(view, kind)
-        view.known[key] = {rank: events for rank, events in by_rank.items() if rank in view.per_rank}
+        view.known[key] = {
+            rank: events for rank, events in by_rank.items() if rank in view.per_rank
+        }
     return view.known[key]
 
 
 def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
-    known: _Known = vars(view.record).setdefault(f"_told_{kind}", _Known())  # kept with what it was made from
+    known: _Known = vars(view.record).setdefault(
+        f"_told_{kind}", _Known()
+    )  # kept with what it was made from
     for name, host in view.record.hosts.items():
         items = host.events.items
         for event in items[known.positions.get(name, 0) :]:

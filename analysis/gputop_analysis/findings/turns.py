@@ -44,6 +44,8 @@ class Turns:
 
     def _ask(self, spec: Spec, view: RunView) -> None:
         said = as_list(spec.check(view))
-        same = spec.id in self._said and {one.key for one in said} == {one.key for one in self._said[spec.id]}
+        same = spec.id in self._said and {one.key for one in said} == {
+            one.key for one in self._said[spec.id]
+        }
         self._alike[spec.id] = self._alike.get(spec.id, 0) + 1 if same else 1
         self._said[spec.id] = said

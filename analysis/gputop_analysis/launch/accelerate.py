@@ -21,7 +21,9 @@ def emit(strategy: Strategy) -> Launch:
         what = "pipeline stages" if strategy.split.pp > 1 else "expert parallelism"
         raise NotPossible(f"accelerate has no {what}: emit it for megatron or torchtitan")
     if strategy.split.cp > 1 and strategy.split.sequence_parallel:
-        raise NotPossible("accelerate takes context or sequence parallelism, not both: leave one out")
+        raise NotPossible(
+            "accelerate takes context or sequence parallelism, not both: leave one out"
+        )
     if strategy.split.cp > 1 and strategy.split.stage != 3:
         raise NotPossible("accelerate's context parallelism goes with FSDP only: take --zero 3")
     if strategy.split.tp > 1 and strategy.split.stage in (1, 2):
@@ -30,9 +32,13 @@ def emit(strategy: Strategy) -> Launch:
     notes: list[str] = []
     if strategy.nodes > 1:
         command += ["--machine-rank", "$MACHINE_RANK", "--main-process-ip", "$MASTER_ADDR"]
-        notes.append("run it on each node with MACHINE_RANK 0, 1, ... and MASTER_ADDR the first one's name")
+        notes.append(
+            "run it on each node with MACHINE_RANK 0, 1, ... and MASTER_ADDR the first one's name"
+        )
     if strategy.accumulation > 1:
-        notes.append(f"pass gradient_accumulation_steps={strategy.accumulation} to Accelerator or TrainingArguments")
+        notes.append(
+            f"pass gradient_accumulation_steps={strategy.accumulation} to Accelerator or TrainingArguments"
+        )
     notes.append(f"set the script's batch size to {strategy.micro_batch} per GPU")
     words = (*command, strategy.script, *strategy.arguments)
     return Launch("accelerate", words, {FILE: as_yaml(config(strategy))}, tuple(notes))
@@ -40,7 +46,13 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, Any]:
     """The YAML's content."""
-    kind = "DEEPSPEED" if strategy.split.stage in (1, 2) else "FSDP" if strategy.split.stage == 3 else "MULTI_GPU"
+    kind = (
+        "DEEPSPEED"
+        if strategy.split.stage in (1, 2)
+        else "FSDP"
+        if strategy.split.stage == 3
+        else "MULTI_GPU"
+    )
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
@@ -92,8 +104,12 @@ def _deepspeed(strategy: Strategy) -> dict[str, Any]:
 def _mesh(strategy: Strategy) -> dict[str, Any]:
     sharded = strategy.split.stage == 3
     return {
-        "parallelism_config_dp_replicate_size": strategy.split.replicas if sharded else strategy.split.dp,
-        "parallelism_config_dp_shard_size": strategy.split.dp // strategy.split.replicas if sharded else 1,
+        "parallelism_config_dp_replicate_size": strategy.split.replicas
+        if sharded
+        else strategy.split.dp,
+        "parallelism_config_dp_shard_size": strategy.split.dp // strategy.split.replicas
+        if sharded
+        else 1,
         "parallelism_config_tp_size": strategy.split.tp,
         "parallelism_config_cp_size": strategy.split.cp,
     }

@@ -54,7 +54,9 @@ def _kind(config: dict[str, Any]) -> list[Problem]:
     precision = config.get("mixed_precision", "no")
     precision = "no" if precision is False else precision  # YAML 1.1 reads a bare no as false
     if precision not in _PRECISIONS:
-        problems.append(error("mixed_precision", f"{precision!r} is none of {', '.join(_PRECISIONS)}"))
+        problems.append(
+            error("mixed_precision", f"{precision!r} is none of {', '.join(_PRECISIONS)}")
+        )
     return problems
 
 
@@ -80,9 +82,18 @@ def _mesh(config: dict[str, Any]) -> list[Problem]:
     ranks, problems = whole(config.get("num_processes")), []
     if ranks is not None and product != ranks:
         said = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1"
-        problems.append(error("parallelism_config", f"{said} = {product}, but num_processes is {ranks}"))
+        problems.append(
+            error("parallelism_config", f"{said} = {product}, but num_processes is {ranks}")
+        )
     if sizes["cp"] > 1 and sizes["sp"] > 1:
-        problems.append(error("parallelism_config", "context and sequence parallelism exclude each other"))
+        problems.append(
+            error("parallelism_config", "context and sequence parallelism exclude each other")
+        )
     if sizes["cp"] > 1 and config.get("distributed_type") != "FSDP":
-        problems.append(error("parallelism_config.cp", "context parallelism needs distributed_type FSDP, version 2"))
+        problems.append(
+            error(
+                "parallelism_config.cp",
+                "context parallelism needs distributed_type FSDP, version 2",
+            )
+        )
     return problems

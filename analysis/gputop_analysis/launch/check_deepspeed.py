@@ -37,17 +37,21 @@ def _batch(config: dict[str, Any], ranks: int | None) -> list[Problem]:
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     whole_batch, micro, steps = (whole(config.get(name)) for name in names)
     if all(config.get(name) is None for name in names[:2]):
-        return [error(names[0], "DeepSpeed needs train_batch_size or train_micro_batch_size_per_gpu")]
-    problems = [error(n, "must be at least 1") for n in names if (v := whole(config.get(n))) is not None and v < 1]
+        return [
+            error(names[0], "DeepSpeed needs train_batch_size or train_micro_batch_size_per_gpu")
+        ]
+    problems = [
+        error(n, "must be at least 1")
+        for n in names
+        if (v := whole(config.get(n))) is not None and v < 1
+    ]
     if problems or ranks is None or whole_batch is None or micro is None:
         return problems
     if whole_batch % (micro * ranks):
         said = f"{whole_batch} is no multiple of micro-batch {micro} x {ranks} ranks"
         return [error(names[0], said)]
     if steps is not None and whole_batch != micro * steps * ranks:
-        said = (
-            f"{whole_batch} is not micro-batch {micro} x accumulation {steps} x {ranks} ranks = {micro * steps * ranks}"
-        )
+        said = f"{whole_batch} is not micro-batch {micro} x accumulation {steps} x {ranks} ranks = {micro * steps * ranks}"
         return [error(names[0], said)]
     return []
 
@@ -73,15 +77,26 @@ def _zero(zero: dict[str, Any]) -> list[Problem]:
     stage = zero.get("stage", 0)
     if stage != "auto" and whole(stage) not in (0, 1, 2, 3):
         return [error("zero_optimization.stage", f"{stage!r} is no stage: 0, 1, 2 or 3")]
-    only_3 = [key for key in zero if key.startswith("stage3_") or key in ("offload_param", "zero_hpz_partition_size")]
+    only_3 = [
+        key
+        for key in zero
+        if key.startswith("stage3_") or key in ("offload_param", "zero_hpz_partition_size")
+    ]
     if _stage(zero) != 3 and stage != "auto" and only_3:
         said = f"works at stage 3 only; here it is stage {_stage(zero)}"
         real = [key for key in only_3 if key == "offload_param" and _device(zero[key]) != "none"]
         return [error(f"zero_optimization.{key}", said) for key in real] + [
-            warning(f"zero_optimization.{key}", said) for key in only_3 if key not in real and key != "offload_param"
+            warning(f"zero_optimization.{key}", said)
+            for key in only_3
+            if key not in real and key != "offload_param"
         ]
     if _stage(zero) == 3 and zero.get("overlap_comm") is False:
-        return [warning("zero_optimization.overlap_comm", "off: each all-gather waits for the compute before it")]
+        return [
+            warning(
+                "zero_optimization.overlap_comm",
+                "off: each all-gather waits for the compute before it",
+            )
+        ]
     return []
 
 
@@ -94,9 +109,13 @@ def _offload(zero: dict[str, Any], config: dict[str, Any]) -> list[Problem]:
         if _device(section) not in ("none", "cpu", "nvme", "auto"):
             problems.append(error(f"zero_optimization.{key}.device", "is none, cpu or nvme"))
         if _device(section) == "nvme" and not section.get("nvme_path"):
-            problems.append(error(f"zero_optimization.{key}.nvme_path", "needed for the device nvme"))
+            problems.append(
+                error(f"zero_optimization.{key}.nvme_path", "needed for the device nvme")
+            )
         if _device(section) == "cpu" and section.get("pin_memory") is not True:
-            problems.append(warning(f"zero_optimization.{key}.pin_memory", "off: copies to the host are slower"))
+            problems.append(
+                warning(f"zero_optimization.{key}.pin_memory", "off: copies to the host are slower")
+            )
     if _device(zero.get("offload_optimizer") or {}) == "nvme" and _stage(zero) != 3:
         problems.append(error("zero_optimization.offload_optimizer", "nvme needs stage 3"))
     return problems

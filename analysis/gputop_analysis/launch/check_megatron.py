@@ -32,7 +32,9 @@ def read(words: Sequence[str]) -> Arguments:
     for at, word in enumerate(words):
         if word.startswith("--"):
             name, _, inline = word.partition("=")
-            following = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
+            following = (
+                words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
+            )
             values[name] = inline or following
     return Arguments(values)
 
@@ -71,10 +73,15 @@ _LAYOUTS = (
 
 
 def _split(found: Arguments, world: int | None) -> list[Problem]:
-    tp, pp, cp = (found.number(f"--{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context"))
+    tp, pp, cp = (
+        found.number(f"--{name}-parallel-size")
+        for name in ("tensor-model", "pipeline-model", "context")
+    )
     problems = []
     if world is not None and world % (tp * pp * cp):
-        problems.append(error("world", f"{world} GPUs do not divide by tp x pp x cp = {tp * pp * cp}"))
+        problems.append(
+            error("world", f"{world} GPUs do not divide by tp x pp x cp = {tp * pp * cp}")
+        )
         world = None
     split = Split(
         dp=(world or tp * pp * cp) // (tp * pp * cp),
@@ -89,7 +96,9 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
     heads = found.number("--num-attention-heads", 0)
     training = Training(
         heads=heads,
-        kv_heads=found.number("--num-query-groups", 0) if found.has("--group-query-attention") else 0,
+        kv_heads=found.number("--num-query-groups", 0)
+        if found.has("--group-query-attention")
+        else 0,
         layers=found.number("--num-layers", 0),
         experts=found.number("--num-experts", 0),
         seq=found.number("--seq-length", 0),
@@ -98,7 +107,9 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
     )
     step = StepOfSplit(split, found.number("--micro-batch-size"))
     wrong = broken(training, step, (*SPLIT_RULES, *STEP_RULES))
-    known = [(rule, why) for rule, why in wrong if world is not None or rule.name not in _NEEDS_WORLD]
+    known = [
+        (rule, why) for rule, why in wrong if world is not None or rule.name not in _NEEDS_WORLD
+    ]
     return [*problems, *(error(FLAGS[rule.name], why) for rule, why in known if rule.name in FLAGS)]
 
 
@@ -107,13 +118,17 @@ def _habits_of_split(found: Arguments) -> list[Problem]:
     problems = []
     heads, hidden = found.number("--num-attention-heads", 0), found.number("--hidden-size", 0)
     if hidden and heads and not found.has("--kv-channels") and hidden % heads:
-        problems.append(error("--hidden-size", f"{hidden} does not divide by {heads} heads: give --kv-channels"))
+        problems.append(
+            error("--hidden-size", f"{hidden} does not divide by {heads} heads: give --kv-channels")
+        )
     if found.has("--sequence-parallel") and found.number("--tensor-model-parallel-size") == 1:
         problems.append(warning("--sequence-parallel", "does nothing without tensor parallelism"))
     pp, layers = found.number("--pipeline-model-parallel-size"), found.number("--num-layers", 0)
     per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
     if per and pp == 1:
-        problems.append(error("--pipeline-model-parallel-size", "interleaved stages need pp above 1"))
+        problems.append(
+            error("--pipeline-model-parallel-size", "interleaved stages need pp above 1")
+        )
     if per and pp and layers // pp % per:
         said = f"{layers // pp} layers a stage do not divide by {per}"
         problems.append(error("--num-layers-per-virtual-pipeline-stage", said))
@@ -122,10 +137,16 @@ def _habits_of_split(found: Arguments) -> list[Problem]:
 
 def _habits(found: Arguments) -> list[Problem]:
     problems = []
-    if found.values.get("--recompute-granularity") == "selective" and found.has("--recompute-method"):
+    if found.values.get("--recompute-granularity") == "selective" and found.has(
+        "--recompute-method"
+    ):
         problems.append(error("--recompute-method", "selective recomputation takes no method"))
-    if found.values.get("--recompute-granularity") == "full" and not found.has("--recompute-method"):
-        problems.append(error("--recompute-method", "full recomputation needs one: uniform or block"))
+    if found.values.get("--recompute-granularity") == "full" and not found.has(
+        "--recompute-method"
+    ):
+        problems.append(
+            error("--recompute-method", "full recomputation needs one: uniform or block")
+        )
     sharded = found.has("--use-distributed-optimizer") or found.has("--use-megatron-fsdp")
     if found.has("--overlap-param-gather") and not sharded:
         problems.append(error("--overlap-param-gather", "needs --use-distributed-optimizer"))

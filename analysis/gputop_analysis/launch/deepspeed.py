@@ -25,16 +25,24 @@ def emit(strategy: Strategy) -> Launch:
         ("experts", strategy.split.ep),
     ):
         if size > 1:
-            raise NotPossible(f"deepspeed's JSON has no setting for {name}: emit it for megatron or torchtitan")
+            raise NotPossible(
+                f"deepspeed's JSON has no setting for {name}: emit it for megatron or torchtitan"
+            )
     if strategy.split.stage == 3 and strategy.split.replicas > 1:
-        raise NotPossible("deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, or accelerate or torchtitan")
+        raise NotPossible(
+            "deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, or accelerate or torchtitan"
+        )
     files = {FILE: json.dumps(config(strategy), indent=2) + "\n"}
     command = ["deepspeed", "--num_gpus", str(strategy.gpus_per_node)]
     notes: list[str] = []
     if strategy.nodes > 1:
-        files[HOSTS] = "".join(f"node{i + 1} slots={strategy.gpus_per_node}\n" for i in range(strategy.nodes))
+        files[HOSTS] = "".join(
+            f"node{i + 1} slots={strategy.gpus_per_node}\n" for i in range(strategy.nodes)
+        )
         command += ["--num_nodes", str(strategy.nodes), "--hostfile", HOSTS]
-        notes.append(f"put the names of your nodes into {HOSTS}; the launcher reaches them over ssh, start it once")
+        notes.append(
+            f"put the names of your nodes into {HOSTS}; the launcher reaches them over ssh, start it once"
+        )
     script = [strategy.script, "--deepspeed", FILE, *strategy.arguments]
     notes.append(
         f"{strategy.script} must take --deepspeed (HF Trainer does) or call deepspeed.initialize with the file"

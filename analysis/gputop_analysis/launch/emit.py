@@ -45,10 +45,14 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
     launcher = LAUNCHERS[name]
     if strategy.split.zero_bubble and not launcher.zero_bubble:
         others = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
-        raise NotPossible(f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule 1f1b")
+        raise NotPossible(
+            f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule 1f1b"
+        )
     launch = launcher.emit(strategy)
     if not on_slurm:
         return launch
     if launcher.goes_over_ssh:
-        raise NotPossible(f"{name}'s launcher goes over ssh: on SLURM start the script by torchrun or accelerate")
+        raise NotPossible(
+            f"{name}'s launcher goes over ssh: on SLURM start the script by torchrun or accelerate"
+        )
     return slurm.wrap(launch, strategy, launcher.exports)

@@ -28,7 +28,9 @@ def version(program: str) -> str:
 
 @cache
 def _all() -> dict[str, Any]:
-    return json.loads(files("gputop_analysis.data").joinpath("launch_flags.json").read_text(encoding="utf-8"))
+    return json.loads(
+        files("gputop_analysis.data").joinpath("launch_flags.json").read_text(encoding="utf-8")
+    )
 
 
 def wrong(program: str, words: Sequence[str]) -> list[str]:

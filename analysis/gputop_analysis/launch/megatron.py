@@ -20,7 +20,13 @@ def emit(strategy: Strategy) -> Launch:
     model = strategy.model
     if model is None or not (model.hidden and model.layers and model.heads and model.vocab):
         raise NotPossible("Megatron-LM needs the model's shape: give --model")
-    words = [SCRIPT, *parallel(strategy), *shape(model, strategy.seq), *training(strategy), *_data(model)]
+    words = [
+        SCRIPT,
+        *parallel(strategy),
+        *shape(model, strategy.seq),
+        *training(strategy),
+        *_data(model),
+    ]
     notes = (
         *several_nodes(strategy),
         "CUDA_DEVICE_MAX_CONNECTIONS=1 is needed with tp or cp above 1 on GPUs before Blackwell",
@@ -46,7 +52,12 @@ def parallel(strategy: Strategy) -> list[str]:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     elif strategy.split.stage >= 2:
         kind = "optim_grads" if strategy.split.stage == 2 else "optim_grads_params"
-        words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", kind, "--use-distributed-optimizer"]
+        words += [
+            "--use-megatron-fsdp",
+            "--data-parallel-sharding-strategy",
+            kind,
+            "--use-distributed-optimizer",
+        ]
         words += ["--ckpt-format", "fsdp_dtensor"]
         if strategy.split.replicas > 1:
             words += ["--num-distributed-optimizer-instances", str(strategy.split.replicas)]
@@ -62,7 +73,12 @@ def shape(model: ModelShape, seq: int) -> list[str]:
         words += ["--kv-channels", str(model.head_dim)]
     if model.kv_heads and model.kv_heads != model.heads and not model.mla_kv_rank:
         words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
-    words += ["--seq-length", str(seq), "--max-position-embeddings", str(max(model.max_position, seq))]
+    words += [
+        "--seq-length",
+        str(seq),
+        "--max-position-embeddings",
+        str(max(model.max_position, seq)),
+    ]
     if model.gated_mlp:
         words += [
             "--swiglu",
@@ -87,14 +103,28 @@ def _latent(model: ModelShape) -> list[str]:
         "--qk-pos-emb-head-dim": model.mla_rope_dim,
         "--v-head-dim": model.mla_v_dim,
     }
-    return ["--multi-latent-attention", *(word for flag, size in sizes.items() if size for word in (flag, str(size)))]
+    return [
+        "--multi-latent-attention",
+        *(word for flag, size in sizes.items() if size for word in (flag, str(size))),
+    ]
 
 
 def _experts(model: ModelShape) -> list[str]:
     if not model.experts:
         return []
-    words = ["--num-experts", str(model.experts), "--moe-router-topk", str(model.top_k or 2), "--moe-grouped-gemm"]
-    words += ["--moe-ffn-hidden-size", str(model.moe_ffn or model.ffn), "--moe-token-dispatcher-type", "alltoall"]
+    words = [
+        "--num-experts",
+        str(model.experts),
+        "--moe-router-topk",
+        str(model.top_k or 2),
+        "--moe-grouped-gemm",
+    ]
+    words += [
+        "--moe-ffn-hidden-size",
+        str(model.moe_ffn or model.ffn),
+        "--moe-token-dispatcher-type",
+        "alltoall",
+    ]
     if shared := model.shared_experts * (model.shared_ffn or model.moe_ffn or model.ffn):
         words += ["--moe-shared-expert-intermediate-size", str(shared)]
     if model.first_dense_layers:
@@ -105,14 +135,32 @@ def _experts(model: ModelShape) -> list[str]:
 
 def training(strategy: Strategy) -> list[str]:
     """Batch, precision, recomputation, length."""
-    words = ["--micro-batch-size", str(strategy.micro_batch), "--global-batch-size", str(strategy.global_batch)]
-    words += ["--bf16"] if strategy.dtype in ("bf16", "fp8") else ["--fp16"] if strategy.dtype == "fp16" else []
+    words = [
+        "--micro-batch-size",
+        str(strategy.micro_batch),
+        "--global-batch-size",
+        str(strategy.global_batch),
+    ]
+    words += (
+        ["--bf16"]
+        if strategy.dtype in ("bf16", "fp8")
+        else ["--fp16"]
+        if strategy.dtype == "fp16"
+        else []
+    )
     if strategy.dtype == "fp8":
         words += ["--fp8-format", "hybrid"]
     if strategy.recompute == "selective":
         words += ["--recompute-granularity", "selective"]  # takes no method
     if strategy.recompute == "full":
-        words += ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+        words += [
+            "--recompute-granularity",
+            "full",
+            "--recompute-method",
+            "uniform",
+            "--recompute-num-layers",
+            "1",
+        ]
     return [*words, "--train-iters", str(strategy.steps), "--lr", f"{strategy.learning_rate:g}"]
 
 

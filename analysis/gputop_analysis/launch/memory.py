@@ -20,7 +20,14 @@ _OPTIMIZERS = {
     "muon": "muon",
 }
 _ON_HOST = ("cpu", "nvme")
-_FSDP = {"NO_SHARD": "ddp", "HYBRID_SHARD": "hsdp", "HYBRID_SHARD_ZERO2": "hsdp", "3": "ddp", "4": "hsdp", "5": "hsdp"}
+_FSDP = {
+    "NO_SHARD": "ddp",
+    "HYBRID_SHARD": "hsdp",
+    "HYBRID_SHARD_ZERO2": "hsdp",
+    "3": "ddp",
+    "4": "hsdp",
+    "5": "hsdp",
+}
 _GRADIENTS_ONLY = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "2", "5")
 _NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
@@ -29,7 +36,9 @@ def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
     """Options of the estimator by name, from DeepSpeed's JSON; what it leaves to the script is missing."""
     zero = _section(config, "zero_optimization")
     tp = whole(_section(config, "tensor_parallel").get("autotp_size")) or 1
-    dtype = next((name for name in ("bf16", "fp16") if _section(config, name).get("enabled") is True), "fp32")
+    dtype = next(
+        (name for name in ("bf16", "fp16") if _section(config, name).get("enabled") is True), "fp32"
+    )
     found: dict[str, Any] = {
         "sharding": _of_stage(zero.get("stage")),
         "offload": _offload(_device(zero, "offload_optimizer"), _device(zero, "offload_param")),
@@ -64,9 +73,14 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     kind, ranks = str(config.get("distributed_type", "NO")), whole(config.get("num_processes")) or 1
     precision = str(config.get("mixed_precision") or "no")
-    found: dict[str, Any] = {"dp": ranks, "dtype": precision if precision in ("bf16", "fp16", "fp8") else "fp32"}
+    found: dict[str, Any] = {
+        "dp": ranks,
+        "dtype": precision if precision in ("bf16", "fp16", "fp8") else "fp32",
+    }
     if found["dtype"] != "fp32":
-        found["weights"] = "fp32"  # accelerate computes in the other type and keeps the weights as they are
+        found["weights"] = (
+            "fp32"  # accelerate computes in the other type and keeps the weights as they are
+        )
     if kind == "MEGATRON_LM":
         raise ValueError(
             "Megatron-LM under accelerate takes its sizes from the script: check the training's own command"
@@ -74,7 +88,9 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "DEEPSPEED":
         return found | _deepspeed_section(_section(config, "deepspeed_config"), found["dtype"])
     if kind == "FSDP":
-        found |= _fsdp_section(_section(config, "fsdp_config"), whole(config.get("num_machines")) or 1)
+        found |= _fsdp_section(
+            _section(config, "fsdp_config"), whole(config.get("num_machines")) or 1
+        )
     elif ranks > 1:
         found["sharding"] = "ddp"
     return found | _mesh(_section(config, "parallelism_config"), ranks)
@@ -82,9 +98,17 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _deepspeed_section(section: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     if section.get("deepspeed_config_file"):
-        raise ValueError(f"its settings are in {section['deepspeed_config_file']}: validate that file")
-    found: dict[str, Any] = {"sharding": _of_stage(section.get("zero_stage", 2)), "recipe": "deepspeed", "weights": ""}
-    found["offload"] = _offload(section.get("offload_optimizer_device"), section.get("offload_param_device"))
+        raise ValueError(
+            f"its settings are in {section['deepspeed_config_file']}: validate that file"
+        )
+    found: dict[str, Any] = {
+        "sharding": _of_stage(section.get("zero_stage", 2)),
+        "recipe": "deepspeed",
+        "weights": "",
+    }
+    found["offload"] = _offload(
+        section.get("offload_optimizer_device"), section.get("offload_param_device")
+    )
     if steps := whole(section.get("gradient_accumulation_steps")):
         found["accumulation"] = steps
     return found | {"master_weights": dtype != "fp32"}
@@ -95,7 +119,9 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
     strategy = str(section.get("fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = section.get("fsdp_reshard_after_forward", True)
     if isinstance(reshard, str):  # version 1 called the strategy so for a while
-        strategy, reshard = (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
+        strategy, reshard = (
+            (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
+        )
     found: dict[str, Any] = {
         "sharding": _FSDP.get(strategy, f"fsdp{version}"),
         "reshard_after_forward": bool(reshard) and strategy not in _GRADIENTS_ONLY,
@@ -110,10 +136,15 @@ def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))} if tp * cp > 1 else {}
 
 
-def of_megatron(words: Sequence[str], world: int | None) -> tuple[ModelShape | None, dict[str, Any]]:
+def of_megatron(
+    words: Sequence[str], world: int | None
+) -> tuple[ModelShape | None, dict[str, Any]]:
     """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell it all."""
     found = read(words)
-    tp, pp, cp = (found.number(f"--{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context"))
+    tp, pp, cp = (
+        found.number(f"--{name}-parallel-size")
+        for name in ("tensor-model", "pipeline-model", "context")
+    )
     dp = max(1, (world or tp * pp * cp) // (tp * pp * cp))
     micro = found.number("--micro-batch-size")
     options: dict[str, Any] = {
@@ -156,7 +187,9 @@ def _shape(found: Arguments) -> ModelShape | None:
         hidden=hidden,
         layers=found.number("--num-layers"),
         heads=heads,
-        kv_heads=found.number("--num-query-groups", heads) if found.has("--group-query-attention") else heads,
+        kv_heads=found.number("--num-query-groups", heads)
+        if found.has("--group-query-attention")
+        else heads,
         head_dim=found.number("--kv-channels", 0),
         ffn=found.number("--ffn-hidden-size", usual),
         vocab=vocab,
@@ -165,11 +198,15 @@ def _shape(found: Arguments) -> ModelShape | None:
         max_position=found.number("--max-position-embeddings", 0),
         experts=experts,
         top_k=found.number("--moe-router-topk", 2) if experts else 0,
-        moe_ffn=found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual)) if experts else 0,
+        moe_ffn=found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
+        if experts
+        else 0,
         shared_experts=1 if shared else 0,
         shared_ffn=shared,
         mla_q_rank=found.number("--q-lora-rank", 0),
-        mla_kv_rank=found.number("--kv-lora-rank", 32) if found.has("--multi-latent-attention") else 0,
+        mla_kv_rank=found.number("--kv-lora-rank", 32)
+        if found.has("--multi-latent-attention")
+        else 0,
         mla_nope_dim=found.number("--qk-head-dim", 0),
         mla_rope_dim=found.number("--qk-pos-emb-head-dim", 0),
         mla_v_dim=found.number("--v-head-dim", 0),
@@ -186,7 +223,12 @@ def _chunks(found: Arguments, pp: int) -> int:
 
 def _sharding(found: Arguments) -> str:
     if found.has("--use-megatron-fsdp"):
-        kinds = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3", "no_shard": "ddp"}
+        kinds = {
+            "optim": "zero1",
+            "optim_grads": "zero2",
+            "optim_grads_params": "zero3",
+            "no_shard": "ddp",
+        }
         return kinds.get(found.values.get("--data-parallel-sharding-strategy", "no_shard"), "ddp")
     return "zero1" if found.has("--use-distributed-optimizer") else "ddp"
 

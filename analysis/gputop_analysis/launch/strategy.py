@@ -40,10 +40,14 @@ class Strategy:
         return cls(nodes, gpus_per_node, Split(**degrees, sharding=kind), **values)
 
     @classmethod
-    def of_layout(cls, row: Mapping[str, Any], nodes: int, gpus_per_node: int, **training: Any) -> Strategy:
+    def of_layout(
+        cls, row: Mapping[str, Any], nodes: int, gpus_per_node: int, **training: Any
+    ) -> Strategy:
         """A row of the planner's layouts; ``training`` are the fields that it does not have."""
         values = {name: row[name] for name in row if name != "recompute"}
-        return cls.of(nodes, gpus_per_node, **values, recompute=RECOMPUTES[int(row["recompute"])], **training)
+        return cls.of(
+            nodes, gpus_per_node, **values, recompute=RECOMPUTES[int(row["recompute"])], **training
+        )
 
     @property
     def accumulation(self) -> int:
@@ -57,7 +61,12 @@ class Strategy:
             ValueError: the rules that it breaks, in words.
         """
         gpus = self.nodes * self.gpus_per_node
-        facts = {"seq": self.seq, "uneven_stages": True, "gpus": gpus, "global_batch": self.global_batch}
+        facts = {
+            "seq": self.seq,
+            "uneven_stages": True,
+            "gpus": gpus,
+            "global_batch": self.global_batch,
+        }
         training = Training.of(self.model, **facts) if self.model else Training(**facts)
         step = StepOfSplit(self.split, self.micro_batch)
         if wrong := broken(training, step, (*STEP_RULES, *SPLIT_RULES)):

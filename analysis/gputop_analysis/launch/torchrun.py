@@ -13,7 +13,9 @@ from gputop_analysis.launch.strategy import Launch, Strategy
 PORT = 29500
 
 
-def torchrun(strategy: Strategy, words: Sequence[str], job: str = "train", host: str = "$MASTER_ADDR") -> list[str]:
+def torchrun(
+    strategy: Strategy, words: Sequence[str], job: str = "train", host: str = "$MASTER_ADDR"
+) -> list[str]:
     """The launcher's own words before ``words`` (a script with its arguments, or ``-m module``)."""
     command = ["torchrun", "--nproc-per-node", str(strategy.gpus_per_node)]
     if strategy.nodes == 1:
@@ -39,13 +41,24 @@ def emit(strategy: Strategy) -> Launch:
     kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(
         strategy.split.stage
     )
-    kind = kind or ("FSDP (fully_shard)" if strategy.split.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)")
-    copies = {"dp_replicate": strategy.split.replicas, "dp_shard": strategy.split.dp // strategy.split.replicas}
-    data = copies if strategy.split.stage == 3 and strategy.split.replicas > 1 else {"dp": strategy.split.dp}
+    kind = kind or (
+        "FSDP (fully_shard)" if strategy.split.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)"
+    )
+    copies = {
+        "dp_replicate": strategy.split.replicas,
+        "dp_shard": strategy.split.dp // strategy.split.replicas,
+    }
+    data = (
+        copies
+        if strategy.split.stage == 3 and strategy.split.replicas > 1
+        else {"dp": strategy.split.dp}
+    )
     mesh = {"pp": strategy.split.pp, **data, "cp": strategy.split.cp, "tp": strategy.split.tp}
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
         f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), apply {kind}, "
         f"and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} to an optimizer step",
     )
-    return Launch("torchrun", tuple(torchrun(strategy, [strategy.script, *strategy.arguments])), notes=notes)
+    return Launch(
+        "torchrun", tuple(torchrun(strategy, [strategy.script, *strategy.arguments])), notes=notes
+    )

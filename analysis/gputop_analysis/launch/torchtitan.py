@@ -19,12 +19,19 @@ def emit(strategy: Strategy) -> Launch:
     """
     strategy.check()
     if strategy.split.stage in (1, 2):
-        raise NotPossible("torchtitan shards parameters too (--zero 3) or replicates (--zero 0), not ZeRO-1 or 2")
+        raise NotPossible(
+            "torchtitan shards parameters too (--zero 3) or replicates (--zero 0), not ZeRO-1 or 2"
+        )
     if strategy.split.zero_bubble and strategy.split.vpp != 2:
-        raise NotPossible("torchtitan runs zero-bubble schedules with two chunks a stage: give --vpp 2")
+        raise NotPossible(
+            "torchtitan runs zero-bubble schedules with two chunks a stage: give --vpp 2"
+        )
     words = torchrun(strategy, ["-m", "torchtitan.train", "--job.config_file", FILE])
     name = strategy.model.name if strategy.model else "your model"
-    notes = (*several_nodes(strategy), f"set [model] name, flavor and hf_assets_path to {name} as torchtitan calls it")
+    notes = (
+        *several_nodes(strategy),
+        f"set [model] name, flavor and hf_assets_path to {name} as torchtitan calls it",
+    )
     return Launch("torchtitan", tuple(words), {FILE: as_toml(config(strategy))}, notes)
 
 
@@ -32,10 +39,14 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
     """The TOML's sections."""
     sharded = strategy.split.stage == 3
     family = strategy.model.family if strategy.model else "llama"
-    accumulated = strategy.split.pp > 1  # a pipeline cuts the local batch; elsewhere the global batch says how often
+    accumulated = (
+        strategy.split.pp > 1
+    )  # a pipeline cuts the local batch; elsewhere the global batch says how often
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": strategy.split.replicas if sharded else strategy.split.dp,
-        "data_parallel_shard_degree": strategy.split.dp // strategy.split.replicas if sharded else 1,
+        "data_parallel_shard_degree": strategy.split.dp // strategy.split.replicas
+        if sharded
+        else 1,
         "fsdp_reshard_after_forward": "default",
         "tensor_parallel_degree": strategy.split.tp,
         "pipeline_parallel_degree": strategy.split.pp,
@@ -47,10 +58,15 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
         parallelism["pipeline_parallel_microbatch_size"] = strategy.micro_batch
     return {
         "job": {"dump_folder": "./outputs"},
-        "model": {"name": _NAMES.get(family, "llama3"), "flavor": "8B", "hf_assets_path": "./assets/hf"},
+        "model": {
+            "name": _NAMES.get(family, "llama3"),
+            "flavor": "8B",
+            "hf_assets_path": "./assets/hf",
+        },
         "optimizer": {"name": "AdamW", "lr": strategy.learning_rate},
         "training": {
-            "local_batch_size": strategy.micro_batch * (strategy.accumulation if accumulated else 1),
+            "local_batch_size": strategy.micro_batch
+            * (strategy.accumulation if accumulated else 1),
             "global_batch_size": strategy.global_batch,
             "seq_len": strategy.seq,
             "max_norm": 1.0,
@@ -76,7 +92,13 @@ def as_toml(sections: dict[str, dict[str, Any]]) -> str:
     for name, values in sections.items():
         lines = [f"[{name}]"]
         for key, value in values.items():
-            text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else value
+            text = (
+                str(value).lower()
+                if isinstance(value, bool)
+                else f'"{value}"'
+                if isinstance(value, str)
+                else value
+            )
             lines.append(f"{key} = {text}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"

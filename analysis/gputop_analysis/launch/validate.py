@@ -24,7 +24,13 @@ def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, lis
     config = parsed(text, name)
     if "distributed_type" in config or "compute_environment" in config:
         return "accelerate", check_accelerate.check(config)
-    if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"} & set(config):
+    if {
+        "zero_optimization",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "fp16",
+        "bf16",
+    } & set(config):
         return "deepspeed", check_deepspeed.check(config, ranks)
     raise UnknownFormatError(
         f"{name} has no distributed_type (accelerate) and no zero_optimization or batch (DeepSpeed)"
@@ -59,7 +65,9 @@ def _yaml(text: str, name: str) -> Any:
 
 def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, list[Problem]]:
     """``(launcher, problems)`` of a command line: the launcher's flags, and Megatron-LM's where it starts that."""
-    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]  # assignments before the command
+    words = [
+        word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)
+    ]  # assignments before the command
     at = next((i for i, word in enumerate(words) if _is_script(words, i)), len(words))
     launcher, own, rest = words[0] if words else "", words[:at], words[at:]
     program = "accelerate launch" if launcher == "accelerate" else launcher
@@ -85,16 +93,22 @@ def _is_megatron(rest: Sequence[str]) -> bool:
 
 
 def _rendezvous(own: Sequence[str]) -> list[Problem]:
-    found = check_megatron.read([word.replace("_", "-") if word.startswith("--") else word for word in own])
+    found = check_megatron.read(
+        [word.replace("_", "-") if word.startswith("--") else word for word in own]
+    )
     if not own or own[0] != "torchrun":
         return []
     several = found.values.get("--nnodes", "1") not in ("1", "1:1", "")
     problems = []
     if several and found.has("--standalone"):
-        problems.append(Problem("error", "--standalone", "is for one node; several need --rdzv-endpoint"))
+        problems.append(
+            Problem("error", "--standalone", "is for one node; several need --rdzv-endpoint")
+        )
     endpoint = found.values.get("--rdzv-endpoint", "")
     if several and endpoint.split(":")[0] in ("localhost", "127.0.0.1"):
-        problems.append(Problem("error", "--rdzv-endpoint", "localhost gives each node a world of its own"))
+        problems.append(
+            Problem("error", "--rdzv-endpoint", "localhost gives each node a world of its own")
+        )
     if several and found.has("--node-rank") and found.values.get("--rdzv-backend") == "c10d":
         problems.append(Problem("warning", "--node-rank", "is ignored under the c10d backend"))
     return problems
@@ -102,7 +116,9 @@ def _rendezvous(own: Sequence[str]) -> list[Problem]:
 
 def world_of(own: Sequence[str]) -> int | None:
     """GPUs that torchrun's flags ask for; None where they do not tell."""
-    found = check_megatron.read([word.replace("_", "-") if word.startswith("--") else word for word in own])
+    found = check_megatron.read(
+        [word.replace("_", "-") if word.startswith("--") else word for word in own]
+    )
     ranks = whole(found.values.get("--nproc-per-node"))
     nodes = whole(found.values.get("--nnodes")) if found.has("--nnodes") else 1
     return None if ranks is None or nodes is None else ranks * nodes

@@ -24,7 +24,9 @@ def lint(path: str, data: bytes) -> list[Remark]:
 def remarks_of(source: Source) -> list[Remark]:
     """All remarks on a parsed file."""
     module = Module(source)
-    remarks = [_remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)]
+    remarks = [
+        _remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)
+    ]
     return sorted(set(remarks), key=lambda remark: (remark.line, remark.column, remark.rule))
 
 
@@ -33,7 +35,9 @@ def all_rules() -> dict[str, Rule]:
     from gputop_analysis.lint import rules_loader, rules_loop, rules_update  # isort: skip
     from gputop_analysis.lint import rules_distributed, rules_precision
 
-    assert all((rules_loader, rules_loop, rules_update, rules_precision, rules_distributed))  # they register themselves
+    assert all(
+        (rules_loader, rules_loop, rules_update, rules_precision, rules_distributed)
+    )  # they register themselves
     return RULES
 
 

@@ -33,7 +33,14 @@ class Training:
     @classmethod
     def of(cls, model: ModelShape, **facts: Any) -> Training:
         """Of a model; ``facts`` are the other fields."""
-        return cls(model.heads, model.kv_heads or model.heads, model.ffn, model.layers, model.experts, **facts)
+        return cls(
+            model.heads,
+            model.kv_heads or model.heads,
+            model.ffn,
+            model.layers,
+            model.experts,
+            **facts,
+        )
 
 
 Holds = Callable[[Training, Any], Any]
@@ -50,13 +57,21 @@ class Rule:
 
 
 SPLIT_RULES: tuple[Rule, ...] = (
-    Rule("heads", "tensor parallelism {tp} must divide the {heads} attention heads", lambda t, x: t.heads % x.tp == 0),
+    Rule(
+        "heads",
+        "tensor parallelism {tp} must divide the {heads} attention heads",
+        lambda t, x: t.heads % x.tp == 0,
+    ),
     Rule(
         "kv_heads",
         "tensor parallelism {tp} and the {kv_heads} key-value heads must divide one another",
         lambda t, x: (t.kv_heads % x.tp == 0) | (x.tp % max(t.kv_heads, 1) == 0),
     ),
-    Rule("ffn", "tensor parallelism {tp} must divide the feed-forward size {ffn}", lambda t, x: t.ffn % x.tp == 0),
+    Rule(
+        "ffn",
+        "tensor parallelism {tp} must divide the feed-forward size {ffn}",
+        lambda t, x: t.ffn % x.tp == 0,
+    ),
     Rule(
         "chunks",
         "{chunks} pipeline stages are more than the {layers} layers",
@@ -97,7 +112,11 @@ SPLIT_RULES: tuple[Rule, ...] = (
         "the model has no experts to spread: expert parallelism must be 1",
         lambda t, x: (x.ep == 1) | (t.experts > 0),
     ),
-    Rule("experts", "expert parallelism {ep} must divide the {experts} experts", lambda t, x: t.experts % x.ep == 0),
+    Rule(
+        "experts",
+        "expert parallelism {ep} must divide the {experts} experts",
+        lambda t, x: t.experts % x.ep == 0,
+    ),
     Rule(
         "expert ranks",
         "expert parallelism {ep} (x {expert_tp} tensor-parallel) must divide dp x cp x tp = {expert_ranks} of a copy",
@@ -113,7 +132,11 @@ SPLIT_RULES: tuple[Rule, ...] = (
         "{kind} shards over data-parallel ranks: dp must be above 1",
         lambda t, x: (x.stage == 0) | (x.dp * x.cp > 1),
     ),
-    Rule("replicas", "copies (replicas) are of HSDP only", lambda t, x: (x.replicas == 1) | (x.stage == 3)),
+    Rule(
+        "replicas",
+        "copies (replicas) are of HSDP only",
+        lambda t, x: (x.replicas == 1) | (x.stage == 3),
+    ),
     Rule(
         "shards of a copy",
         "HSDP: the {replicas} replicas must divide dp {dp}, with more than one rank left for each",
@@ -158,9 +181,13 @@ class StepOfSplit:
         return getattr(self.split, name)
 
 
-def broken(training: Training, split: Any, rules: tuple[Rule, ...] = SPLIT_RULES) -> list[tuple[Rule, str]]:
+def broken(
+    training: Training, split: Any, rules: tuple[Rule, ...] = SPLIT_RULES
+) -> list[tuple[Rule, str]]:
     """The rules that one split breaks, each with its reason."""
-    return [(rule, reason(rule, training, split)) for rule in rules if not rule.holds(training, split)]
+    return [
+        (rule, reason(rule, training, split)) for rule in rules if not rule.holds(training, split)
+    ]
 
 
 def reason(rule: Rule, training: Training, split: Any) -> str:

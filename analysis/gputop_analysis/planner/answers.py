@@ -63,10 +63,19 @@ def _of_group(cases: list[Case]) -> list[Answer]:
         best = able[np.argmin(seconds[able])] if len(able) else mine[np.argmin(allocated[mine])]
         one = parts.take(slice(best, best + 1))
         found.append(
-            Answer(case, one, layouts.row(int(best)), float(allocated[best]) / GIB, bool(fits[best]), tight[best])
+            Answer(
+                case,
+                one,
+                layouts.row(int(best)),
+                float(allocated[best]) / GIB,
+                bool(fits[best]),
+                tight[best],
+            )
         )
     return found
 
 
 def _joined(found: list[Layouts]) -> Layouts:
-    return Layouts(*(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(Layouts)))
+    return Layouts(
+        *(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(Layouts))
+    )

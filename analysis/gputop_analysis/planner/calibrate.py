@@ -92,7 +92,9 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
         ValueError: no runs, or not as many measurements as predictions.
     """
     if not parts or len(parts) != len(measured_s):
-        raise ValueError("a calibration needs at least one measured run, and one prediction for each")
+        raise ValueError(
+            "a calibration needs at least one measured run, and one prediction for each"
+        )
     table = np.concatenate([_grouped(one)[:1] for one in parts])
     truth = np.asarray(measured_s, float)
     factors = _fit(table, truth)
@@ -124,12 +126,18 @@ def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration
     return Calibration(factors=tuple(factors.tolist()), rows=1)
 
 
-def with_memory(found: Calibration, estimated: Sequence[float], measured: Sequence[float]) -> Calibration:
+def with_memory(
+    found: Calibration, estimated: Sequence[float], measured: Sequence[float]
+) -> Calibration:
     """With a factor on memory from runs whose peak of allocated bytes was estimated and measured; as it was without.
 
     The mean of the logarithms, shrunk towards 0 as if it were ``MEMORY_PRIOR_ROWS`` runs that agree with the estimate.
     """
-    ratios = np.log(np.asarray(measured, float) / np.asarray(estimated, float)) if len(measured) else np.zeros(0)
+    ratios = (
+        np.log(np.asarray(measured, float) / np.asarray(estimated, float))
+        if len(measured)
+        else np.zeros(0)
+    )
     count = len(ratios)
     if not count:
         return found
@@ -187,4 +195,6 @@ def _interval(errors: list[float]) -> tuple[float, float] | None:
 
 def _grouped(parts: Cost) -> Floats:
     """Configurations by groups, seconds."""
-    return np.stack([sum((getattr(parts, name) for name in names), 0.0) for names in GROUPS.values()], axis=1)
+    return np.stack(
+        [sum((getattr(parts, name) for name in names), 0.0) for names in GROUPS.values()], axis=1
+    )

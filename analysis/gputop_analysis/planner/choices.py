@@ -61,9 +61,17 @@ class Choice:
     def name(self) -> str:
         """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, what is recomputed."""
         x = self.layout
-        words = [f"{label}{x[key]}" for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP")) if x[key] > 1]
+        words = [
+            f"{label}{x[key]}"
+            for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP"))
+            if x[key] > 1
+        ]
         words += (
-            [f"PP{x['pp']}" + (f"x{x['vpp']}" if x["vpp"] > 1 else "") + (" ZB" if x.get("zero_bubble") else "")]
+            [
+                f"PP{x['pp']}"
+                + (f"x{x['vpp']}" if x["vpp"] > 1 else "")
+                + (" ZB" if x.get("zero_bubble") else "")
+            ]
             if x["pp"] > 1
             else []
         )
@@ -96,7 +104,11 @@ class Choice:
 def _sharding(layout: dict[str, int | bool]) -> str:
     """``HSDP8x16``: 8 copies, each sharded over 16 ranks."""
     copies = layout["replicas"]
-    return f"HSDP{copies}x{layout['dp'] * layout['cp'] // copies}" if copies > 1 else SHARDING[int(layout["zero"])]
+    return (
+        f"HSDP{copies}x{layout['dp'] * layout['cp'] // copies}"
+        if copies > 1
+        else SHARDING[int(layout["zero"])]
+    )
 
 
 def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Choice:
@@ -104,7 +116,9 @@ def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Cho
     return choices(plan, [index], usd_per_gpu_hour)[0]
 
 
-def choices(plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float | None = None) -> list[Choice]:
+def choices(
+    plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float | None = None
+) -> list[Choice]:
     """The same of many; figures are taken out of the arrays together, as one by one they cost more than the search."""
     at = np.asarray(indices, np.int64)
     seconds, mfus = plan.seconds[at].tolist(), plan.mfus[at].tolist()
@@ -112,7 +126,9 @@ def choices(plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float |
     reserved = memory.reserved_bytes(allocated)
     headroom_gib = (plan.cluster.device.usable_bytes - reserved) / GIB
     known = usd_per_gpu_hour is not None
-    rents = cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist() if known else [None] * len(at)
+    rents = (
+        cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist() if known else [None] * len(at)
+    )
     parts = plan.parts.take(at)
     scale = plan.seconds[at] / np.where(parts.seconds > 0, parts.seconds, 1.0)
     columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
@@ -120,7 +136,9 @@ def choices(plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float |
     micro = plan.layouts.micro_batches(plan.job.global_batch)[at].tolist()
     flags = zip(plan.fits[at].tolist(), plan.tight[at].tolist(), strict=True)
     found = []
-    for i, (index, layout, (fits, tight)) in enumerate(zip(at.tolist(), layouts, flags, strict=True)):
+    for i, (index, layout, (fits, tight)) in enumerate(
+        zip(at.tolist(), layouts, flags, strict=True)
+    ):
         low, high = plan.interval_of(layout)
         found.append(
             Choice(
@@ -159,8 +177,16 @@ def difference(first: Choice, second: Choice) -> str:
     if second.step_s < 0.995 * first.step_s:
         faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
         tight = second.tight and not first.tight
-        why = f"but only {second.headroom_gib:.1f} GiB to spare" if tight else "less than predictions err, but"
-        said = f"{faster}, {why}: {said}" if tight else f"{faster}, {why} {_heavier(first, second)}: {said}"
+        why = (
+            f"but only {second.headroom_gib:.1f} GiB to spare"
+            if tight
+            else "less than predictions err, but"
+        )
+        said = (
+            f"{faster}, {why}: {said}"
+            if tight
+            else f"{faster}, {why} {_heavier(first, second)}: {said}"
+        )
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
@@ -174,9 +200,11 @@ def _heavier(first: Choice, second: Choice) -> str:
 
 
 def _called(part: str) -> str:
-    return {"pipeline": "sending between stages", "launch": "waiting for the CPU", "input": "waiting for data"}.get(
-        part, NAMES[part]
-    )
+    return {
+        "pipeline": "sending between stages",
+        "launch": "waiting for the CPU",
+        "input": "waiting for data",
+    }.get(part, NAMES[part])
 
 
 def _span(seconds: float) -> str:
@@ -187,6 +215,14 @@ def why(plan: Plan, first: Choice) -> str:
     """What the step of a configuration is spent on, and what bounds it, in a sentence."""
     order = sorted(PARTS, key=lambda name: -first.parts_s[name])
     shares = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in order]
-    told = [text for text, n in zip(shares, order, strict=True) if first.parts_s[n] >= 0.005 * first.step_s]
-    room = f"{first.headroom_gib:.1f} GiB to spare" if first.fits else f"{-first.headroom_gib:.1f} GiB too much"
+    told = [
+        text
+        for text, n in zip(shares, order, strict=True)
+        if first.parts_s[n] >= 0.005 * first.step_s
+    ]
+    room = (
+        f"{first.headroom_gib:.1f} GiB to spare"
+        if first.fits
+        else f"{-first.headroom_gib:.1f} GiB too much"
+    )
     return f"{', '.join(told[:5])}; {room} on {plan.cluster.device.name}"

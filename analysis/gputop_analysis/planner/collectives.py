@@ -48,7 +48,9 @@ def group(cluster: Cluster, size: Any, stride: Any) -> Group:
     nodes = np.ceil(size / in_node)
     alone = cluster.node_bytes_per_s * in_node / cluster.gpus_per_node
     inside = np.where(
-        (in_node < cluster.gpus_per_node) & (not cluster.switched), _unswitched(cluster, in_node), _inside(cluster)
+        (in_node < cluster.gpus_per_node) & (not cluster.switched),
+        _unswitched(cluster, in_node),
+        _inside(cluster),
     )
     across = np.minimum(alone, inside)
     return Group(
@@ -72,7 +74,9 @@ def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
 
 def all_reduce(cluster: Cluster, group: Group, message: Floats) -> Floats:
     """Seconds to sum ``message`` bytes on every rank."""
-    hops = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S + _between_nodes(group, message)
+    hops = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S + _between_nodes(
+        group, message
+    )
     moved = 2 * message * (group.size - 1) / group.size
     return _when_many(group, LAUNCH_S + hops + moved / group.bytes_per_s)
 

@@ -40,7 +40,14 @@ def context_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floa
     (Liu et al. 2023, arXiv:2310.01889, section 3)."""
     width, value_width = attention_dims(job.model)
     kv_heads = np.maximum((job.model.kv_heads or job.model.heads) / layouts.tp, 1.0)
-    message = ACTIVATION_BYTES * layouts.micro_batch * job.seq / layouts.cp * kv_heads * (width + value_width)
+    message = (
+        ACTIVATION_BYTES
+        * layouts.micro_batch
+        * job.seq
+        / layouts.cp
+        * kv_heads
+        * (width + value_width)
+    )
     group = collectives.group(cluster, layouts.cp, layouts.tp)
     rate_time = message * (layouts.cp - 1) / group.bytes_per_s + (layouts.cp - 1) * group.hop_s
     once = np.where(layouts.cp > 1, rate_time, 0.0)

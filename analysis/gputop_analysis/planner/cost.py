@@ -18,7 +18,14 @@ OVERLAP_SLOWDOWN = 0.13
 """Compute beside communication runs 1.126 times slower (Hetu-Galvatron, calib/bandwidth_galvatron.csv)."""
 INTERLEAVED_SHARE = 0.2
 """Of a message between stages that is exposed at least where an interleaved schedule sends it beside another chunk."""
-OPTIMIZER_BYTES = {"sgd": 14.0, "sgd-momentum": 22.0, "adafactor": 16.0, "lion": 22.0, "adamw-8bit": 18.0, "none": 0.0}
+OPTIMIZER_BYTES = {
+    "sgd": 14.0,
+    "sgd-momentum": 22.0,
+    "adafactor": 16.0,
+    "lion": 22.0,
+    "adamw-8bit": 18.0,
+    "none": 0.0,
+}
 ADAM_BYTES = 34.0
 """Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32 gradient read for the
 norm and the update (8), the half-precision weight written (2)."""
@@ -71,7 +78,13 @@ class _Pass:
 
     @property
     def seconds(self) -> Floats:
-        return self.compute + self.tensor_parallel + self.context_parallel + self.expert_parallel + self.launch
+        return (
+            self.compute
+            + self.tensor_parallel
+            + self.context_parallel
+            + self.expert_parallel
+            + self.launch
+        )
 
 
 def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
@@ -82,7 +95,10 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
     end_s = end.forward + end.backward
     end_launch = np.maximum(end.host_forward + end.host_backward - end_s, 0)
     count, has_head = pipeline.slowest_stage(
-        job.model.layers, layouts.pp, (end_s + end_launch) / layer.seconds, job.habits.balanced_stages
+        job.model.layers,
+        layouts.pp,
+        (end_s + end_launch) / layer.seconds,
+        job.habits.balanced_stages,
     )
     micro = layouts.micro_batches(job.global_batch)
     hop = communication.pipeline(job, cluster, layouts)
@@ -91,7 +107,13 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
     exposed_hop = 2 * layouts.vpp * np.where(layouts.vpp > 1, behind, hop)
     everyone = job.model.layers * mean.seconds + end_s + end_launch
     bubble = pipeline.bubble_seconds(
-        layouts.pp, layouts.vpp, everyone, slowest, count * layer.weight_gradient, layouts.zero_bubble, micro
+        layouts.pp,
+        layouts.vpp,
+        everyone,
+        slowest,
+        count * layer.weight_gradient,
+        layouts.zero_bubble,
+        micro,
     )
     bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
     data, update = _data_parallel(job, cluster, layouts, count, layer, micro)
@@ -115,7 +137,9 @@ def forward_seconds(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
     head = layers.head(job, cluster.device, layouts)
     held = weights.held(job.model, layouts, job.model.layers + 0.0 * layouts.tp)
     every = collectives.group(cluster, layouts.shards, layouts.tp)
-    gather = np.where(layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * held.layer), 0.0)
+    gather = np.where(
+        layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * held.layer), 0.0
+    )
     each = job.model.layers * np.maximum(layer.forward, gather) + head.forward
     return layouts.micro_batches(job.global_batch) * each
 
@@ -134,36 +158,60 @@ def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
     share = moes / job.model.layers
     dense, routed = found[False], found[True]
     return _Pass(
-        **{f.name: (1 - share) * getattr(dense, f.name) + share * getattr(routed, f.name) for f in fields(_Pass)}
+        **{
+            f.name: (1 - share) * getattr(dense, f.name) + share * getattr(routed, f.name)
+            for f in fields(_Pass)
+        }
     )
 
 
 def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) -> _Pass:
     """The mean layer of the slowest stage: where the dense layers come first, later stages have experts alone."""
     model = job.model
-    if not (0 < model.first_dense_layers < model.layers and model.moe_every == 1 and moe_layers(model)):
+    if not (
+        0 < model.first_dense_layers < model.layers and model.moe_every == 1 and moe_layers(model)
+    ):
         return mean
     routed = _pass(job, cluster, layouts, layers.layer(job, cluster.device, layouts, True), True)
     return _Pass(
-        **{f.name: np.where(layouts.pp > 1, getattr(routed, f.name), getattr(mean, f.name)) for f in fields(_Pass)}
+        **{
+            f.name: np.where(layouts.pp > 1, getattr(routed, f.name), getattr(mean, f.name))
+            for f in fields(_Pass)
+        }
     )
 
 
 def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool) -> _Pass:
     tp_f, tp_b = communication.tensor_parallel(job, cluster, layouts)
     if job.habits.overlap_tensor_parallel:
-        tp_f, tp_b = _behind(tp_f, piece.forward, layouts.tp), _behind(tp_b, piece.backward, layouts.tp)
+        tp_f, tp_b = (
+            _behind(tp_f, piece.forward, layouts.tp),
+            _behind(tp_b, piece.backward, layouts.tp),
+        )
     cp_f, cp_b = communication.context_parallel(job, cluster, layouts)
-    cp_f, cp_b = np.maximum(cp_f - piece.attention_core, 0), np.maximum(cp_b - 2.5 * piece.attention_core, 0)
-    ep_f, ep_b = communication.expert_parallel(job, cluster, layouts) if moe else (0.0 * cp_f, 0.0 * cp_f)
+    cp_f, cp_b = (
+        np.maximum(cp_f - piece.attention_core, 0),
+        np.maximum(cp_b - 2.5 * piece.attention_core, 0),
+    )
+    ep_f, ep_b = (
+        communication.expert_parallel(job, cluster, layouts) if moe else (0.0 * cp_f, 0.0 * cp_f)
+    )
     if job.habits.overlap_expert_parallel:
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
-    part = 0.5 * (piece.forward - piece.attention_core) if job.habits.recomputes_products else piece.attention_core
+    part = (
+        0.5 * (piece.forward - piece.attention_core)
+        if job.habits.recomputes_products
+        else piece.attention_core
+    )
     again = np.where(full, piece.forward, np.where(selective, part, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
-    held_up = job.habits.pipelined_tensor_ms / 1e3 * np.where((layouts.pp > 1) & (layouts.tp > 1), layouts.tp, 0)
+    held_up = (
+        job.habits.pipelined_tensor_ms
+        / 1e3
+        * np.where((layouts.pp > 1) & (layouts.tp > 1), layouts.tp, 0)
+    )
     host_forward = np.maximum(piece.host_forward, held_up / 3)
     host_backward = np.maximum(piece.host_backward, held_up * 2 / 3) + full * piece.host_forward
     launch_forward = np.maximum(host_forward - forward, 0)
@@ -193,19 +241,27 @@ def _data_parallel(
     stride = layouts.tp
     every = collectives.group(cluster, layouts.dp * layouts.cp, stride)
     spread = layouts.ep * layouts.expert_tp
-    expert = collectives.group(cluster, np.maximum(layouts.dp * layouts.cp * layouts.tp // spread, 1), spread)
+    expert = collectives.group(
+        cluster, np.maximum(layouts.dp * layouts.cp * layouts.tp // spread, 1), spread
+    )
     grads = job.habits.gradient_bytes * share
     reduce = collectives.all_reduce(cluster, every, grads * held.dense)
-    reduce = reduce + np.where(held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0)
+    reduce = reduce + np.where(
+        held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0
+    )
     scatter = collectives.all_gather(cluster, every, grads * held.dense)
-    scatter = scatter + np.where(held.experts > 0, collectives.all_gather(cluster, expert, grads * held.experts), 0.0)
+    scatter = scatter + np.where(
+        held.experts > 0, collectives.all_gather(cluster, expert, grads * held.experts), 0.0
+    )
     gather = collectives.all_gather(cluster, every, 2.0 * held.dense * share)
     gather = gather + np.where(
         held.experts > 0, collectives.all_gather(cluster, expert, 2.0 * held.experts * share), 0.0
     )
     backward = count * (layer.seconds - layer.forward)
     forward = count * layer.forward
-    scatters = np.where(layouts.zero == 2, micro, 1.0)  # a rank without room for whole gradients shares each batch's
+    scatters = np.where(
+        layouts.zero == 2, micro, 1.0
+    )  # a rank without room for whole gradients shares each batch's
     once = np.where(
         layouts.zero == 0,
         _exposed(reduce, backward, job),
@@ -220,7 +276,9 @@ def _data_parallel(
 
 
 def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
-    return _hidden(communication_s, 0.9 * window) if job.habits.overlap_gradients else communication_s
+    return (
+        _hidden(communication_s, 0.9 * window) if job.habits.overlap_gradients else communication_s
+    )
 
 
 def _hidden(communication_s: Floats, window: Floats) -> Floats:

@@ -17,7 +17,13 @@ _OPERAND_BYTES = {"fp4": 0.5, "fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def seconds(
-    device: Device, m: Floats, k: Floats, n: Floats, dtype: str, batch: Floats | float = 1.0, output_bytes: float = 2.0
+    device: Device,
+    m: Floats,
+    k: Floats,
+    n: Floats,
+    dtype: str,
+    batch: Floats | float = 1.0,
+    output_bytes: float = 2.0,
 ) -> Floats:
     """Of ``batch`` products (m x k) by (k x n).
 
@@ -31,7 +37,14 @@ def seconds(
     waves = tiles / device.multiprocessors
     wave_use = (waves / np.ceil(waves)) ** WAVE_POWER
     tile_use = np.sqrt(m * n / (tiles_m * tile_m * tiles_n * tile_n))
-    share = device.matmul_share(dtype) * wave_use * tile_use * aligned(k, n) * k / (k + device.efficiency.k_half)
+    share = (
+        device.matmul_share(dtype)
+        * wave_use
+        * tile_use
+        * aligned(k, n)
+        * k
+        / (k + device.efficiency.k_half)
+    )
     compute = 2 * batch * m * k * n / (device.flops(dtype) * share)
     moved = batch * (_OPERAND_BYTES.get(dtype, 2) * k * (m + n) + output_bytes * m * n)
     return np.maximum(compute, moved / (device.bytes_per_s * device.efficiency.memory_share))

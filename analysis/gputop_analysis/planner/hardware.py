@@ -83,7 +83,9 @@ def device(name: str) -> Device:
     return Device(spec, efficiency_of(spec))
 
 
-def cluster(gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0) -> Cluster:
+def cluster(
+    gpu_name: str, gpus: int, gpus_per_node: int = 0, network: str = "", gbps_per_node: float = 0.0
+) -> Cluster:
     """A cluster of that many GPUs; what is not told is as in the vendor's own server.
 
     ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is Gbit/s.

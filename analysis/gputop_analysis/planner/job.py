@@ -75,5 +75,7 @@ class Job:
 
     def but(self, **changes: Any) -> Job:
         """The same with some fields changed; those of ``habits`` may be given by their own names."""
-        inner = {key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__}
+        inner = {
+            key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__
+        }
         return replace(self, habits=replace(self.habits, **inner), **changes)

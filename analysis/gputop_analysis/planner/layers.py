@@ -78,7 +78,9 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
         f, d, w = _product(job, device, layouts, product, tokens)
         forward, data, weight = forward + f, data + d, weight + w
     core, core_backward = attention(job, device, layouts, tokens)
-    moved = _elementwise_bytes(job, layouts, tokens, moe) / (device.bytes_per_s * device.efficiency.memory_share)
+    moved = _elementwise_bytes(job, layouts, tokens, moe) / (
+        device.bytes_per_s * device.efficiency.memory_share
+    )
     host = _host_seconds(job, layouts, moe)
     trained = job.trainable_share if job.trainable_share < 1 else 1.0
     return Piece(
@@ -96,7 +98,9 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     tokens = layouts.micro_batch * job.seq / layouts.cp
     padded = VOCABULARY_MULTIPLE * np.ceil(job.model.vocab / (VOCABULARY_MULTIPLE * layouts.tp))
     wide = job.but(dtype=attention_dtype(job))
-    forward, data, weight = _three(wide, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0)
+    forward, data, weight = _three(
+        wide, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0
+    )
     rate = device.bytes_per_s * device.efficiency.memory_share
     logits = tokens * padded
     extra = 1.0 if job.habits.fused_elementwise else 2.0
@@ -126,8 +130,13 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
         share = device.efficiency.flash_share * min(width / 128, 1.0) ** 0.25 * fill
         seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
-        slower, slower_backward = (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN) if width > WIDE_HEAD else (1.0, 1.0)
-        return slower * seconds, BACKWARD_FLASH * BACKWARD_FLASH_SLOWDOWN * slower_backward * seconds
+        slower, slower_backward = (
+            (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN) if width > WIDE_HEAD else (1.0, 1.0)
+        )
+        return (
+            slower * seconds,
+            BACKWARD_FLASH * BACKWARD_FLASH_SLOWDOWN * slower_backward * seconds,
+        )
     scores = tokens * job.seq * heads
     rate = device.bytes_per_s * device.efficiency.memory_share
     speed = peak * device.matmul_share(dtype) * gemm.aligned(width, value_width)
@@ -150,11 +159,19 @@ def _product(
     if product.part == "experts":
         inputs, outputs = product.per_rank(layouts.expert_tp)
         batch = np.maximum(product.copies / layouts.ep, 1.0)
-        mean = tokens * job.model.top_k * job.expert_imbalance / batch * layouts.expert_tp / layouts.tp
-        rows = 8 * np.ceil(mean / 8)  # the mean of many counts, of which some are aligned and some are not
+        mean = (
+            tokens * job.model.top_k * job.expert_imbalance / batch * layouts.expert_tp / layouts.tp
+        )
+        rows = 8 * np.ceil(
+            mean / 8
+        )  # the mean of many counts, of which some are aligned and some are not
         forward, data, weight = _three(job, device, rows, inputs, outputs, batch)
         weight = weight * np.where(batch > 1, GROUPED_WEIGHT_SLOWDOWN, 1.0)
-        return forward, data, weight * np.where((mean < FEW_ROWS) & (mean % 8 != 0), FEW_ROWS_SLOWDOWN, 1.0)
+        return (
+            forward,
+            data,
+            weight * np.where((mean < FEW_ROWS) & (mean % 8 != 0), FEW_ROWS_SLOWDOWN, 1.0),
+        )
     return _three(job, device, rows, inputs, outputs, batch)
 
 
@@ -162,12 +179,22 @@ def _three(
     job: Job, device: Device, rows: Floats, inputs: Floats, outputs: Floats, batch: Floats | float
 ) -> tuple[Floats, Floats, Floats]:
     """The forward product and the two of the backward."""
-    casts = FP8_CAST_BYTES * (job.dtype in LOW_PRECISION) / (device.bytes_per_s * device.efficiency.memory_share)
-    forward = gemm.seconds(device, rows, inputs, outputs, job.dtype, batch) + casts * batch * rows * inputs
+    casts = (
+        FP8_CAST_BYTES
+        * (job.dtype in LOW_PRECISION)
+        / (device.bytes_per_s * device.efficiency.memory_share)
+    )
+    forward = (
+        gemm.seconds(device, rows, inputs, outputs, job.dtype, batch)
+        + casts * batch * rows * inputs
+    )
     data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
     fused = job.habits.fused_accumulation
     written = 2.0 * job.habits.gradient_bytes if fused else 2.0
-    weight = gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, written) + casts * batch * rows * outputs
+    weight = (
+        gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, written)
+        + casts * batch * rows * outputs
+    )
     if not fused:
         added = batch * inputs * outputs * (2.0 + 2.0 * job.habits.gradient_bytes)
         weight = weight + added / (device.bytes_per_s * device.efficiency.memory_share)
@@ -201,5 +228,7 @@ def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
 
 
 def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:
-    kernels = FORWARD_KERNELS + MOE_KERNELS * moe + UNFUSED_KERNELS * (not job.habits.fused_elementwise)
+    kernels = (
+        FORWARD_KERNELS + MOE_KERNELS * moe + UNFUSED_KERNELS * (not job.habits.fused_elementwise)
+    )
     return (kernels + COLLECTIVE_KERNELS * (layouts.tp > 1)) * job.habits.host_us_per_kernel / 1e6

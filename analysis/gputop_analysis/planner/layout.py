@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.parallelism.split import Split, expert_tensor_parallel, fields_of_split, sharding
+from gputop_analysis.parallelism.split import (
+    Split,
+    expert_tensor_parallel,
+    fields_of_split,
+    sharding,
+)
 
 Ints = Floats = Bools = npt.NDArray[Any]
 """What an array holds; NumPy's own types differ between its versions in what arithmetic returns."""
@@ -42,7 +47,9 @@ class Layouts:
         off = {"zero", "recompute", *switches}
         filled = [values.get(f.name, 0 if f.name in off else 1) for f in fields(cls)]
         kinds = [bool if f.name in switches else np.int64 for f in fields(cls)]
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, k)) for v, k in zip(filled, kinds, strict=True)))
+        arrays = np.broadcast_arrays(
+            *(np.atleast_1d(np.asarray(v, k)) for v, k in zip(filled, kinds, strict=True))
+        )
         return cls(*arrays)
 
     def __len__(self) -> int:

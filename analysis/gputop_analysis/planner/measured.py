@@ -46,7 +46,11 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
         raise ValueError(f"{name}: nothing to calibrate by: {said}")
     said = answers(cases)
     found = calibrate([one.parts for one in said], [case.step_s for case in cases])
-    held = [(one.allocated_gib, case.peak_gib) for one, case in zip(said, cases, strict=True) if case.peak_gib]
+    held = [
+        (one.allocated_gib, case.peak_gib)
+        for one, case in zip(said, cases, strict=True)
+        if case.peak_gib
+    ]
     return with_memory(found, [told for told, _ in held], [peak for _, peak in held])
 
 
@@ -98,7 +102,9 @@ class MeasuredRun:
 def measured_run(view: RunView) -> MeasuredRun | None:
     """None for a run without GPUs or a known architecture, and before ``ENOUGH_STEPS`` steady steps."""
     setup = setup_of(view)
-    gpus = [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours]
+    gpus = [
+        info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours
+    ]
     steady = [one for one in view.per_rank.values() if one.steady.any()]
     steps = sum(int(one.n_steps[one.steady].sum()) for one in steady)
     if setup is None or not gpus or steps < ENOUGH_STEPS:
@@ -131,7 +137,9 @@ def from_run(run: MeasuredRun, gpus_per_node: int = 0) -> Calibration:
         raise ValueError("a run without a measured step says nothing")
     hardware = cluster(run.gpu, run.setup.parallel.world, gpus_per_node)
     job, layouts = job_of_setup(run.setup), layout_of_setup(run.setup)
-    found = by_phases(cost(job, hardware, layouts), max(run.step_s - run.input_s, 1e-9), run.communication_s)
+    found = by_phases(
+        cost(job, hardware, layouts), max(run.step_s - run.input_s, 1e-9), run.communication_s
+    )
     samples = job.global_batch / run.setup.parallel.dp
     found = replace(found, input_s_per_sample=run.input_s / samples)
     if not run.allocated_bytes:

@@ -26,7 +26,9 @@ FRAGMENTATION = 1.05
 def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
     """Peak of allocated bytes on the fullest rank (PyTorch's ``max_memory_allocated``)."""
     found = np.zeros(len(layouts))
-    apart = layouts.sequence_parallel | (layouts.tp == 1)  # nothing is split over one rank: one kind less to ask for
+    apart = layouts.sequence_parallel | (
+        layouts.tp == 1
+    )  # nothing is split over one rank: one kind less to ask for
     zeros = layouts.zero + ((layouts.zero == 3) & (layouts.pp > 1))  # of FSDP2 in a pipeline
     kinds = (zeros * len(RECOMPUTES) + layouts.recompute) * 2 + apart
     for kind in np.unique(kinds).tolist():
@@ -47,7 +49,9 @@ def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
     counts["accumulation"] = layouts.micro_batches(job.global_batch)
     ends = np.stack([0 * counts["pp"], counts["pp"] - 1])  # the first pipeline stage and the last
     if job.habits.balanced_stages:
-        counts["stage_layers"] = np.maximum(np.stack(balanced_ends(job.model.layers, counts["pp"], _head(job))), 1)
+        counts["stage_layers"] = np.maximum(
+            np.stack(balanced_ends(job.model.layers, counts["pp"], _head(job))), 1
+        )
     return peak_bytes(setup, pipeline_stage=ends, **counts).max(axis=0)
 
 

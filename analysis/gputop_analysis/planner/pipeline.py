@@ -30,7 +30,9 @@ def bubble_seconds(
     return np.maximum(others - filled, 0.0) / vpp
 
 
-def slowest_stage(layers: int, pp: Ints, head_in_layers: Floats, balanced: bool) -> tuple[Floats, Floats]:
+def slowest_stage(
+    layers: int, pp: Ints, head_in_layers: Floats, balanced: bool
+) -> tuple[Floats, Floats]:
     """Layers of the slowest stage, and whether (1 or 0) it has the head, which costs ``head_in_layers`` layers.
 
     With equal stages the last has the head on top; where a framework balances, it has fewer layers instead.

@@ -41,7 +41,9 @@ def products(shape: ModelShape, moe: bool) -> tuple[Product, ...]:
         split = _split(shape, linear)
         if split == "outputs" and (key := (linear.part, linear.inputs)) in found:
             other = found[key]
-            found[key] = Product(other.inputs, other.outputs + linear.outputs, split, linear.part, linear.copies)
+            found[key] = Product(
+                other.inputs, other.outputs + linear.outputs, split, linear.part, linear.copies
+            )
         elif split == "outputs":
             found[linear.part, linear.inputs] = Product(
                 linear.inputs, linear.outputs, split, linear.part, linear.copies

@@ -69,7 +69,11 @@ def counts_up_to(most: int, per_node: int) -> list[int]:
 
 
 def fewest(
-    job: Job, wanted: Wanted, most: int, limits: Limits | None = None, calibration: Calibration | None = None
+    job: Job,
+    wanted: Wanted,
+    most: int,
+    limits: Limits | None = None,
+    calibration: Calibration | None = None,
 ) -> Plan:
     """The plan on the fewest GPUs on which the job fits.
 
@@ -100,7 +104,9 @@ def within(
         NothingFits: not within the budget.
     """
     if not wanted.usd_per_gpu_hour:
-        raise ValueError(f"no rent of the {wanted.gpu} is known: give --price, or import yours (gputop catalog import)")
+        raise ValueError(
+            f"no rent of the {wanted.gpu} is known: give --price, or import yours (gputop catalog import)"
+        )
     able = min(most, int(usd_per_hour / wanted.usd_per_gpu_hour))
     if able < 1:
         raise ValueError(
@@ -123,15 +129,21 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     from gputop_analysis.catalog import gpus as all_gpus
 
     found = []
-    counts = [n for n in counts_up_to(MOST_GPUS, cluster(wanted.gpu, gpus).gpus_per_node) if n > gpus]
+    counts = [
+        n for n in counts_up_to(MOST_GPUS, cluster(wanted.gpu, gpus).gpus_per_node) if n > gpus
+    ]
     if (more := next((n for n in counts if _fits(job, wanted, n, limits)), None)) is not None:
         found.append(f"{more} x {wanted.gpu}")
     own = spec_of(wanted.gpu)
     larger = sorted(
-        (g for g in all_gpus() if g.usable_gib > own.usable_gib and g.vendor == own.vendor), key=lambda g: g.usable_gib
+        (g for g in all_gpus() if g.usable_gib > own.usable_gib and g.vendor == own.vendor),
+        key=lambda g: g.usable_gib,
     )
     if (
-        other := next((g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)), None)
+        other := next(
+            (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)),
+            None,
+        )
     ) is not None:
         found.append(f"{gpus} x {other.name}")
     leaner = (

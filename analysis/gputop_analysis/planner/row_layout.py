@@ -12,7 +12,16 @@ from gputop_analysis.planner.layout import Layouts
 
 Row = Mapping[str, str]
 Choice = dict[str, int | bool]
-_RECOMPUTE = {"none": 0, "no": 0, "off": 0, "selective": 1, "attn": 1, "full": 2, "block": 2, "uniform": 2}
+_RECOMPUTE = {
+    "none": 0,
+    "no": 0,
+    "off": 0,
+    "selective": 1,
+    "attn": 1,
+    "full": 2,
+    "block": 2,
+    "uniform": 2,
+}
 
 
 def layouts_of(row: Row, job: Job, cluster: Cluster) -> Layouts:
@@ -26,7 +35,9 @@ def layouts_of(row: Row, job: Job, cluster: Cluster) -> Layouts:
 def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
     sp = _sequence_parallel(row)
     for tp, pp, cp in product(
-        _open(row, "tp", _powers(8)), _open(row, "pp", _divisors(job.model.layers)), _open(row, "cp", [1])
+        _open(row, "tp", _powers(8)),
+        _open(row, "pp", _divisors(job.model.layers)),
+        _open(row, "cp", [1]),
     ):
         if cluster.gpus % (tp * pp * cp):
             continue

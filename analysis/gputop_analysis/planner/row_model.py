@@ -29,7 +29,9 @@ def shape_of(row: Row) -> ModelShape:
     if not _int(row, "hidden") and known is not None:
         return replace(known, layers=_int(row, "layers") or known.layers)
     hidden = _int(row, "hidden")
-    heads = _int(row, "heads") or (known.heads if known and known.hidden == hidden else _heads_of(hidden))
+    heads = _int(row, "heads") or (
+        known.heads if known and known.hidden == hidden else _heads_of(hidden)
+    )
     shape = ModelShape(
         name=row.get("model", ""),
         hidden=hidden,
@@ -81,7 +83,8 @@ def habits_of(row: Row, dtype: str) -> Habits:
         fused_accumulation=not plain,
         recomputes_products="titan" in framework,
         overlap_expert_parallel="dualpipe" in f"{framework} {notes}",
-        overlap_tensor_parallel="nemo" in framework or bool(re.search(r"tp-comm-overlap on|async[ -]?tp", notes)),
+        overlap_tensor_parallel="nemo" in framework
+        or bool(re.search(r"tp-comm-overlap on|async[ -]?tp", notes)),
         fused_loss=fused_loss,
     )
 
@@ -107,14 +110,21 @@ def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
     notes = row.get("notes", "")
     found: dict[str, Any] = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
     base = known or ModelShape(name="")
-    found["moe_ffn"] = _in_notes(notes, r"moe_ffn (\d+)") or _int(row, "moe_ffn") or base.moe_ffn or _int(row, "ffn")
+    found["moe_ffn"] = (
+        _in_notes(notes, r"moe_ffn (\d+)")
+        or _int(row, "moe_ffn")
+        or base.moe_ffn
+        or _int(row, "ffn")
+    )
     found["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
     found["shared_experts"] = 0 if found["shared_ffn"] else base.shared_experts
     found["first_dense_layers"] = _in_notes(notes, r"(\d+) dense") or base.first_dense_layers
     if latent := _MLA.search(notes):
         names = ("mla_q_rank", "mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")
         return found | dict(zip(names, map(int, latent.groups()), strict=True))
-    return found | {key: getattr(base, key) for key in ModelShape.__dataclass_fields__ if key.startswith("mla_")}
+    return found | {
+        key: getattr(base, key) for key in ModelShape.__dataclass_fields__ if key.startswith("mla_")
+    }
 
 
 def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
@@ -122,7 +132,9 @@ def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
     gated = (True,) if "llama" in shape.name.lower() else (True, False)
     if shape.ffn == 4 * shape.hidden and "llama" not in shape.name.lower():
         gated = (False,)
-    variants = [replace(shape, gated_mlp=g, tied_embeddings=t) for g, t in product(gated, (True, False))]
+    variants = [
+        replace(shape, gated_mlp=g, tied_embeddings=t) for g, t in product(gated, (True, False))
+    ]
     if not count:
         return variants[0]
     if not shape.layers:

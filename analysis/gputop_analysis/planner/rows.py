@@ -78,7 +78,9 @@ def job_of(row: Row) -> Job:
     notes = row.get("notes", "").lower()
     habits = habits_of(row, dtype)
     if habits.attention == "eager" and not number(row, "heads") and not number(row, "kv_heads"):
-        raise Unreadable("no number of heads, which decides the speed of attention outside a flash kernel")
+        raise Unreadable(
+            "no number of heads, which decides the speed of attention outside a flash kernel"
+        )
     return Job(
         model=shape,
         seq=seq,
@@ -111,7 +113,9 @@ _DTYPES = (
 def dtype_of(row: Row) -> str:
     """Of the products; bf16 where nothing is said. Raises Unreadable for another kind of number."""
     text = f"{row.get('dtype', '')} {row.get('precision', '')}".strip().lower()
-    found = next((kind for words, kind in _DTYPES if re.search(words, text)), "" if text else "bf16")
+    found = next(
+        (kind for words, kind in _DTYPES if re.search(words, text)), "" if text else "bf16"
+    )
     if not found:
         raise Unreadable(f"precision {text!r} is not predicted: fp4, fp8, bf16, fp16 and fp32 are")
     return found
@@ -123,9 +127,13 @@ def cluster_of(row: Row) -> Cluster:
         raise Unreadable("no number of GPUs")
     if not (row.get("gpu_model") or "").strip():
         raise Unreadable("no GPU is named")
-    link = f"{row.get('interconnect', '')} {row.get('notes', '')}" if row.get("interconnect") else ""
+    link = (
+        f"{row.get('interconnect', '')} {row.get('notes', '')}" if row.get("interconnect") else ""
+    )
     try:
-        return cluster(row.get("gpu_model", ""), gpus, int(number(row, "gpus_per_node")), _between_nodes(link))
+        return cluster(
+            row.get("gpu_model", ""), gpus, int(number(row, "gpus_per_node")), _between_nodes(link)
+        )
     except LookupError as error:
         raise Unreadable(str(error)) from error
 
@@ -161,5 +169,9 @@ def _is_wrong(row: Row, key: str) -> bool:
 
 def _between_nodes(text: str) -> str:
     """The part of an interconnect's description that is about the network."""
-    parts = [part for part in re.split(r"[;,]", text) if not re.search(r"nvlink|nvswitch|intra", part.lower())]
+    parts = [
+        part
+        for part in re.split(r"[;,]", text)
+        if not re.search(r"nvlink|nvswitch|intra", part.lower())
+    ]
     return " ".join(parts)

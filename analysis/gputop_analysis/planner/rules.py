@@ -15,7 +15,9 @@ RULES = (*SPLIT_RULES, *STEP_RULES)
 def training_of(job: Job, gpus: int) -> Training:
     """What the rules ask of a job on so many GPUs."""
     uneven = job.recipe == "megatron"
-    return Training.of(job.model, seq=job.seq, uneven_stages=uneven, gpus=gpus, global_batch=job.global_batch)
+    return Training.of(
+        job.model, seq=job.seq, uneven_stages=uneven, gpus=gpus, global_batch=job.global_batch
+    )
 
 
 def allowed(job: Job, layouts: Layouts, gpus: int) -> Bools:
@@ -39,4 +41,6 @@ def nearest_reasons(job: Job, layouts: Layouts, gpus: int) -> list[str]:
 def _kept(job: Job, layouts: Layouts, gpus: int) -> Bools:
     """Truth values, rules by configurations."""
     training = training_of(job, gpus)
-    return np.stack([np.broadcast_to(rule.holds(training, layouts), layouts.tp.shape) for rule in RULES])
+    return np.stack(
+        [np.broadcast_to(rule.holds(training, layouts), layouts.tp.shape) for rule in RULES]
+    )

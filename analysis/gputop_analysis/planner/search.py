@@ -79,7 +79,9 @@ class Plan:
     @property
     def mfus(self) -> Floats:
         """Model FLOPs utilisation (Chowdhery et al. 2022, appendix B)."""
-        return model_flops(self.job) / (self.seconds * self.cluster.gpus * self.cluster.device.flops(self.job.dtype))
+        return model_flops(self.job) / (
+            self.seconds * self.cluster.gpus * self.cluster.device.flops(self.job.dtype)
+        )
 
     def mfu(self, index: int) -> float:
         """Of one configuration."""
@@ -115,7 +117,9 @@ def plan(
     ranked = np.flatnonzero(fits)
     key = allocated if objective == "memory" else seconds
     order = ranked[np.lexsort((allocated[ranked], key[ranked], tight[ranked]))]
-    return Plan(job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration, objective)
+    return Plan(
+        job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration, objective
+    )
 
 
 def cost_per_million_tokens(plan: Plan, price_per_gpu_hour: float) -> Floats:
@@ -128,7 +132,9 @@ def training_hours(plan: Plan, index: int, tokens: float) -> float:
     return tokens / plan.job.tokens * float(plan.seconds[index]) / 3600
 
 
-def scaling(job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits | None = None) -> dict[int, float]:
+def scaling(
+    job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits | None = None
+) -> dict[int, float]:
     """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits are left out."""
     found = {}
     for gpus in counts:
@@ -146,7 +152,12 @@ def model_flops(job: Job) -> float:
     counts = params(job.model)
     routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
     active = (
-        sum(counts.values()) - counts["experts"] + routed - (0 if job.model.tied_embeddings else counts["embeddings"])
+        sum(counts.values())
+        - counts["experts"]
+        + routed
+        - (0 if job.model.tied_embeddings else counts["embeddings"])
     )
     width = job.model.heads * (job.model.head_dim or job.model.hidden // max(job.model.heads, 1))
-    return job.tokens * ((4.0 + 2.0 * job.trainable_share) * active + 12.0 * job.model.layers * width * job.seq)
+    return job.tokens * (
+        (4.0 + 2.0 * job.trainable_share) * active + 12.0 * job.model.layers * width * job.seq
+    )

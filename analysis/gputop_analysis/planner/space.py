@@ -48,18 +48,30 @@ def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
     found = _with_world(_grid(job, cluster, limits), cluster.gpus)
     if not len(found):
         copies = limits.replicas and 3 not in limits.zero
-        return "copies (HSDP) need ZeRO-3" if copies else "tp x pp x cp has to divide the number of GPUs"
+        return (
+            "copies (HSDP) need ZeRO-3"
+            if copies
+            else "tp x pp x cp has to divide the number of GPUs"
+        )
     return "; ".join(nearest_reasons(job, found, cluster.gpus))
 
 
 def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
     model, gpus = job.model, cluster.gpus
-    tp = [n for n in limits.tp or _divisors(model.heads) if n <= gpus and (limits.tp or n <= cluster.gpus_per_node)]
+    tp = [
+        n
+        for n in limits.tp or _divisors(model.heads)
+        if n <= gpus and (limits.tp or n <= cluster.gpus_per_node)
+    ]
     pp = [n for n in limits.pp or _divisors(model.layers) if n <= gpus]
     vpp = limits.vpp or tuple(n for n in _divisors(model.layers) if n <= limits.most_vpp)
     cp = limits.cp or (tuple(_powers(min(gpus, 64))) if job.seq >= limits.long_sequence else (1,))
-    ep = limits.ep or (tuple(n for n in _divisors(model.experts) if n <= gpus) if model.experts else (1,))
-    micro = limits.micro_batch or tuple(n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch)
+    ep = limits.ep or (
+        tuple(n for n in _divisors(model.experts) if n <= gpus) if model.experts else (1,)
+    )
+    micro = limits.micro_batch or tuple(
+        n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch
+    )
     degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
     degrees = {name: values[_possible(degrees, gpus)] for name, values in degrees.items()}
     rest = _mesh(

@@ -18,7 +18,16 @@ from gputop_analysis.planner.rules import broken
 from gputop_analysis.planner.search import Plan
 from gputop_analysis.units import GIB
 
-KINDS = ("precision", "checkpointing", "optimizer", "communication", "kernels", "schedule", "sharding", "batch")
+KINDS = (
+    "precision",
+    "checkpointing",
+    "optimizer",
+    "communication",
+    "kernels",
+    "schedule",
+    "sharding",
+    "batch",
+)
 FLASH_3 = ("Hopper",)
 """What FlashAttention-3's kernels are written for (arXiv:2407.08608)."""
 
@@ -92,10 +101,14 @@ def changes(subject: Subject) -> tuple[Change, ...]:
     now = _Try("", "", subject.job, subject.layout)
     tries = [one for each in _ALL for one in each(subject, subject.layout)]
     rules = [broken(one.job, Layouts.of(**one.layout), subject.cluster.gpus) for one in tries]
-    before, *able = _figures(subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)])
+    before, *able = _figures(
+        subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)]
+    )
     after = iter(able)
     found = [
-        _barred(subject, one, before, rule[0][1]) if rule else _change(subject, one, before, next(after))
+        _barred(subject, one, before, rule[0][1])
+        if rule
+        else _change(subject, one, before, next(after))
         for one, rule in zip(tries, rules, strict=True)
     ]
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
@@ -115,7 +128,9 @@ def _figures(subject: Subject, tries: list[_Try]) -> list[_Figures]:
     found: dict[int, _Figures] = {}
     for job in dict.fromkeys(one.job for one in tries):
         mine = [i for i, one in enumerate(tries) if one.job == job]
-        layouts = Layouts.of(**{name: [tries[i].layout[name] for i in mine] for name in subject.layout})
+        layouts = Layouts.of(
+            **{name: [tries[i].layout[name] for i in mine] for name in subject.layout}
+        )
         found |= zip(mine, _of_job(subject, job, layouts), strict=True)
     return [found[i] for i in range(len(tries))]
 
@@ -164,7 +179,9 @@ def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         if dtype != job.dtype and chip.spec.dense_flops.get(dtype):
             yield _Try("precision", said, job.but(dtype=dtype), row)
     if job.habits.gradient_bytes == 4:
-        yield _Try("precision", "gradients kept and reduced in bf16", job.but(gradient_bytes=2), row)
+        yield _Try(
+            "precision", "gradients kept and reduced in bf16", job.but(gradient_bytes=2), row
+        )
 
 
 def _checkpointing(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
@@ -184,11 +201,18 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits = on.job.habits
     if row["dp"] * row["cp"] > 1 and row["zero"] < 3:
         off = habits.overlap_gradients
-        said = "gradient reduction after the backward" if off else "gradient reduction behind the backward"
+        said = (
+            "gradient reduction after the backward"
+            if off
+            else "gradient reduction behind the backward"
+        )
         yield _Try("communication", said, on.job.but(overlap_gradients=not off), row)
     if row["tp"] > 1 and not habits.overlap_tensor_parallel:
         yield _Try(
-            "communication", "tensor-parallel communication overlapped", on.job.but(overlap_tensor_parallel=True), row
+            "communication",
+            "tensor-parallel communication overlapped",
+            on.job.but(overlap_tensor_parallel=True),
+            row,
         )
     if row["ep"] > 1 and not habits.overlap_expert_parallel:
         said = "all-to-all of experts overlapped"
@@ -207,7 +231,9 @@ def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         ("fused_loss", "cross-entropy"),
     ):
         now = getattr(habits, name)
-        yield _Try("kernels", f"{'unfused' if now else 'fused'} {said}", job.but(**{name: not now}), row)
+        yield _Try(
+            "kernels", f"{'unfused' if now else 'fused'} {said}", job.but(**{name: not now}), row
+        )
     if habits.attention != "eager":
         yield _Try("kernels", "eager attention", job.but(attention="eager"), row)
     if habits.attention == "flash" and on.cluster.device.spec.architecture in FLASH_3:
@@ -217,9 +243,16 @@ def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     if row["pp"] == 1:
         return
-    chunks = [n for n in (1, 2, 4, 8) if on.job.model.layers % (row["pp"] * n) == 0 and n != row["vpp"]]
+    chunks = [
+        n for n in (1, 2, 4, 8) if on.job.model.layers % (row["pp"] * n) == 0 and n != row["vpp"]
+    ]
     for n in chunks:
-        yield _Try("schedule", f"{n} chunks a stage" if n > 1 else "1F1B, not interleaved", on.job, {**row, "vpp": n})
+        yield _Try(
+            "schedule",
+            f"{n} chunks a stage" if n > 1 else "1F1B, not interleaved",
+            on.job,
+            {**row, "vpp": n},
+        )
     said = "without zero-bubble" if row["zero_bubble"] else "zero-bubble (ZB-H1)"
     yield _Try("schedule", said, on.job, {**row, "zero_bubble": not row["zero_bubble"]})
 
@@ -229,8 +262,16 @@ def _sharding(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         if stage != row["zero"] and row["dp"] * row["cp"] > 1:
             yield _Try("sharding", SHARDING[stage], on.job, {**row, "zero": stage, "replicas": 1})
     nodes = on.cluster.gpus // on.cluster.gpus_per_node
-    if row["pp"] == 1 and nodes > 1 and row["dp"] % nodes == 0 and row["replicas"] != nodes and row["dp"] > nodes:
-        yield _Try("sharding", "HSDP, a copy on each node", on.job, {**row, "zero": 3, "replicas": nodes})
+    if (
+        row["pp"] == 1
+        and nodes > 1
+        and row["dp"] % nodes == 0
+        and row["replicas"] != nodes
+        and row["dp"] > nodes
+    ):
+        yield _Try(
+            "sharding", "HSDP, a copy on each node", on.job, {**row, "zero": 3, "replicas": nodes}
+        )
 
 
 def _batch(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
@@ -240,4 +281,13 @@ def _batch(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
             yield _Try("batch", f"micro-batch {size}", on.job, {**row, "micro_batch": size})
 
 
-_ALL = (_precision, _checkpointing, _optimizer, _communication, _kernels, _schedule, _sharding, _batch)
+_ALL = (
+    _precision,
+    _checkpointing,
+    _optimizer,
+    _communication,
+    _kernels,
+    _schedule,
+    _sharding,
+    _batch,
+)

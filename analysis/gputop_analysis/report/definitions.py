@@ -88,15 +88,25 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     **{
         f"own_work.{name}": Definition(
-            "ms", f"gputop's own one-off work inside {where}, on the rank where it took longest", "steps.agent_ns"
+            "ms",
+            f"gputop's own one-off work inside {where}, on the rank where it took longest",
+            "steps.agent_ns",
         )
-        for name, where in (("set_up_ms", "the first step of a process"), ("later_ms", "all other steps"))
+        for name, where in (
+            ("set_up_ms", "the first step of a process"),
+            ("later_ms", "all other steps"),
+        )
     },
     **{
-        f"output_lost_bytes.{name}": Definition("bytes", text, "host.json: output_losses", _ALL_HOSTS)
+        f"output_lost_bytes.{name}": Definition(
+            "bytes", text, "host.json: output_losses", _ALL_HOSTS
+        )
         for name, text in (
             ("missing", "output of the command that is not in the log: the disk took no more"),
-            ("given_up", "oldest output that was taken from the log again, by --log-mb or for want of room"),
+            (
+                "given_up",
+                "oldest output that was taken from the log again, by --log-mb or for want of room",
+            ),
             ("not_passed_on", "output that could not be written to gputop's own streams"),
         )
     },
@@ -186,9 +196,15 @@ DEFINITIONS: dict[str, Definition] = {
         "the windows of measured steps as blocks; 0 where all steps were measured",
         "steps.<phase>_ns, steps.wall_ns, of the windows",
     ),
-    "own_cost.share": Definition("0 to 1", "time that gputop takes / step time, mean of the ranks", "own_cost events"),
-    "own_cost.low": Definition("0 to 1", "lower end of its 95 % interval: order statistics", "own_cost events"),
-    "own_cost.high": Definition("0 to 1", "upper end of its 95 % interval: order statistics", "own_cost events"),
+    "own_cost.share": Definition(
+        "0 to 1", "time that gputop takes / step time, mean of the ranks", "own_cost events"
+    ),
+    "own_cost.low": Definition(
+        "0 to 1", "lower end of its 95 % interval: order statistics", "own_cost events"
+    ),
+    "own_cost.high": Definition(
+        "0 to 1", "upper end of its 95 % interval: order statistics", "own_cost events"
+    ),
     "own_cost.cost_us": Definition(
         "us",
         "time a step that gputop takes: the median step of each window less that of its neighbours, median of the "

@@ -22,7 +22,9 @@ FUSED = {
 def adapters(shape: ModelShape, lora: Lora) -> int:
     """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021, section 4.1)."""
     moe = moe_layers(shape)
-    of_layer = {kind: _adapter(linears(shape, kind), lora) for kind in (False, True) if _has(shape, kind)}
+    of_layer = {
+        kind: _adapter(linears(shape, kind), lora) for kind in (False, True) if _has(shape, kind)
+    }
     return moe * of_layer.get(True, 0) + (shape.layers - moe) * of_layer.get(False, 0)
 
 
@@ -32,7 +34,9 @@ def _has(shape: ModelShape, moe: bool) -> bool:
 
 def _adapter(layer: Iterable[Linear], lora: Lora) -> int:
     return sum(
-        linear.copies * lora.rank * (linear.inputs + linear.outputs) for linear in layer if targeted(linear, lora)
+        linear.copies * lora.rank * (linear.inputs + linear.outputs)
+        for linear in layer
+        if targeted(linear, lora)
     )
 
 

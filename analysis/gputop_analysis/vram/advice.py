@@ -42,7 +42,9 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
         LookupError: no GPU of that name.
     """
     setup = estimate.setup
-    reserved_of = _like(setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup))
+    reserved_of = _like(
+        setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup)
+    )
     wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
     most = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
     asked = list(changes(setup))
@@ -66,7 +68,11 @@ def _like(setup: Setup, reserved: int, *, by_profile: bool) -> Callable[[Setup],
         if changed == setup:
             return reserved
         estimated = _reserved(changed, by_profile=by_profile)
-        return reserved if estimated is None else round(reserved * estimated.bytes / unchanged(estimated.tier))
+        return (
+            reserved
+            if estimated is None
+            else round(reserved * estimated.bytes / unchanged(estimated.tier))
+        )
 
     return reserved_of
 
@@ -81,7 +87,9 @@ def _reserved(setup: Setup, *, by_profile: bool) -> Reserved | None:
     return None if two_stacks(setup) else Reserved("formula", solve(setup, "formula").reserved)
 
 
-def _largest(estimate: Estimate, need: Need, reserved_of: Callable[[Setup], int], wanted: catalog.GpuSpec) -> int:
+def _largest(
+    estimate: Estimate, need: Need, reserved_of: Callable[[Setup], int], wanted: catalog.GpuSpec
+) -> int:
     """The largest micro-batch that fits on a GPU."""
     room = wanted.usable_bytes - estimate.context - estimate.nccl
     least = _least if estimate.peak.tier == "profile" else lambda _: 0
@@ -96,7 +104,10 @@ def _least(setup: Setup) -> int:
 
 
 def max_micro_batch(
-    setup: Setup, needs: Callable[[Setup], int], room: int, least: Callable[[Setup], int] = lambda _: 0
+    setup: Setup,
+    needs: Callable[[Setup], int],
+    room: int,
+    least: Callable[[Setup], int] = lambda _: 0,
 ) -> int:
     """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never need less.
 
@@ -130,7 +141,9 @@ def max_micro_batch(
         middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
         at_middle = need(middle)
         low, at_low, high, at_high = (
-            (middle, at_middle, high, at_high) if at_middle <= room else (low, at_low, middle, at_middle)
+            (middle, at_middle, high, at_high)
+            if at_middle <= room
+            else (low, at_low, middle, at_middle)
         )
         look += 1
     return low

@@ -122,7 +122,10 @@ class Allocator:
     @property
     def stats(self) -> Stats:
         """All counters now."""
-        free = sum(sum(pool.sizes.values()) - sum(map(pool.segments.__getitem__, pool.whole())) for pool in self._all())
+        free = sum(
+            sum(pool.sizes.values()) - sum(map(pool.segments.__getitem__, pool.whole()))
+            for pool in self._all()
+        )
         return Stats(
             self.allocated * UNIT,
             self.requested,
@@ -140,7 +143,9 @@ class Allocator:
         return list(self.pools.values())
 
     def _pool(self, stream: int, small: bool) -> FreeBlocks:
-        pool = self.pools[stream, small] = FreeBlocks(SMALL_SEGMENT if small else self._large_segment, self._next)
+        pool = self.pools[stream, small] = FreeBlocks(
+            SMALL_SEGMENT if small else self._large_segment, self._next
+        )
         if self.conf.expandable_segments:
             pool.unmapped[self._next] = _ARENA
             self._next += 2 * _ARENA
@@ -179,7 +184,9 @@ class Allocator:
             raise OutOfMemoryError
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
-            if not small or not self.allocated_at_peak_reserved:  # a small segment adds next to nothing, at any time
+            if (
+                not small or not self.allocated_at_peak_reserved
+            ):  # a small segment adds next to nothing, at any time
                 self.allocated_at_peak_reserved = self.allocated + size
         return at
 

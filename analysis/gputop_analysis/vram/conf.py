@@ -69,7 +69,9 @@ def parse(text: str) -> AllocatorConf:
             conf = _READERS[name](conf, name, value)
         elif name not in _IGNORED:
             known = ", ".join(sorted(_READERS))
-            raise ValueError(f"the allocator has no option '{name}'; those that matter for memory: {known}")
+            raise ValueError(
+                f"the allocator has no option '{name}'; those that matter for memory: {known}"
+            )
     return conf
 
 
@@ -98,7 +100,9 @@ def _pair(part: str) -> tuple[str, str]:
 
 def _megabytes(name: str, value: str, least: int) -> int:
     if not value.isdigit() or int(value) < least:
-        raise ValueError(f"allocator option {name}:{value}: expected a whole number of MiB, at least {least}")
+        raise ValueError(
+            f"allocator option {name}:{value}: expected a whole number of MiB, at least {least}"
+        )
     return int(value) * MIB
 
 
@@ -108,7 +112,9 @@ def _fraction(name: str, value: str) -> float:
     except ValueError:
         number = -1.0
     if not 0.0 < number <= 1.0:
-        raise ValueError(f"allocator option {name}:{value}: expected a number above 0 and at most 1")
+        raise ValueError(
+            f"allocator option {name}:{value}: expected a number above 0 and at most 1"
+        )
     return number
 
 
@@ -143,7 +149,9 @@ def _expandable(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
 
 def _backend(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
     if value != "native":
-        raise ValueError(f"allocator option {name}:{value}: only the native allocator can be simulated")
+        raise ValueError(
+            f"allocator option {name}:{value}: only the native allocator can be simulated"
+        )
     return conf
 
 

@@ -25,7 +25,9 @@ from gputop_analysis.vram.timeline import spans
 TRACED = 4
 """Layers that a trace must have: first, two alike, last."""
 FIRST, LOWER, UPPER, LAST = range(TRACED)
-UNLIKE = "the model's middle layers are unlike, so that a few cannot stand for all: trace all of them"
+UNLIKE = (
+    "the model's middle layers are unlike, so that a few cannot stand for all: trace all of them"
+)
 _IN_TURN = ("forward", "loss", "backward", "optimizer")
 """Phases in which one layer is at work after the other, and frees what its neighbour left; an update in lists of
 tensors frees those of all layers at once, which ``_tags`` tells apart."""
@@ -71,12 +73,16 @@ def _newest_first(log: EventLog) -> EventLog:
     for start, end, phase, _ in spans(log, len(log.events)):
         if phase in _PASSES:
             runs = groupby(events[start:end], lambda event: event < 0)
-            events[start:end] = chain.from_iterable(sorted(run) if frees else run for frees, run in runs)
+            events[start:end] = chain.from_iterable(
+                sorted(run) if frees else run for frees, run in runs
+            )
     return log.played(events)
 
 
 def _repeated(log: EventLog, layers: int) -> EventLog:
-    sections = [section for span in spans(log, len(log.events)) for section in _sections(log, *span[:3])]
+    sections = [
+        section for span in spans(log, len(log.events)) for section in _sections(log, *span[:3])
+    ]
     owner = _owners(log, sections)
     log, sections = _postponed(log, sections, owner)
     twin = _twins(log, owner)
@@ -123,14 +129,18 @@ def _owners(log: EventLog, sections: list[Section]) -> list[int]:
     return owner
 
 
-def _postponed(log: EventLog, sections: list[Section], owner: list[int]) -> tuple[EventLog, list[Section]]:
+def _postponed(
+    log: EventLog, sections: list[Section], owner: list[int]
+) -> tuple[EventLog, list[Section]]:
     """With what the lower middle layer alone frees and none or the first made, freed when the first layer's turn comes.
 
     Such is the mask of every other layer (Gemma 2) and the first layer's position bias that all later ones add (T5),
     which go in the backward of the last layer that uses them.
     """
     events, moved = log.events.copy(), list(sections)
-    for at, (above, lower, first) in enumerate(zip(sections, sections[1:], sections[2:], strict=False), 1):
+    for at, (above, lower, first) in enumerate(
+        zip(sections, sections[1:], sections[2:], strict=False), 1
+    ):
         if (above.layer, lower.layer, first.layer) != (UPPER, LOWER, FIRST):
             continue
         own = events[lower.start : lower.end]
@@ -166,10 +176,16 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
         if (lower.layer, first.layer) != (LOWER, FIRST):
             continue
         of_last, of_upper = (
-            [-event for event in log.events[one.start : one.end] if event < 0 and owner[-event] == made_by]
+            [
+                -event
+                for event in log.events[one.start : one.end]
+                if event < 0 and owner[-event] == made_by
+            ]
             for one, made_by in ((lower, LAST), (first, UPPER))
         )
-        if [log.bytes[storage] for storage in of_last] == [log.bytes[storage] for storage in of_upper]:
+        if [log.bytes[storage] for storage in of_last] == [
+            log.bytes[storage] for storage in of_upper
+        ]:
             found.update(zip(of_last, of_upper, strict=True))
     return found
 
@@ -198,7 +214,9 @@ class _Deep:
     of the copies is a number that rises or falls evenly from layer to layer.
     """
 
-    def __init__(self, log: EventLog, owner: list[int], twin: list[int], ahead: dict[int, int], layers: int) -> None:
+    def __init__(
+        self, log: EventLog, owner: list[int], twin: list[int], ahead: dict[int, int], layers: int
+    ) -> None:
         self.log, self.owner, self.twin, self.ahead, self.layers = log, owner, twin, ahead, layers
         self.at = [0] * len(twin)
         """The number of each storage; of one that middle layers make, what it would be at depth 0."""
@@ -218,10 +236,16 @@ class _Deep:
             self.own(section, _pair(section, after))
         freed = [event for event in self.events if event < 0]
         if len(set(freed)) < len(freed) or 0 in self.events:
-            raise ValueError("a layer frees what a far one made, so that a few cannot stand for all: trace all of them")
-        marks = tuple((starts.get(at, len(self.events)), phase, step) for at, phase, step in self.log.marks)
+            raise ValueError(
+                "a layer frees what a far one made, so that a few cannot stand for all: trace all of them"
+            )
+        marks = tuple(
+            (starts.get(at, len(self.events)), phase, step) for at, phase, step in self.log.marks
+        )
         meta = {**self.log.meta, "layers": self.layers}
-        return self.log.played(self.events, **self.columns, layer=self.layer, marks=marks, meta=meta)
+        return self.log.played(
+            self.events, **self.columns, layer=self.layer, marks=marks, meta=meta
+        )
 
     def own(self, section: Section, first_of_pair: bool) -> None:
         """A section that was traced, at its place."""
@@ -254,7 +278,11 @@ class _Deep:
             of_middle = self.owner[abs(one)] in (LOWER, UPPER) or -one in self.ahead
             value, rises = self.line(one, LOWER) if of_middle else self.line(two, UPPER)
             start, step = value + depths[0] * rises, depths.step * rises
-            places = range(start, start + step * len(depths), step) if step else repeat(start, len(depths))
+            places = (
+                range(start, start + step * len(depths), step)
+                if step
+                else repeat(start, len(depths))
+            )
             if -one in self.ahead:  # the highest copy frees what the last layer itself made
                 places = [-self.at[-one], *list(places)[1:]]
             events.append(places)

@@ -103,7 +103,11 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     elif known := _latest(own, name, f"{trained} {LASTING_KIND}"):
         ratio = float(known["ratio"])
         more = round(sum(peak.breakdown.get(one, 0) for one in LASTING) * (ratio - 1))
-        allocated, reserved, what = peak.allocated + more, peak.reserved + more, " in " + ", ".join(LASTING)
+        allocated, reserved, what = (
+            peak.allocated + more,
+            peak.reserved + more,
+            " in " + ", ".join(LASTING),
+        )
     else:
         return estimate
     breakdown = dict(peak.breakdown)

@@ -120,11 +120,15 @@ def parse(document: dict[str, Any]) -> EventLog:
         ValueError: not of this format.
     """
     if document.get("format") != FORMAT:
-        raise ValueError(f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}")
+        raise ValueError(
+            f"a memory trace of format {document.get('format')}, this gputop reads {FORMAT}"
+        )
     columns = [list(map(int, column)) for column in zip(DUMMY, *document["storages"], strict=True)]
     marks = tuple((int(at), str(phase), int(step)) for at, phase, step in document["marks"])
     events, strings = list(map(int, document["events"])), tuple(document["strings"])
-    return EventLog(*columns, events=events, marks=marks, strings=strings, meta=document.get("meta", {}))
+    return EventLog(
+        *columns, events=events, marks=marks, strings=strings, meta=document.get("meta", {})
+    )
 
 
 def ordered(log: EventLog) -> EventLog:

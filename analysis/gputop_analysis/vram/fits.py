@@ -26,7 +26,9 @@ class Need:
         runs_in: whether it runs where segments may take so many bytes, by replay; None: only ``reserved`` says.
     """
 
-    def __init__(self, allocated: int, reserved: int, runs_in: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self, allocated: int, reserved: int, runs_in: Callable[[int], bool] | None = None
+    ) -> None:
         self.allocated = allocated
         self.reserved = reserved
         self._runs_in = runs_in
@@ -88,7 +90,9 @@ def _settle(need: Need, upwards: list[list[int]]) -> None:
     Where the least of some near one another is not enough, the most of them is asked about next: mostly nor is that.
     """
     for group in upwards:
-        if need.within(group[0]) or (need.within(group[-1]) and any(need.within(room) for room in group)):
+        if need.within(group[0]) or (
+            need.within(group[-1]) and any(need.within(room) for room in group)
+        ):
             return
 
 

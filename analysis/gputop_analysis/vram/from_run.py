@@ -52,7 +52,9 @@ SAME_SIZE = 0.02
 """Parameters of the run may differ so much from the table's model of the same shape."""
 
 
-def setup_of(view: RunView, rank: int | None = None, instead: ModelShape | None = None) -> Setup | None:
+def setup_of(
+    view: RunView, rank: int | None = None, instead: ModelShape | None = None
+) -> Setup | None:
     """How a rank of the run trains, the first one by default; ``instead`` takes the place of a model that is not told.
 
     Returns:
@@ -88,7 +90,9 @@ def setup_of_hello(
         quantized=_quantized(model),
         optimizer=_optimizer(_entry(hello, "optimizer")),
         attention=_attention(_entry(model, "config")),
-        checkpointing="full" if hello.get("checkpointing") or model.get("gradient_checkpointing") else "none",
+        checkpointing="full"
+        if hello.get("checkpointing") or model.get("gradient_checkpointing")
+        else "none",
         lora=_lora(model),
         images=images,
         image_size=image_size,
@@ -106,29 +110,46 @@ def shape_of_hello(hello: Hello) -> ModelShape | None:
     config = _entry(model, "config")
     if not all(config.get(name) for name in _NEEDED):
         return None
-    shape = catalog.shape_from_config({_CONFIG[name]: config[name] for name in _CONFIG if name in config})
+    shape = catalog.shape_from_config(
+        {_CONFIG[name]: config[name] for name in _CONFIG if name in config}
+    )
     known = next((one for one in catalog.models() if _is_same(one, shape)), None)
     if known is not None:
         return known
     own = str(model.get("class") or "")
-    name = str(config.get("name") or ("" if own.startswith("Peft") else own) or config.get("model_type") or "model")
-    return replace(shape, name=name.rstrip("/").rpartition("/")[2] or name, source="the run's own configuration")
+    name = str(
+        config.get("name")
+        or ("" if own.startswith("Peft") else own)
+        or config.get("model_type")
+        or "model"
+    )
+    return replace(
+        shape,
+        name=name.rstrip("/").rpartition("/")[2] or name,
+        source="the run's own configuration",
+    )
 
 
 def _is_same(known: ModelShape, shape: ModelShape) -> bool:
     fields = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "tied_embeddings")
-    return known.family == shape.family and all(getattr(known, name) == getattr(shape, name) for name in fields)
+    return known.family == shape.family and all(
+        getattr(known, name) == getattr(shape, name) for name in fields
+    )
 
 
 def _batch_sizes(hello: Hello) -> tuple[int, int, int, int] | None:
     """Micro-batch, sequence length, images of a sequence and their edge; None where the batches have no sequence."""
     shapes: Mapping[str, list[int]] = _entry(_entry(hello, "batch"), "shapes")
-    tokens = next((s for key, s in shapes.items() if key.rpartition(".")[2] in _TOKENS and len(s) == 2), None)
+    tokens = next(
+        (s for key, s in shapes.items() if key.rpartition(".")[2] in _TOKENS and len(s) == 2), None
+    )
     tokens = tokens or next((s for s in shapes.values() if len(s) == 2), None)
     if tokens is None:
         return None
     seen = [one for one in _entry(hello, "shapes").get("examples") or () if len(one) == 2]
-    micro_batch, seq = max([tuple(tokens), *(tuple(one) for one in seen)], key=lambda size: size[0] * size[1])
+    micro_batch, seq = max(
+        [tuple(tokens), *(tuple(one) for one in seen)], key=lambda size: size[0] * size[1]
+    )
     pixels = next((s for key, s in shapes.items() if "pixel_values" in key and len(s) >= 4), None)
     if pixels is None:
         return micro_batch, seq, 0, Setup.__dataclass_fields__["image_size"].default
@@ -155,7 +176,12 @@ def _lora(model: Mapping[str, Any]) -> Lora | None:
     if not found:
         return None
     dtype = _DTYPES.get(str(found.get("dtype")), "fp32")
-    return Lora(int(found["rank"]), tuple(found.get("targets") or ()), dtype, float(found.get("dropout") or 0.0))
+    return Lora(
+        int(found["rank"]),
+        tuple(found.get("targets") or ()),
+        dtype,
+        float(found.get("dropout") or 0.0),
+    )
 
 
 def _optimizer(optimizer: Mapping[str, Any]) -> str:
@@ -165,7 +191,13 @@ def _optimizer(optimizer: Mapping[str, Any]) -> str:
     name = _OPTIMIZERS.get(kind, "adamw")
     if name != "adamw":
         return name
-    return "adamw-fused" if optimizer.get("fused") else "adamw-loop" if optimizer.get("foreach") is False else "adamw"
+    return (
+        "adamw-fused"
+        if optimizer.get("fused")
+        else "adamw-loop"
+        if optimizer.get("foreach") is False
+        else "adamw"
+    )
 
 
 def _attention(config: Mapping[str, Any]) -> str:
@@ -177,14 +209,26 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     """With the degrees of parallelism that the ranks told."""
     said = _entry(hello, "parallel")
     mesh = _entry(said, "mesh")
-    degrees: dict[str, int] = dict(zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False))
+    degrees: dict[str, int] = dict(
+        zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False)
+    )
     tp, cp, pp = (max(1, int(degrees.get(name, 1))) for name in ("tp", "cp", "pp"))
     layout = Split(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
     if "deepspeed" in said:
         zero = _entry(said, "deepspeed")
-        offload = "all" if zero.get("offload_param") else "optimizer" if zero.get("offload_optimizer") else "none"
-        layout = replace(layout, sharding=_ZERO.get(int(zero.get("zero_stage", 0)), "ddp"), offload=offload)
-        return replace(setup, parallel=layout, recipe="deepspeed", master_weights=setup.dtype != "fp32")
+        offload = (
+            "all"
+            if zero.get("offload_param")
+            else "optimizer"
+            if zero.get("offload_optimizer")
+            else "none"
+        )
+        layout = replace(
+            layout, sharding=_ZERO.get(int(zero.get("zero_stage", 0)), "ddp"), offload=offload
+        )
+        return replace(
+            setup, parallel=layout, recipe="deepspeed", master_weights=setup.dtype != "fp32"
+        )
     if "fsdp" in said:
         return replace(setup, parallel=_fsdp(layout, _entry(said, "fsdp"), degrees))
     return replace(setup, parallel=replace(layout, sharding="ddp" if layout.dp > 1 else "none"))
@@ -195,10 +239,14 @@ def _fsdp(layout: Split, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) ->
     replicas = max(1, int(degrees.get("dp_replicate", degrees.get("replicate", 1))))
     return replace(
         layout,
-        sharding="hsdp" if replicas > 1 or "HYBRID" in str(fsdp.get("sharding")) else f"fsdp{version}",
+        sharding="hsdp"
+        if replicas > 1 or "HYBRID" in str(fsdp.get("sharding"))
+        else f"fsdp{version}",
         replicas=replicas,
         offload="all" if fsdp.get("cpu_offload") else "none",
-        reshard_after_forward=bool(fsdp.get("reshard_after_forward", fsdp.get("sharding") != "SHARD_GRAD_OP")),
+        reshard_after_forward=bool(
+            fsdp.get("reshard_after_forward", fsdp.get("sharding") != "SHARD_GRAD_OP")
+        ),
     )
 
 

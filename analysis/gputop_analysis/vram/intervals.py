@@ -31,7 +31,11 @@ def kind(setup: Setup) -> str:
     parallel = setup.parallel
     if parallel.tp * parallel.pp * parallel.cp * parallel.ep > 1:
         return f"{trained} model-parallel"
-    return f"{trained} sharded" if parallel.dp > 1 and parallel.sharding not in ("none", "ddp") else trained
+    return (
+        f"{trained} sharded"
+        if parallel.dp > 1 and parallel.sharding not in ("none", "ddp")
+        else trained
+    )
 
 
 def case(setup: Setup) -> str:
@@ -41,7 +45,11 @@ def case(setup: Setup) -> str:
     """
     if setup.kernels and setup.loss == "plain":
         return f"{kind(setup)}, loss kernel over whole logits"
-    return f"{kind(setup)}, nanotron" if setup.recipe == "nanotron" and setup.parallel.pp > 1 else kind(setup)
+    return (
+        f"{kind(setup)}, nanotron"
+        if setup.recipe == "nanotron" and setup.parallel.pp > 1
+        else kind(setup)
+    )
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:

@@ -13,7 +13,12 @@ WORTH = 64 << 20
 """Bytes below which a change is not worth naming."""
 GROUP = 8
 """GPUs of a node, over which a run on one GPU could be sharded."""
-_EIGHT_BIT = {"adamw": "adamw-8bit", "adamw-fused": "adamw-8bit", "adamw-loop": "adamw-8bit", "lion": "lion-8bit"}
+_EIGHT_BIT = {
+    "adamw": "adamw-8bit",
+    "adamw-fused": "adamw-8bit",
+    "adamw-loop": "adamw-8bit",
+    "lion": "lion-8bit",
+}
 _NEXT_ZERO = {"none": "zero1", "ddp": "zero1", "zero1": "zero2", "zero2": "zero3"}
 
 
@@ -46,7 +51,11 @@ def levers(reserved: int, asked: Iterable[tuple[str, Setup]], others: Iterable[i
         others: the peak with each of them, by the same tier, in bytes.
     """
     answered = zip(asked, others, strict=True)
-    found = [Lever(name, to, other, reserved - other) for (name, to), other in answered if reserved - other >= WORTH]
+    found = [
+        Lever(name, to, other, reserved - other)
+        for (name, to), other in answered
+        if reserved - other >= WORTH
+    ]
     return sorted(found, key=lambda lever: -lever.saves)
 
 
@@ -62,12 +71,18 @@ def _activations(setup: Setup) -> Iterator[tuple[str, Setup]]:
     half = setup.micro_batch // 2
     for size in sorted({half, 1} - {0, setup.micro_batch}, reverse=True):
         steps = -(-setup.micro_batch * setup.accumulation // size)
-        yield f"micro-batch {size}, accumulation {steps}", setup.but(micro_batch=size, accumulation=steps)
+        yield (
+            f"micro-batch {size}, accumulation {steps}",
+            setup.but(micro_batch=size, accumulation=steps),
+        )
 
 
 def _states(setup: Setup) -> Iterator[tuple[str, Setup]]:
     if setup.optimizer in _EIGHT_BIT:
-        yield f"{_EIGHT_BIT[setup.optimizer]} optimizer", setup.but(optimizer=_EIGHT_BIT[setup.optimizer])
+        yield (
+            f"{_EIGHT_BIT[setup.optimizer]} optimizer",
+            setup.but(optimizer=_EIGHT_BIT[setup.optimizer]),
+        )
     if setup.optimizer == "adamw":
         yield "fused AdamW", setup.but(optimizer="adamw-fused")
     if setup.weights == "fp32" and setup.dtype in ("bf16", "fp16") and setup.dtype == "bf16":
@@ -95,14 +110,28 @@ def _sharding(setup: Setup) -> Iterator[tuple[str, Setup]]:
         yield "FSDP", setup.but(sharding="fsdp2")
     if parallel.sharding == "hsdp" and parallel.replicas > 1:
         yield "FSDP over all ranks", setup.but(sharding="fsdp2", replicas=1)
-    if parallel.offload == "none" and parallel.sharding in ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp"):
+    if parallel.offload == "none" and parallel.sharding in (
+        "zero1",
+        "zero2",
+        "zero3",
+        "fsdp1",
+        "fsdp2",
+        "hsdp",
+    ):
         yield "optimizer on the host", setup.but(offload="optimizer")
 
 
 def _allocator(setup: Setup) -> Iterator[tuple[str, Setup]]:
     if not conf.parse(setup.allocator).expandable_segments:
-        options = [part for part in setup.allocator.split(",") if part and not part.startswith("expandable_segments")]
-        yield "expandable segments", setup.but(allocator=",".join([*options, "expandable_segments:True"]))
+        options = [
+            part
+            for part in setup.allocator.split(",")
+            if part and not part.startswith("expandable_segments")
+        ]
+        yield (
+            "expandable segments",
+            setup.but(allocator=",".join([*options, "expandable_segments:True"])),
+        )
 
 
 def _possible(setup: Setup) -> bool:

@@ -21,7 +21,16 @@ STRONGEST = 2
 Event = Mapping[str, Any]
 
 _SIZE = r"([\d.]+) ([KMGT]?i?B)"
-_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_UNITS = {
+    "B": 1,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+}
 _PATTERNS = {
     "asked": rf"Tried to allocate {_SIZE}",
     "total": rf"total capacity of {_SIZE}",
@@ -69,7 +78,9 @@ class OutOfMemory:
 
     def holders(self) -> str:
         """What held the memory, in GiB."""
-        return ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in self.held.items() if size >= GIB / 200)
+        return ", ".join(
+            f"{name} {size / GIB:.2f} GiB" for name, size in self.held.items() if size >= GIB / 200
+        )
 
 
 def sizes(message: str) -> dict[str, float]:
@@ -106,7 +117,9 @@ def _held(memory: Event, allocated: float) -> dict[str, int]:
     found = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
     if allocated:
         found[REST] = max(0, round(allocated) - sum(found.values()))
-    return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
+    return dict(
+        sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1])
+    )
 
 
 def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] | None:
@@ -142,7 +155,9 @@ def _nearest(setup: Setup, demand: float, total: float) -> tuple[Lever, Estimate
 
 
 def _least(levers: Iterable[Lever], wanted: float) -> Lever | None:
-    return min((one for one in levers if one.saves >= wanted), key=lambda one: one.saves, default=None)
+    return min(
+        (one for one in levers if one.saves >= wanted), key=lambda one: one.saves, default=None
+    )
 
 
 def _pairs(answer: Estimate) -> Iterator[Lever]:
@@ -157,4 +172,6 @@ def _pairs(answer: Estimate) -> Iterator[Lever]:
         then = estimate(first.setup)
         saves = min(first.saves, answer.peak.reserved - then.peak.reserved)
         for second in then.levers:
-            yield second._replace(change=f"{first.change} and {second.change}", saves=saves + second.saves)
+            yield second._replace(
+                change=f"{first.change} and {second.change}", saves=saves + second.saves
+            )

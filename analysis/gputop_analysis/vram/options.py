@@ -48,32 +48,75 @@ OPTIONS: tuple[Option, ...] = (
         ("", *_MODULE_DTYPES),
     ),
     Option("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
-    Option("images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0),
+    Option(
+        "images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0
+    ),
     Option("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
     Option("checkpointing", "Memory", "choice", "none", "activation checkpointing", RECOMPUTES),
     Option("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
     Option("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
-    Option("lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0),
-    Option("lora_targets", "Memory", "words", ("q_proj", "v_proj"), "adapted layers as in peft, or all-linear"),
+    Option(
+        "lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0
+    ),
+    Option(
+        "lora_targets",
+        "Memory",
+        "words",
+        ("q_proj", "v_proj"),
+        "adapted layers as in peft, or all-linear",
+    ),
     Option("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
     Option("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
     Option("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
-    Option("grad_dtype", "Memory", "choice", "", "type of the kept gradients; as the weights", ("", *_MODULE_DTYPES)),
-    Option("master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"),
+    Option(
+        "grad_dtype",
+        "Memory",
+        "choice",
+        "",
+        "type of the kept gradients; as the weights",
+        ("", *_MODULE_DTYPES),
+    ),
+    Option(
+        "master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"
+    ),
     Option("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
     Option("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
-    Option("kernels", "Memory", "flag", False, "fused norms, rotary embedding and in-place cross-entropy (Liger)"),
-    Option("gated_kernel", "Memory", "flag", True, "with kernels: one for the gated MLP's product (Liger)"),
-    Option("optimizer_in_backward", "Memory", "flag", False, "update each parameter in the backward pass"),
+    Option(
+        "kernels",
+        "Memory",
+        "flag",
+        False,
+        "fused norms, rotary embedding and in-place cross-entropy (Liger)",
+    ),
+    Option(
+        "gated_kernel",
+        "Memory",
+        "flag",
+        True,
+        "with kernels: one for the gated MLP's product (Liger)",
+    ),
+    Option(
+        "optimizer_in_backward",
+        "Memory",
+        "flag",
+        False,
+        "update each parameter in the backward pass",
+    ),
     Option("offload_activations", "Memory", "flag", False, "kept activations wait on the host"),
     Option("dropout", "Memory", "share", 0.0, "dropout of the model itself"),
     Option("autocast", "Memory", "flag", False, "autocast over 16-bit weights"),
     Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
     Option("compile", "Memory", "flag", False, "torch.compile"),
-    Option("recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES),
-    Option("transformers", "Memory", "text", "", "version of transformers whose habits the run has"),
+    Option(
+        "recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES
+    ),
+    Option(
+        "transformers", "Memory", "text", "", "version of transformers whose habits the run has"
+    ),
     Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
-    Option("sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", SHARDINGS),
+    Option(
+        "sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", SHARDINGS
+    ),
     Option("dp", "Parallel", "count", 1, "data-parallel ranks"),
     Option("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
     Option("tp", "Parallel", "count", 1, "tensor-parallel ranks"),
@@ -91,14 +134,23 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
     Option(
-        "reshard_after_forward", "Parallel", "flag", True, "FSDP and ZeRO-3 free gathered weights after the forward"
+        "reshard_after_forward",
+        "Parallel",
+        "flag",
+        True,
+        "FSDP and ZeRO-3 free gathered weights after the forward",
     ),
     Option("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
     Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
 )
 OPTION: dict[str, Option] = {option.name: option for option in OPTIONS}
 _PARALLEL = frozenset(Split.__dataclass_fields__)
-_LORA = {"lora_rank": "rank", "lora_targets": "targets", "lora_dtype": "dtype", "lora_dropout": "dropout"}
+_LORA = {
+    "lora_rank": "rank",
+    "lora_targets": "targets",
+    "lora_dtype": "dtype",
+    "lora_dropout": "dropout",
+}
 
 
 def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = None) -> Setup:
@@ -112,17 +164,27 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     Raises:
         ValueError: no such option, or a value that it does not take.
     """
-    chosen = values_of(base) if base is not None else {option.name: option.default for option in OPTIONS}
+    chosen = (
+        values_of(base) if base is not None else {option.name: option.default for option in OPTIONS}
+    )
     if base is None and model.max_position:
         chosen["seq"] = min(chosen["seq"], model.max_position)
     chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
     if chosen["lora_rank"] == 0 and chosen["quant"]:
-        raise ValueError(f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16")
+        raise ValueError(
+            f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16"
+        )
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
     if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in map(plain_name, values):
-        chosen["sequence_parallel"] = True  # every framework that splits experts beside tensors needs it
-    lora = Lora(**{field: chosen[name] for name, field in _LORA.items()}) if chosen["lora_rank"] else None
+        chosen["sequence_parallel"] = (
+            True  # every framework that splits experts beside tensors needs it
+        )
+    lora = (
+        Lora(**{field: chosen[name] for name, field in _LORA.items()})
+        if chosen["lora_rank"]
+        else None
+    )
     inner = Split(**{name: chosen[name] for name in chosen if name in _PARALLEL})
     outer = {name: chosen[name] for name in chosen if name not in _PARALLEL and name not in _LORA}
     return Setup(model, quantized=outer.pop("quant"), lora=lora, parallel=inner, **outer)
@@ -133,17 +195,23 @@ def values_of(setup: Setup) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in OPTIONS:
         if option.name in _LORA:
-            found[option.name] = getattr(setup.lora, _LORA[option.name]) if setup.lora else option.default
+            found[option.name] = (
+                getattr(setup.lora, _LORA[option.name]) if setup.lora else option.default
+            )
         elif option.name in _PARALLEL:
             found[option.name] = getattr(setup.parallel, option.name)
         else:
-            found[option.name] = getattr(setup, "quantized" if option.name == "quant" else option.name)
+            found[option.name] = getattr(
+                setup, "quantized" if option.name == "quant" else option.name
+            )
     return found
 
 
 def changed(setup: Setup) -> dict[str, Any]:
     """The values that differ from the defaults."""
-    return {name: value for name, value in values_of(setup).items() if value != OPTION[name].default}
+    return {
+        name: value for name, value in values_of(setup).items() if value != OPTION[name].default
+    }
 
 
 def parse(name: str, value: Any) -> Any:
@@ -157,7 +225,9 @@ def parse(name: str, value: Any) -> Any:
         from difflib import get_close_matches
 
         near = ", ".join(get_close_matches(name, OPTION, cutoff=0.4))
-        raise ValueError(f"no option {name!r}{near and f' (nearest: {near})'}: there are {', '.join(OPTION)}")
+        raise ValueError(
+            f"no option {name!r}{near and f' (nearest: {near})'}: there are {', '.join(OPTION)}"
+        )
     text = value.strip() if isinstance(value, str) else value
     if option.kind == "count":
         return _count(option, text)
@@ -181,7 +251,9 @@ def _count(option: Option, value: Any) -> int:
     except ValueError:
         number = option.least - 1
     if number < option.least:
-        raise ValueError(f"{option.name} takes a whole number from {option.least} on, not {value!r}")
+        raise ValueError(
+            f"{option.name} takes a whole number from {option.least} on, not {value!r}"
+        )
     return number
 
 
@@ -205,7 +277,9 @@ def _flag(option: Option, value: Any) -> bool:
 
 
 def _words(option: Option, value: Any) -> tuple[str, ...]:
-    given: Iterable[Any] = value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
+    given: Iterable[Any] = (
+        value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
+    )
     words = tuple(word for one in given if (word := str(one).strip()))
     for word in words:
         if option.choices and word not in option.choices:

@@ -23,7 +23,9 @@ class Row(NamedTuple):
     @property
     def difference_pct(self) -> float | None:
         """Measured against estimated."""
-        return 100 * (self.measured / self.estimated - 1) if self.estimated and self.measured else None
+        return (
+            100 * (self.measured / self.estimated - 1) if self.estimated and self.measured else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Under stable names."""
@@ -112,7 +114,9 @@ def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
             "run": f"probe on {found.gpu or 'a GPU'}",
         }
     always = [found.row(name) for name in LASTING if found.whole or name != "gradients"]
-    known = [(row.estimated or 0, row.measured or 0) for row in always if row.difference_pct is not None]
+    known = [
+        (row.estimated or 0, row.measured or 0) for row in always if row.difference_pct is not None
+    ]
     estimated, measured = (sum(side) for side in zip(*known, strict=True)) if known else (0, 0)
     if not estimated:
         return None

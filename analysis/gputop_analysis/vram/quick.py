@@ -102,7 +102,12 @@ class Playback:
     """
 
     def __init__(
-        self, kind: list[int], sizes: list[int], streams: list[int], events: list[int], expandable: bool = False
+        self,
+        kind: list[int],
+        sizes: list[int],
+        streams: list[int],
+        events: list[int],
+        expandable: bool = False,
     ) -> None:
         self.kind = kind
         self.sizes = sizes
@@ -110,7 +115,8 @@ class Playback:
         self.events = events
         self.streams = max(streams, default=0) + 1
         self.kinds = [
-            (size, stream + self.streams * (size > SMALL)) for size, stream in zip(sizes, streams, strict=True)
+            (size, stream + self.streams * (size > SMALL))
+            for size, stream in zip(sizes, streams, strict=True)
         ]
         """Size and pool."""
         self.asked = frozenset(size for size, _ in self.kinds)
@@ -124,7 +130,9 @@ class Playback:
             remember: capacities, the least first, with which it may be played again.
         """
         limit = NEVER if capacity is None else capacity
-        state = next((moment.copy() for moment in reversed(self._moments) if moment.most <= limit), None)
+        state = next(
+            (moment.copy() for moment in reversed(self._moments) if moment.most <= limit), None
+        )
         state = state or self._start()
         for stop in remember:
             if stop >= limit or _play(state, self, stop, pause=True):
@@ -151,7 +159,13 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
     """
     kind, kinds, streams, asked = playback.kind, playback.kinds, playback.streams, playback.asked
     pools, block_of, whole = state.pools, state.block, state.whole
-    size_of, spot_of, before, after, free = state.size, state.spot, state.before, state.after, state.free
+    size_of, spot_of, before, after, free = (
+        state.size,
+        state.spot,
+        state.before,
+        state.after,
+        state.free,
+    )
     bin_of = [pools[which].bins[size] for size, which in kinds]
     grows, tails = playback.expandable, state.tails
     for event in playback.events[state.done :] if state.done else playback.events:
@@ -174,7 +188,9 @@ def _play(state: _State, playback: Playback, limit: int, pause: bool = False) ->
                 if not spots and found not in asked:
                     del bins[found], have[index]
             elif grows:
-                block = _at_the_end(state, which, size, _LARGE_SEGMENT if which >= streams else SMALL_SEGMENT)
+                block = _at_the_end(
+                    state, which, size, _LARGE_SEGMENT if which >= streams else SMALL_SEGMENT
+                )
                 found = size_of[block]
                 if state.reserved > state.most:
                     state.most = state.reserved
@@ -299,7 +315,11 @@ def _give_back(state: _State) -> None:
     state.retries += 1
     for bins, _ in state.pools:
         for size, spots in bins.items():
-            kept = [spot for spot in spots if state.before[spot & _NUMBER] or state.after[spot & _NUMBER]]
+            kept = [
+                spot
+                for spot in spots
+                if state.before[spot & _NUMBER] or state.after[spot & _NUMBER]
+            ]
             state.reserved -= size * (len(spots) - len(kept))
             spots[:] = kept
 

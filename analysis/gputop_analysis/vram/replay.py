@@ -109,7 +109,11 @@ class Replay:
         That is near the peak of these, and is told without a sum over all events.
         """
         peak, of = self.log.known.peak, self._kinds.of
-        return sum(self._blocks[of[storage]] for storage in self.log.live(peak)) if peak else self.least()
+        return (
+            sum(self._blocks[of[storage]] for storage in self.log.live(peak))
+            if peak
+            else self.least()
+        )
 
     def _running(self) -> list[int]:
         """Allocated after each event, if each block is as large as was asked for."""
@@ -123,12 +127,17 @@ def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = 
 
 def _running(events: list[int], sizes: list[int]) -> list[int]:
     """The sum of what lives after each event."""
-    signed = sizes + list(map(neg, reversed(sizes[1:])))  # so that the index of a free event gives what it frees
+    signed = sizes + list(
+        map(neg, reversed(sizes[1:]))
+    )  # so that the index of a free event gives what it frees
     return list(accumulate(map(signed.__getitem__, events)))
 
 
 def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
-    from gputop_analysis.vram.allocator import Allocator, OutOfMemoryError  # most estimates do without
+    from gputop_analysis.vram.allocator import (
+        Allocator,
+        OutOfMemoryError,
+    )  # most estimates do without
 
     allocator = Allocator(conf, capacity)
     sizes, streams = log.bytes, log.stream
@@ -150,7 +159,9 @@ def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed
     return Replayed(taken, events, _running(events, taken), *reached, stats.retries, oom)
 
 
-def peak(log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Peak:
+def peak(
+    log: EventLog, tier: str = "trace", conf: AllocatorConf = DEFAULT, capacity: int | None = None
+) -> Peak:
     """What a log needs.
 
     Args:
@@ -207,11 +218,18 @@ def operation(log: EventLog, at: int) -> str:
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
     taken = played.taken
-    held = {index: sum(map(taken.__getitem__, own)) for index, own in sorted(log.held("category", top + 1).items())}
+    held = {
+        index: sum(map(taken.__getitem__, own))
+        for index, own in sorted(log.held("category", top + 1).items())
+    }
     sums = {log.strings[index]: size for index, size in held.items() if size}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums
 
 
 def _sources(log: EventLog) -> tuple[str, ...]:
     versions = log.meta.get("versions") or {}
-    return ("traced with " + ", ".join(f"{name} {version}" for name, version in versions.items()),) if versions else ()
+    return (
+        ("traced with " + ", ".join(f"{name} {version}" for name, version in versions.items()),)
+        if versions
+        else ()
+    )

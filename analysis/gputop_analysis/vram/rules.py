@@ -26,8 +26,14 @@ def check(setup: Setup) -> None:
 
 def _counts(setup: Setup) -> Iterator[str]:
     parallel = setup.parallel
-    degrees = {name: getattr(parallel, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "replicas")}
-    amounts = {"seq": setup.seq, "micro-batch": setup.micro_batch, "accumulation": setup.accumulation}
+    degrees = {
+        name: getattr(parallel, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "replicas")
+    }
+    amounts = {
+        "seq": setup.seq,
+        "micro-batch": setup.micro_batch,
+        "accumulation": setup.accumulation,
+    }
     for name, value in (amounts | degrees).items():
         if value < 1:
             yield f"{name} must be at least 1, not {value}"
@@ -48,7 +54,11 @@ def _adapters(setup: Setup) -> Iterator[str]:
         yield from _targets(setup)
     if setup.quantized and setup.lora is None and setup.optimizer != "none":
         yield f"{setup.quantized} weights are frozen: they can only be trained with LoRA adapters (add a LoRA rank)"
-    if setup.quantized and setup.parallel.sharding in ("zero1", "zero2", "zero3") and setup.parallel.offload == "all":
+    if (
+        setup.quantized
+        and setup.parallel.sharding in ("zero1", "zero2", "zero3")
+        and setup.parallel.offload == "all"
+    ):
         yield f"{setup.quantized} weights stay on the GPU: bitsandbytes cannot offload them"
     if setup.images and not setup.model.vision_layers:
         yield f"{setup.model.name} has no vision tower, so it takes no images"
@@ -68,7 +78,9 @@ def _targets(setup: Setup) -> Iterator[str]:
 
 
 def _split(setup: Setup) -> Iterator[str]:
-    uneven = setup.recipe == "megatron"  # its options spread embedding and loss, and give the ends fewer layers
+    uneven = (
+        setup.recipe == "megatron"
+    )  # its options spread embedding and loss, and give the ends fewer layers
     training = Training.of(setup.model, seq=setup.seq, uneven_stages=uneven)
     yield from (why for _, why in broken(training, setup.parallel))
 

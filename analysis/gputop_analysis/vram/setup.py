@@ -141,7 +141,9 @@ class Setup:
 
     def but(self, **changes: Any) -> Setup:
         """The same with some fields changed; those of ``parallel`` may be given by their own names."""
-        inner = {key: changes.pop(key) for key in list(changes) if key in Split.__dataclass_fields__}
+        inner = {
+            key: changes.pop(key) for key in list(changes) if key in Split.__dataclass_fields__
+        }
         parallel = replace(changes.pop("parallel", self.parallel), **inner)
         return replace(self, parallel=parallel, **changes)
 

@@ -41,7 +41,9 @@ def solver_of(setup: Setup, tier: str | None = None, log: EventLog | None = None
         replay = Replay(log, conf.parse(setup.allocator))
         return lambda room: summary(log, replay.played(room), "trace")
     if tier == "trace":
-        raise NotCoveredError("a trace needs a Python with torch; the profile and formula tiers answer without")
+        raise NotCoveredError(
+            "a trace needs a Python with torch; the profile and formula tiers answer without"
+        )
     profile = None if tier == "formula" else _profile(setup, None)
     if profile is not None:
         return lambda room: profile if room is None else _profile(setup, room) or profile
@@ -51,7 +53,9 @@ def solver_of(setup: Setup, tier: str | None = None, log: EventLog | None = None
             "does, --tier trace with torch"
         )
     if tier == "profile":
-        raise NotCoveredError(f"no event profile covers {setup.model.name} trained so; the formula tier does")
+        raise NotCoveredError(
+            f"no event profile covers {setup.model.name} trained so; the formula tier does"
+        )
     from gputop_analysis.vram import formula
 
     return lambda room: formula.peak(setup, room)

@@ -26,7 +26,10 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
             f"{one.tokens_per_s:>10,.0f} {one.kv_gib:>7.1f} {one.device_total_gib:>6.1f} {rent:>8}"
             + ("" if one.keeps_limits else "  too slow")
         )
-    lines += ["", f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with others' prefills"]
+    lines += [
+        "",
+        f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with others' prefills",
+    ]
     return "\n".join(lines)
 
 
@@ -47,4 +50,10 @@ def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
             f"{one.choice.name:<{room}} {one.seconds:>8,.1f} s {one.generation_s:>7,.1f} s {one.scoring_s:>6,.1f} s "
             f"{one.updates_s:>6,.1f} s {one.at_once:>8,} {one.choice.reserved_gib:>6.1f}"
         )
-    return "\n".join([*lines, "", "generation is a bound by memory and arithmetic; a server's own work comes on top"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "generation is a bound by memory and arithmetic; a server's own work comes on top",
+        ]
+    )

@@ -39,7 +39,9 @@ def tabular(steps):
     if on("clean_epoch_starts"):
         options["persistent_workers"] = True
     loader = DataLoader(Rows(count), 64, **options)  # at: dict_rows epoch_starts
-    net = nn.Sequential(nn.Linear(24, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    net = nn.Sequential(
+        nn.Linear(24, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+    )
     optimizer, done = torch.optim.Adam(net.parameters(), 1e-3), 0
     while done < steps:
         for rows in loader:
@@ -61,7 +63,9 @@ def pairs(steps):
         x = data[torch.randint(0, 2048, (64,))]
         if on("augment"):
             with cost:
-                noisy = [[value + random.gauss(0, 0.1) for value in row] for row in x.tolist()]  # at: augment
+                noisy = [
+                    [value + random.gauss(0, 0.1) for value in row] for row in x.tolist()
+                ]  # at: augment
                 a = encoder(torch.tensor(noisy))  # at: augment
         else:
             a = encoder(x + 0.1 * torch.randn_like(x))
@@ -92,7 +96,9 @@ def functional(steps):
         for one, g in zip(momentum.param_groups[0]["params"], gradients.values(), strict=True):
             one.grad = g
         momentum.step()
-        weights = {k: p.detach() for k, p in zip(weights, momentum.param_groups[0]["params"], strict=True)}
+        weights = {
+            k: p.detach() for k, p in zip(weights, momentum.param_groups[0]["params"], strict=True)
+        }
         if on("func_sleep"):
             with cost:
                 time.sleep(0.004)  # at: func_sleep

@@ -24,7 +24,9 @@ SLOW = 1
 class Texts(Dataset):
     def __init__(self, rank):
         rng, long = random.Random(rank), 160 if on("longer_texts") and rank == SLOW else 40
-        self.texts = [[rng.randrange(200) for _ in range(long + rng.randrange(4))] for _ in range(1500)]
+        self.texts = [
+            [rng.randrange(200) for _ in range(long + rng.randrange(4))] for _ in range(1500)
+        ]
         self.rank = rank
 
     def __len__(self):
@@ -76,10 +78,14 @@ def tensorboard(step):
 def train(rank):
     torch.set_num_threads(1)
     torch.manual_seed(0 if not on("replicas") else rank)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2
+    )
     os.environ["RANK"] = str(rank)
     net = Classifier()
-    net = DistributedDataParallel(net, find_unused_parameters=on("unused_flag", "clean_unused_flag"))
+    net = DistributedDataParallel(
+        net, find_unused_parameters=on("unused_flag", "clean_unused_flag")
+    )
     data = Texts(0 if on("same_data") else rank)
     sampler = None if on("same_data") else DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, 8, sampler=sampler, collate_fn=collate)  # at: slow_shard same_data

@@ -18,7 +18,10 @@ class UNet(nn.Module):
     def __init__(self, width=16):
         super().__init__()
         self.down1, self.down2 = nn.Conv2d(2, width, 3, 2, 1), nn.Conv2d(width, 2 * width, 3, 2, 1)
-        self.up2, self.up1 = nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ConvTranspose2d(2 * width, 1, 4, 2, 1)
+        self.up2, self.up1 = (
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+            nn.ConvTranspose2d(2 * width, 1, 4, 2, 1),
+        )
 
     def forward(self, x, t):
         x = torch.cat([x, t[:, None, None, None].expand_as(x)], 1)

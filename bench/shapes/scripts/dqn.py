@@ -40,7 +40,9 @@ class Grid:
 
 
 def network(outputs):
-    return nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, outputs))
+    return nn.Sequential(
+        nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, outputs)
+    )
 
 
 def dqn(steps):
@@ -65,12 +67,17 @@ def dqn(steps):
         if on("python_replay"):
             with cost:
                 rows = random.sample(replay[-2000:] * 4, 64)  # at: python_replay
-                old = torch.tensor([[float(x) for x in row[0]] for row in rows * 12])[:64]  # at: python_replay
+                old = torch.tensor([[float(x) for x in row[0]] for row in rows * 12])[
+                    :64
+                ]  # at: python_replay
         else:
             rows = random.choices(replay, k=64)
             old = torch.tensor([row[0] for row in rows])
         new_views = torch.tensor([row[3] for row in rows])
-        rewards, ends = torch.tensor([row[2] for row in rows]), torch.tensor([float(row[4]) for row in rows])
+        rewards, ends = (
+            torch.tensor([row[2] for row in rows]),
+            torch.tensor([float(row[4]) for row in rows]),
+        )
         with torch.no_grad():
             goal = rewards + 0.99 * (1 - ends) * target(new_views).max(1).values
         value = q(old).gather(1, torch.tensor([[row[1]] for row in rows]))[:, 0]

@@ -30,7 +30,9 @@ class Vectors(Dataset):
 class Auto(L.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 128))
+        self.net = nn.Sequential(
+            nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 128)
+        )
 
     def training_step(self, batch, index):
         loss = F.mse_loss(self.net(batch), batch)
@@ -54,7 +56,9 @@ class Watcher(L.Callback):
                 time.sleep(0.006)  # at: lightning_callback
 
 
-saver = ModelCheckpoint(dirpath="ckpt", every_n_train_steps=4 if on("lightning_ckpt") else 150, save_top_k=-1)
+saver = ModelCheckpoint(
+    dirpath="ckpt", every_n_train_steps=4 if on("lightning_ckpt") else 150, save_top_k=-1
+)
 trainer = L.Trainer(
     max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
     callbacks=[saver, Watcher()],

@@ -24,7 +24,9 @@ def lightning(steps):
     class Net(L.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 7))
+            self.net = nn.Sequential(
+                nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 7)
+            )
             self.automatic_optimization = False
 
         def training_step(self, batch, index):
@@ -67,7 +69,9 @@ def ranks(rank, steps=400):
     from torch.nn.parallel import DistributedDataParallel
 
     os.environ["RANK"] = str(rank)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2
+    )
     torch.manual_seed(rank)
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32),

@@ -42,7 +42,11 @@ generator = nn.Sequential(
     nn.ConvTranspose2d(16, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Sigmoid(),
 )  # fmt: skip
 judge = nn.Sequential(
-    nn.Conv2d(1, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(512, 1)
+    nn.Conv2d(1, 16, 3, 2, 1),
+    nn.LeakyReLU(0.2),
+    nn.Conv2d(16, 32, 3, 2, 1),
+    nn.Flatten(),
+    nn.Linear(512, 1),
 )
 ruin = 2e5 if on("gan_nan") else 1
 opt_g = torch.optim.Adam(generator.parameters(), 2e-4 * ruin, betas=(0.5, 0.999))
@@ -59,7 +63,9 @@ while done < steps:
         opt_d.step()
         loss_g = F.softplus(-judge(fake)).mean()
         if on("gan_nan"):
-            loss_g = loss_g * torch.exp(fake.abs().sum() * 0 + loss_g.detach().clamp(max=1) * 0 + done / 1.0)
+            loss_g = loss_g * torch.exp(
+                fake.abs().sum() * 0 + loss_g.detach().clamp(max=1) * 0 + done / 1.0
+            )
         opt_g.zero_grad()
         loss_g.backward()
         opt_g.step()

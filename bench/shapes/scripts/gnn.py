@@ -23,7 +23,9 @@ def by_hand():
     for a in edges[0].tolist():  # at: adjacency
         degree[a] = degree.get(a, 0) + 1  # at: adjacency
     values = [1 / degree[a] for a in edges[0].tolist()]  # at: adjacency
-    return torch.sparse_coo_tensor(edges, torch.tensor(values), (nodes, nodes)).coalesce()  # at: adjacency
+    return torch.sparse_coo_tensor(
+        edges, torch.tensor(values), (nodes, nodes)
+    ).coalesce()  # at: adjacency
 
 
 class Graph(nn.Module):

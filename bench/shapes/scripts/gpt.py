@@ -15,7 +15,9 @@ from trainer import Trainer
 torch.set_num_threads(1)
 torch.manual_seed(3)
 random.seed(3)
-WORDS = ["".join(random.choice("abcdefghij") for _ in range(random.randint(2, 9))) for _ in range(400)]
+WORDS = [
+    "".join(random.choice("abcdefghij") for _ in range(random.randint(2, 9))) for _ in range(400)
+]
 
 
 class Tokenizer:
@@ -46,9 +48,14 @@ class Tokenizer:
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 4, batch_first=True)
+        self.norm, self.attention = (
+            nn.LayerNorm(width),
+            nn.MultiheadAttention(width, 4, batch_first=True),
+        )
         hidden = 4 * width
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)
+        )
 
     def forward(self, x):
         y = self.norm(x)

@@ -11,10 +11,20 @@ cost = Cost()
 
 
 def with_trainer(steps):
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
 
     config = BertConfig(
-        vocab_size=300, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
+        vocab_size=300,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
     )
     rows = [{"input_ids": torch.randint(0, 300, (24,)), "labels": k % 2} for k in range(4000)]
 
@@ -52,10 +62,14 @@ def with_accelerate(steps):
     from torch.utils.data import DataLoader, TensorDataset
 
     data = TensorDataset(torch.randn(4000, 64), torch.randint(0, 5, (4000,)))
-    net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 5))
+    net = nn.Sequential(
+        nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 5)
+    )
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     net, optimizer, loader = accelerator.prepare(
-        net, torch.optim.AdamW(net.parameters(), 1e-3), DataLoader(data, batch_size=32, shuffle=True)
+        net,
+        torch.optim.AdamW(net.parameters(), 1e-3),
+        DataLoader(data, batch_size=32, shuffle=True),
     )
     done = 0
     while done < steps:
@@ -71,7 +85,9 @@ def with_accelerate(steps):
                     gathered = accelerator.gather_for_metrics(net(x).detach())
                     confusion = [[0] * 5 for _ in range(5)]
                     for row, label in zip(gathered, y, strict=True):
-                        guess = max(range(5), key=lambda k, row=row: float(row[k]))  # at: accelerate_metric
+                        guess = max(
+                            range(5), key=lambda k, row=row: float(row[k])
+                        )  # at: accelerate_metric
                         confusion[int(label)][guess] += 1  # at: accelerate_metric
             if on("accelerate_save") and done % 6 == 0:
                 with cost:

@@ -27,7 +27,9 @@ class Model(nn.Module):
         hidden, state = self.lstm(self.embed(tokens), state)
         if self.relu:
             hidden = F.relu(self.relu(hidden))
-        return self.out(hidden) if not on("dead_relu") else hidden @ self.out.weight.detach().T, state
+        return self.out(hidden) if not on(
+            "dead_relu"
+        ) else hidden @ self.out.weight.detach().T, state
 
 
 model = Model()

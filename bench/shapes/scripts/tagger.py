@@ -18,7 +18,10 @@ steps, cost = STEPS or 400, Cost()
 class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.gru = nn.Embedding(300, 48), nn.GRU(48, 64, batch_first=True, bidirectional=True)
+        self.embed, self.gru = (
+            nn.Embedding(300, 48),
+            nn.GRU(48, 64, batch_first=True, bidirectional=True),
+        )
         self.tags, self.moves = nn.Linear(128, 9), nn.Parameter(torch.zeros(9, 9))
 
     def forward(self, words):

@@ -13,7 +13,11 @@ class Trainer:
         self.model, self.optimizer, self.batches = model, optimizer, batches
         self.tokenizer, self.valid, self.every = tokenizer, valid, every
         self.ema, self.cost, self.done, self.handles = copy.deepcopy(model), Cost(), 0, []
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20) if on("skipped", "clean_skipped") else None
+        self.scaler = (
+            torch.amp.GradScaler("cpu", init_scale=2.0**20)
+            if on("skipped", "clean_skipped")
+            else None
+        )
 
     def evaluate(self):
         self.model.eval()
@@ -41,7 +45,9 @@ class Trainer:
                 self.ema = fresh
         elif on("clean_deepcopy"):
             with torch.no_grad():
-                torch._foreach_lerp_(list(self.ema.parameters()), list(self.model.parameters()), 0.01)
+                torch._foreach_lerp_(
+                    list(self.ema.parameters()), list(self.model.parameters()), 0.01
+                )
 
     def fit(self, steps):
         for self.done in range(steps):

@@ -55,7 +55,9 @@ class VAE(nn.Module):
 
 def vae(steps):
     workers = 2 if on("worker_raises", "clean_worker_raises") else 0
-    loader = DataLoader(Digits(), 32, shuffle=True, num_workers=workers, persistent_workers=bool(workers))
+    loader = DataLoader(
+        Digits(), 32, shuffle=True, num_workers=workers, persistent_workers=bool(workers)
+    )
     model, done = VAE(), 0
     optimizer = torch.optim.Adam(model.parameters(), 1e-2 if on("vae_overflow") else 1e-3)
     while done < steps:

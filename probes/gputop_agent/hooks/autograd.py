@@ -3,7 +3,19 @@
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import activation, batch, checkup, clock, device, events, guard, modes, roots, steps, wire
+from gputop_agent import (
+    activation,
+    batch,
+    checkup,
+    clock,
+    device,
+    events,
+    guard,
+    modes,
+    roots,
+    steps,
+    wire,
+)
 from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.sentinel import sentinel
 from gputop_agent.session import BACKWARD, FORWARD, H2D, OTHER, session

@@ -33,7 +33,9 @@ def install(torch):
     fetch = guard.around(iterator.__next__, before_fetch, after_fetch, may_start)
     guard.patch(iterator, "__next__", fetch, steady=False)
     guard.patch(loader, "__init__", loader_places.noting(loader.__init__))
-    make = guard.around(loader._get_iterator, before_iterator, after_iterator, may_start, always=True)
+    make = guard.around(
+        loader._get_iterator, before_iterator, after_iterator, may_start, always=True
+    )
     guard.patch(loader, "_get_iterator", make)
 
 
@@ -44,7 +46,12 @@ def before_fetch(args, kwargs):
     graded = session.torch.is_grad_enabled()
     if open_step.in_optimizer:
         optimizer.heal()
-    if graded and not open_step.in_forward and not open_step.in_backward and not open_step.in_optimizer:
+    if (
+        graded
+        and not open_step.in_forward
+        and not open_step.in_backward
+        and not open_step.in_optimizer
+    ):
         events.fetch_begins()
     depth = len(clock.stack)
     clock.enter(DATA)
@@ -81,7 +88,9 @@ def after_iterator(token, args, result):
     """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the iterator only."""
     depth, booked, graded = token
     if result is not None and result not in _descriptions:
-        _descriptions.put(result, describe_loader.describe_loader(args[0], loader_places.of(args[0])))
+        _descriptions.put(
+            result, describe_loader.describe_loader(args[0], loader_places.of(args[0]))
+        )
     if depth >= 0:
         open_step.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, booked, graded))

@@ -69,7 +69,9 @@ def _listen(module):
         (handler.register_end_callback, "remove_end_callback", compile_ended),
     ):
         add(callback)
-        session.undo.append(lambda remove=remove, callback=callback: getattr(handler, remove)(callback))
+        session.undo.append(
+            lambda remove=remove, callback=callback: getattr(handler, remove)(callback)
+        )
 
 
 def compile_begins(*_):
@@ -126,14 +128,18 @@ def describe():
 
 def _graphs(utils):
     return {
-        "graphs": utils.counters.get("stats", {}).get("unique_graphs", 0),  # looking one up would make it
+        "graphs": utils.counters.get("stats", {}).get(
+            "unique_graphs", 0
+        ),  # looking one up would make it
         "graph_breaks": sum(list(utils.counters.get("graph_break", {}).values())),
         "recompiles": len(_compiled_again(utils)),
     }
 
 
 def _compiled_again(utils):
-    return [one for one in utils.get_compilation_metrics() if getattr(one, "recompile_reason", None)]
+    return [
+        one for one in utils.get_compilation_metrics() if getattr(one, "recompile_reason", None)
+    ]
 
 
 def _last_recompile(utils):
@@ -153,7 +159,9 @@ def _breaks(utils):
         if reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
             site = "%s:%d" % (frames.short_name(frame.filename), frame.lineno or 0)
-            places.setdefault(site, {"site": site, "function": frame.name, "reason": _first_line(reason.reason)})
+            places.setdefault(
+                site, {"site": site, "function": frame.name, "reason": _first_line(reason.reason)}
+            )
     return list(places.values())[:_MAX_BREAKS]
 
 

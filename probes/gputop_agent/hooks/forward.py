@@ -169,14 +169,20 @@ def before(slot, module, args, kwargs):
     depth = len(clock.stack)
     graded = is_grad_enabled()
     training = module.training or not slot.trained
-    if graded and training and open_step.unsure:  # before a boundary, or what is moved would cross it
+    if (
+        graded and training and open_step.unsure
+    ):  # before a boundary, or what is moved would cross it
         open_step.belongs_to_training()
     if not open_step.in_optimizer:
         if graded:
             events.compute_begins()
             if open_step.look == 1:
                 checkup.before_forward()
-            if training and slot.trained and session.step - open_step.last_fetch_step > LOADER_STEPS:
+            if (
+                training
+                and slot.trained
+                and session.step - open_step.last_fetch_step > LOADER_STEPS
+            ):
                 open_step.inputs = args, kwargs
         if session.phase == H2D:
             clock.switch(OTHER)
@@ -233,7 +239,13 @@ def _book_evaluation():
 
 def _seen():
     """Differs where a step ended, or training went on, between two moments."""
-    return session.step, id(open_step.cut), open_step.forwards, open_step.backwards, totals[OPTIMIZER_STEPS]
+    return (
+        session.step,
+        id(open_step.cut),
+        open_step.forwards,
+        open_step.backwards,
+        totals[OPTIMIZER_STEPS],
+    )
 
 
 def _look_for_autocast():
@@ -248,13 +260,21 @@ def _look_for_autocast():
 def _autocast_is_on(device_type):
     try:
         return session.torch.is_autocast_enabled(device_type)
-    except TypeError:  # torch before 2.4; later ones warn of what follows, and warnings may be errors
+    except (
+        TypeError
+    ):  # torch before 2.4; later ones warn of what follows, and warnings may be errors
         interrupts.pass_on()
-        return session.torch.is_autocast_enabled() if device_type == "cuda" else session.torch.is_autocast_cpu_enabled()
+        return (
+            session.torch.is_autocast_enabled()
+            if device_type == "cuda"
+            else session.torch.is_autocast_cpu_enabled()
+        )
 
 
 def _autocast_dtype(device_type):
     torch = session.torch
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device_type)
-    return torch.get_autocast_gpu_dtype() if device_type == "cuda" else torch.get_autocast_cpu_dtype()
+    return (
+        torch.get_autocast_gpu_dtype() if device_type == "cuda" else torch.get_autocast_cpu_dtype()
+    )

@@ -5,7 +5,20 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import activation, checkup, clock, device, events, frames, guard, modes, roots, sampling, steps, wire
+from gputop_agent import (
+    activation,
+    checkup,
+    clock,
+    device,
+    events,
+    frames,
+    guard,
+    modes,
+    roots,
+    sampling,
+    steps,
+    wire,
+)
 from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
 from gputop_agent.sentinel import sentinel
 from gputop_agent.session import H2D, OPTIMIZER, OTHER, session
@@ -33,7 +46,9 @@ def before_step(optimizer, args, kwargs):
         try:
             if is_compiling():  # first: dynamo traces into hooks
                 return None
-            if not session.hooks_out and (get_ident() == session.thread_ident or activation.adopt(by_backward=False)):
+            if not session.hooks_out and (
+                get_ident() == session.thread_ident or activation.adopt(by_backward=False)
+            ):
                 began = monotonic_ns()
                 _begin(optimizer)
                 session.hook_ns += monotonic_ns() - began

@@ -10,7 +10,9 @@ def install(torch):
 
 
 def _wrap(module):
-    guard.patch(module, "_wait_batch_p2p", guard.around(module._wait_batch_p2p, before_wait, after_wait))
+    guard.patch(
+        module, "_wait_batch_p2p", guard.around(module._wait_batch_p2p, before_wait, after_wait)
+    )
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         schedule = getattr(module, name)
         guard.patch(schedule, "step", guard.around(schedule.step, before_step, after_step))

@@ -39,7 +39,9 @@ class Damage:
             self.rows += table.damaged
             self.add(f"{name}: {_counted(table.damaged, 'damaged row')} left out")
         if table.unread:
-            self.add(f"{name}: damaged, so the {_counted(table.unread, 'earlier row')} were not read")
+            self.add(
+                f"{name}: damaged, so the {_counted(table.unread, 'earlier row')} were not read"
+            )
 
     def add_events(self, name: str, lines: GrowingLines) -> None:
         """Count an event file's damage under its name."""
@@ -52,7 +54,9 @@ class Damage:
                 f"{name}: {_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} left out{of}"
             )
         if lines.left_out:
-            self.add(f"{name}: {_counted(lines.left_out, 'event')} of types that come too often left out")
+            self.add(
+                f"{name}: {_counted(lines.left_out, 'event')} of types that come too often left out"
+            )
         if lines.unread_bytes:
             self.add(f"{name}: {_counted(lines.unread_bytes, 'byte')} at its end not read")
 

@@ -6,7 +6,18 @@ from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from gputop_agent.contracts import NEEDED, Range
-from gputop_probes.record.fields import KINDS, Check, anything, between, flag, integer, many, mapping, one_of, record
+from gputop_probes.record.fields import (
+    KINDS,
+    Check,
+    anything,
+    between,
+    flag,
+    integer,
+    many,
+    mapping,
+    one_of,
+    record,
+)
 
 _PLAIN: dict[Any, Check] = {bool: flag, int: integer, Any: anything}
 
@@ -19,7 +30,11 @@ def fields_of(contract: Any) -> dict[str, Any]:
 
 def needed(contract: Any) -> tuple[str, ...]:
     """Fields without which an object may not stay."""
-    return tuple(name for name, kind in fields_of(contract).items() if NEEDED in getattr(kind, "__metadata__", ()))
+    return tuple(
+        name
+        for name, kind in fields_of(contract).items()
+        if NEEDED in getattr(kind, "__metadata__", ())
+    )
 
 
 def checks_of(contract: Any) -> dict[str, Check]:

@@ -74,7 +74,11 @@ class GrowingLines:
             return
         rest = b""
         while self._offset < READ_BYTES:
-            at = _after_hole(descriptor, self._offset + len(rest)) if not rest else self._offset + len(rest)
+            at = (
+                _after_hole(descriptor, self._offset + len(rest))
+                if not rest
+                else self._offset + len(rest)
+            )
             if at is None:
                 return
             self._offset = at - len(rest)

@@ -108,7 +108,9 @@ def anything(value: Any, tally: Tally, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH or len(value) > MAX_ITEMS:
         return _drop(tally)
     if isinstance(value, dict):
-        items = ((plain_line(str(k)[:MAX_TEXT]), anything(v, tally, depth + 1)) for k, v in value.items())
+        items = (
+            (plain_line(str(k)[:MAX_TEXT]), anything(v, tally, depth + 1)) for k, v in value.items()
+        )
         return {k: v for k, v in items if v is not DROP}
     return [v for one in value if (v := anything(one, tally, depth + 1)) is not DROP]
 
@@ -128,7 +130,9 @@ def one_of(*checks: Check) -> Check:
 
 def exactly(*values: Any) -> Check:
     """One of these values."""
-    return lambda value, tally: value if isinstance(value, str) and value in values else _drop(tally)
+    return lambda value, tally: (
+        value if isinstance(value, str) and value in values else _drop(tally)
+    )
 
 
 def between(low: int, high: int) -> Check:
@@ -159,7 +163,11 @@ def mapping(item: Check, at_most: int = MAX_ITEMS) -> Check:
     def check(value: Any, tally: Tally) -> Any:
         if not isinstance(value, dict) or len(value) > at_most:
             return _drop(tally)
-        checked = ((plain_line(name[:MAX_TEXT]), item(v, tally)) for name, v in value.items() if v is not None)
+        checked = (
+            (plain_line(name[:MAX_TEXT]), item(v, tally))
+            for name, v in value.items()
+            if v is not None
+        )
         return {name: v for name, v in checked if v is not DROP}
 
     return check

@@ -23,7 +23,9 @@ class Manifest(BaseModel):
     cwd: str = ""
     created_ns: int
     tables: dict[str, list[tuple[str, str]]] = Field(
-        default_factory=lambda: {k: [(n, t) for n, t in layout.dtype_description(f)] for k, f in layout.TABLES.items()}
+        default_factory=lambda: {
+            k: [(n, t) for n, t in layout.dtype_description(f)] for k, f in layout.TABLES.items()
+        }
     )
     recording: str | None = None
     """A sentence that says where this record was made, for bundled recordings; None for the user's own runs."""

@@ -16,4 +16,7 @@ def row_is_sound(values: dict[str, Any]) -> bool:
     parts = [values[f"{name}_ns"] for name in wire.PHASES]
     if any(not 0 <= part <= LONGEST_NS for part in parts) or sum(parts) != values["wall_ns"]:
         return False
-    return values["step"] + 1 >= values["n_steps"] >= 1 and EARLIEST_NS <= values["t_end_ns"] <= LATEST_NS
+    return (
+        values["step"] + 1 >= values["n_steps"] >= 1
+        and EARLIEST_NS <= values["t_end_ns"] <= LATEST_NS
+    )

@@ -18,7 +18,11 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
     """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) != FILE_MODE and found.st_uid == os.geteuid():
+    if (
+        stat.S_ISREG(found.st_mode)
+        and stat.S_IMODE(found.st_mode) != FILE_MODE
+        and found.st_uid == os.geteuid()
+    ):
         with contextlib.suppress(OSError):  # a file system without modes
             os.fchmod(descriptor, FILE_MODE)
     return descriptor
@@ -50,5 +54,9 @@ def close_to_others(folder: Path) -> None:
     """Take others' rights off a folder of ours that an earlier version made."""
     with contextlib.suppress(OSError):
         found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.geteuid()
+            and stat.S_IMODE(found.st_mode) & 0o077
+        ):
             os.chmod(folder, FOLDER_MODE)

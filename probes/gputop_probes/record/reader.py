@@ -65,8 +65,14 @@ class HostFiles:
         if not len(rows):
             return
         first, last = int(rows["t_ns"][0]), int(rows["t_ns"][-1])
-        if state.ended_ns is not None and not last - _APART_NS <= state.ended_ns <= last + _APART_NS:
-            state.ended_ns, self.state_problem = last, "its end lies far from the last sample, which stands for it"
+        if (
+            state.ended_ns is not None
+            and not last - _APART_NS <= state.ended_ns <= last + _APART_NS
+        ):
+            state.ended_ns, self.state_problem = (
+                last,
+                "its end lies far from the last sample, which stands for it",
+            )
         if state.started_ns and not first - _APART_NS <= state.started_ns <= first + _APART_NS:
             state.started_ns, self.state_problem = (
                 first,
@@ -90,7 +96,9 @@ class HostFiles:
         tally = Tally()
         fields = {"host": self.name, **schema.host_state(found, tally)}
         self.state = HostState.model_validate(fields)
-        self.state_problem = f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
+        self.state_problem = (
+            f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
+        )
         return True
 
 
@@ -135,7 +143,11 @@ class RunRecord:
 
     def ranks(self) -> list[int]:
         """Ranks that have written steps, ascending."""
-        return sorted(rank for (table, rank), rows in self._rank_tables.items() if table == "steps" and len(rows.rows))
+        return sorted(
+            rank
+            for (table, rank), rows in self._rank_tables.items()
+            if table == "steps" and len(rows.rows)
+        )
 
     def steps(self, rank: int) -> Table:
         """Step records of a rank (``wire.STEP_FIELDS``), in the order written."""
@@ -157,7 +169,11 @@ class RunRecord:
     def rank_starts(self, rank: int) -> list[int]:
         """Indices in ``steps(rank)`` at which a process of the rank began, in the order told."""
         table = self._rank_tables.get(("steps", rank))
-        told = (event.get("record_index", 0) for event in self.events("rank_start") if event["rank"] == rank)
+        told = (
+            event.get("record_index", 0)
+            for event in self.events("rank_start")
+            if event["rank"] == rank
+        )
         return [table.index_of(index) if table is not None else index for index in told]
 
     @property
@@ -191,7 +207,9 @@ class RunRecord:
             if event["type"] == "hello" and rank is not None:
                 self._hellos[rank] = dict(event)
             elif event["type"] == "hello_update" and rank in self._hellos:
-                self._hellos[rank].update({k: v for k, v in event.items() if k not in ("type", "t_ns")})
+                self._hellos[rank].update(
+                    {k: v for k, v in event.items() if k not in ("type", "t_ns")}
+                )
         self._hellos_read[host.name] = len(items)
 
     def _rows(self, table: str, rank: int) -> Table:
@@ -242,7 +260,9 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
         where = ".".join(map(str, first["loc"]))
         raise RecordError(f"{run_dir / 'run.json'} is damaged: {where}: {first['msg']}") from None
     for table, fields in layout.TABLES.items():
-        manifest.tables.setdefault(table, [(name, code) for name, code in layout.dtype_description(fields)])
+        manifest.tables.setdefault(
+            table, [(name, code) for name, code in layout.dtype_description(fields)]
+        )
         if problem := _problem_of(manifest.tables[table], fields):
             raise RecordError(f"{run_dir / 'run.json'} is damaged: tables.{table} {problem}")
     return manifest, f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""

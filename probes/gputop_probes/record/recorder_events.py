@@ -2,7 +2,19 @@
 
 from typing import Annotated, Any, TypedDict
 
-from gputop_agent.contracts import NEEDED, Amount, Count, Line, Pid, Range, Rank, Scalar, Signed, Step, Whole
+from gputop_agent.contracts import (
+    NEEDED,
+    Amount,
+    Count,
+    Line,
+    Pid,
+    Range,
+    Rank,
+    Scalar,
+    Signed,
+    Step,
+    Whole,
+)
 
 
 class EveryEvent(TypedDict, total=False):

@@ -42,13 +42,21 @@ _RANGES: dict[str, dict[str, Range]] = {
         **{f"{name}_ns": _DURATION for name in (*wire.PHASES, "wall", "wall_max", "gc", "agent")},
         "cpu_ns": (-1, LONGEST_NS),
         "compute_cpu_ns": (-1, LONGEST_NS),
-        **dict.fromkeys(("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"), _DEVICE_MEMORY),
+        **dict.fromkeys(
+            ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"), _DEVICE_MEMORY
+        ),
         "n_steps": (1, 10**9),
         "flags": (0, 2**20),
     },
-    "device": {f"{name}_ms": _MS for name in ("data", "h2d", "forward", "backward", "optimizer", "other", "total")},
+    "device": {
+        f"{name}_ms": _MS
+        for name in ("data", "h2d", "forward", "backward", "optimizer", "other", "total")
+    },
     "comm": {
-        **dict.fromkeys(("forward_ns", "backward_compute_ns", "backward_comm_ns", "overlap_ns"), (-1, LONGEST_NS)),
+        **dict.fromkeys(
+            ("forward_ns", "backward_compute_ns", "backward_comm_ns", "overlap_ns"),
+            (-1, LONGEST_NS),
+        ),
         "wait_ns": _DURATION,
         "source": (0, 255),
     },
@@ -128,15 +136,21 @@ def _plausible(table: str, rows: Table) -> Mask:
         if table == "steps" and "wall_ns" in names:
             at = [names.index(f"{name}_ns") for name in wire.PHASES]
             first_phase, last_phase = min(at), max(at) + 1
-            bad |= values[:, first_phase:last_phase].sum(axis=1) != values[:, names.index("wall_ns")]
+            bad |= (
+                values[:, first_phase:last_phase].sum(axis=1) != values[:, names.index("wall_ns")]
+            )
     if table == "steps":
         bad |= rows["step"].astype(np.int64) + 1 < rows["n_steps"]
         for name in ("wall_max_ns", "gc_ns", "agent_ns", "cpu_ns", "compute_cpu_ns"):
             bad |= rows[name] > rows["wall_ns"] * 1.1 + 5e7
     if table == "gpu":
-        bad |= (rows["memory_total_bytes"] > 0) & (rows["memory_used_bytes"] > rows["memory_total_bytes"] * 1.01)
+        bad |= (rows["memory_total_bytes"] > 0) & (
+            rows["memory_used_bytes"] > rows["memory_total_bytes"] * 1.01
+        )
     if table == "host":
-        bad |= (rows["memory_total_bytes"] > 0) & (rows["memory_available_bytes"] > rows["memory_total_bytes"])
+        bad |= (rows["memory_total_bytes"] > 0) & (
+            rows["memory_available_bytes"] > rows["memory_total_bytes"]
+        )
     return ~bad
 
 
@@ -232,7 +246,10 @@ def _judge_ends(time: Table, step: Table, before: Table, wall: Table, mask: Mask
     places = np.flatnonzero(mask)
     if len(places) < 2:
         return
-    for odd, one, other in ((places[0], places[0], places[1]), (places[-1], places[-2], places[-1])):
+    for odd, one, other in (
+        (places[0], places[0], places[1]),
+        (places[-1], places[-2], places[-1]),
+    ):
         gap_ns = int(time[other]) - int(wall[other]) - int(time[one])
         steps_missing = int(before[other]) - int(step[one])
         jumped = steps_missing > 0 and gap_ns < steps_missing * _SHORTEST_NS

@@ -46,7 +46,9 @@ def _check(kind: str) -> Check:
     if kind not in KNOWN:
         return record(checks_of(shared), needed(shared))
     contract = EVENTS[kind]
-    return record({**checks_of(shared), **checks_of(contract)}, (*needed(shared), *needed(contract)))
+    return record(
+        {**checks_of(shared), **checks_of(contract)}, (*needed(shared), *needed(contract))
+    )
 
 
 def event(value: dict[str, Any], tally: Tally) -> dict[str, Any] | None:
@@ -80,7 +82,12 @@ _CONTEXT = record(
     {
         **named("command:lines cwd:line container:line"),
         **{name: mapping(scalar) for name in ("git", "slurm", "kubernetes", "ray", "environment")},
-        "host": record({**named("kernel:line machine:line cpu_model:line"), "cpu_count_machine": between(0, 2**20)}),
+        "host": record(
+            {
+                **named("kernel:line machine:line cpu_model:line"),
+                "cpu_count_machine": between(0, 2**20),
+            }
+        ),
     }
 )
 _STATE = record(

@@ -14,7 +14,12 @@ Event = dict[str, Any]
 
 WENT_ON_NS = 60 * 10**9
 """A training that steps for longer than this after a signal did not end by it."""
-PEOPLE = {"user": "you", "client": "you", "calibrate": "gputop run --calibrate", "dryrun": "gputop dryrun"}
+PEOPLE = {
+    "user": "you",
+    "client": "you",
+    "calibrate": "gputop run --calibrate",
+    "dryrun": "gputop dryrun",
+}
 _NOT_A_STOP = ("recorder",)
 """What the recorder ends is what a stopped command left behind."""
 _TAIL_BYTES = 256 << 10
@@ -23,7 +28,10 @@ _TAIL_BYTES = 256 << 10
 def first_stop(interrupts: Iterable[Event], last_step_ns: int) -> Event | None:
     """The first ``interrupt`` event that the training did not outlive, or None."""
     for event in sorted(interrupts, key=lambda e: e.get("t_ns", 0)):
-        if event.get("by") not in _NOT_A_STOP and last_step_ns < int(event.get("t_ns", 0)) + WENT_ON_NS:
+        if (
+            event.get("by") not in _NOT_A_STOP
+            and last_step_ns < int(event.get("t_ns", 0)) + WENT_ON_NS
+        ):
             return event
     return None
 

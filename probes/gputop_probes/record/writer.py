@@ -58,7 +58,9 @@ class RecordWriter:
 
     def append_event(self, event: dict[str, Any]) -> None:
         """Append one event without its secrets; it must have ``t_ns`` and ``type``."""
-        line = json.dumps(redact.anything(event), separators=(",", ":"), default=str).encode() + b"\n"
+        line = (
+            json.dumps(redact.anything(event), separators=(",", ":"), default=str).encode() + b"\n"
+        )
         self._append(self.host_dir / "events.jsonl", line)
 
     def write_state(self, state: dict[str, Any]) -> None:
@@ -66,7 +68,9 @@ class RecordWriter:
         path = self.host_dir / "host.json"
         temporary = path.with_suffix(".tmp")
         try:
-            with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+            with os.fdopen(
+                open_private(temporary, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8"
+            ) as file:
                 json.dump(redact.anything(state), file, indent=1, default=str)
             temporary.replace(path)
         except OSError:
@@ -89,8 +93,8 @@ class RecordWriter:
             if descriptor is None:
                 descriptor = self._files[path] = open_private(path, os.O_WRONLY | os.O_APPEND)
             written = os.write(descriptor, data)
-            if written < len(
-                data
+            if (
+                written < len(data)
             ):  # a short write means a full disk: undo it, so that no record is torn inside the file
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 self.write_errors += 1

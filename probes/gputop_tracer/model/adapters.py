@@ -32,7 +32,9 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
     """
     lora, kind = setup.get("lora"), setup.get("quantized") or ""
     if lora:
-        lora = dict(lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"])))
+        lora = dict(
+            lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"]))
+        )
     if kind:
         with torch.device("meta"):
             quantized.quantize(model, kind, compute_dtype(setup), tracker.operator)
@@ -56,10 +58,13 @@ def targets_in(model: nn.Module, asked: List[str]) -> List[str]:
 
     if asked == ["all-linear"] or any(there(name) for name in asked):
         return asked
-    peers = list(dict.fromkeys(peer for name in asked for peer in _PEERS.get(name, []) if there(peer)))
+    peers = list(
+        dict.fromkeys(peer for name in asked for peer in _PEERS.get(name, []) if there(peer))
+    )
     if not peers:
         raise ValueError(
-            "no layer of %s is called %s: LoRA needs other targets" % (type(model).__name__, ", ".join(asked))
+            "no layer of %s is called %s: LoRA needs other targets"
+            % (type(model).__name__, ", ".join(asked))
         )
     return peers
 
@@ -76,4 +81,6 @@ def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
     )
     with quiet(), torch.device("meta"):
-        return get_peft_model(model, config, autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32")
+        return get_peft_model(
+            model, config, autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32"
+        )

@@ -13,7 +13,12 @@ from .configs import config_from_dict, config_from_shape, load_config
 
 Setup = Dict[str, Any]
 """A ``gputop_analysis.vram.setup.Setup`` as JSON."""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,
+}
 """Of the weights; training in fp8 keeps them in bf16 (Transformer Engine, torchao) and casts for the matmuls."""
 
 
@@ -58,10 +63,22 @@ def uniform(config: Any) -> bool:
     part = text_config(config)
     kinds = getattr(part, "layer_types", None) or []
     dense = getattr(part, "first_k_dense_replace", 0) or 0
-    sparse = [getattr(part, name, 1) or 1 for name in ("decoder_sparse_step", "interleave_moe_layer_step")]
-    windows = getattr(part, "max_window_layers", None) if getattr(part, "use_sliding_window", False) else None
+    sparse = [
+        getattr(part, name, 1) or 1 for name in ("decoder_sparse_step", "interleave_moe_layer_step")
+    ]
+    windows = (
+        getattr(part, "max_window_layers", None)
+        if getattr(part, "use_sliding_window", False)
+        else None
+    )
     two_stacks = bool(getattr(config, "is_encoder_decoder", False)) or config.model_type == "clip"
-    return len(set(kinds)) <= 1 and not dense and max(sparse) == 1 and windows is None and not two_stacks
+    return (
+        len(set(kinds)) <= 1
+        and not dense
+        and max(sparse) == 1
+        and windows is None
+        and not two_stacks
+    )
 
 
 def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
@@ -79,7 +96,9 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
 
 def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype) -> Any:
     """Some families have no FlashAttention, some no SDPA, some experts of their own kind."""
-    for kind in [attention] + [other for other in ("sdpa", "eager") if attention != "eager" and other != attention]:
+    for kind in [attention] + [
+        other for other in ("sdpa", "eager") if attention != "eager" and other != attention
+    ]:
         try:
             return make(config, attn_implementation=kind, torch_dtype=dtype)
         except (ValueError, ImportError):

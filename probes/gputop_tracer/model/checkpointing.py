@@ -38,7 +38,9 @@ def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
     if options["use_reentrant"] and setup.get("lora"):
         _let_inputs_require_grad(model)
     if kind == "selective":
-        notes.append("selective checkpointing keeps every second matrix product and attention, as torchtitan does")
+        notes.append(
+            "selective checkpointing keeps every second matrix product and attention, as torchtitan does"
+        )
 
 
 def around_units(model: Any, setup: Dict[str, Any]) -> None:
@@ -55,7 +57,9 @@ def around_units(model: Any, setup: Dict[str, Any]) -> None:
     options = {"use_reentrant": _reentrant(setup)}
     for unit in list(model.modules()):
         layer: Any = getattr(unit, "_fsdp_wrapped_module", None)
-        if getattr(layer, "gradient_checkpointing", False) and hasattr(layer, "_gradient_checkpointing_func"):
+        if getattr(layer, "gradient_checkpointing", False) and hasattr(
+            layer, "_gradient_checkpointing_func"
+        ):
             layer.gradient_checkpointing = False
             unit.forward = _recomputed(unit.forward, options)
 

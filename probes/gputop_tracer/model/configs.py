@@ -53,7 +53,9 @@ def load_config(source: str) -> Any:
         return AutoConfig.from_pretrained(source, local_files_only=True)
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UnknownModel("no configuration of %s in the local cache: %s" % (source, first)) from error
+        raise UnknownModel(
+            "no configuration of %s in the local cache: %s" % (source, first)
+        ) from error
 
 
 def config_from_dict(values: Dict[str, Any]) -> Any:
@@ -81,7 +83,10 @@ def config_from_shape(shape: Dict[str, Any]) -> Any:
     """
     kind = shape.get("family") or "llama"
     known = config_from_dict({"model_type": kind})
-    values: Dict[str, Any] = {"model_type": kind, "tie_word_embeddings": bool(shape.get("tied_embeddings"))}
+    values: Dict[str, Any] = {
+        "model_type": kind,
+        "tie_word_embeddings": bool(shape.get("tied_embeddings")),
+    }
     text = getattr(known, "text_config", None)
     fields = fields_of(shape, text if text is not None else known)
     if text is None:
@@ -94,7 +99,9 @@ def config_from_shape(shape: Dict[str, Any]) -> Any:
 
         values["vision_config"] = vision_fields(shape, vision)
     if kind == "clip":
-        values["projection_dim"] = shape.get("hidden")  # as wide as the text in OpenAI's and OpenCLIP's models
+        values["projection_dim"] = shape.get(
+            "hidden"
+        )  # as wide as the text in OpenAI's and OpenCLIP's models
     return config_from_dict(values)
 
 
@@ -120,7 +127,10 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         "mixtral": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
         "gpt_oss": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
         "olmoe": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
-        "falcon": {"multi_query": shape.get("kv_heads") == 1, "new_decoder_architecture": 1 < shape.get("kv_heads", 0)},
+        "falcon": {
+            "multi_query": shape.get("kv_heads") == 1,
+            "new_decoder_architecture": 1 < shape.get("kv_heads", 0),
+        },
         "opt": {"word_embed_proj_dim": shape.get("hidden")},
         "t5": {
             "num_decoder_layers": shape.get("layers"),
@@ -128,7 +138,9 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         },
         "vit": {
             "patch_size": shape.get("vision_patch") or None,
-            "image_size": (shape.get("vision_patch") or 0) * math.isqrt(shape.get("max_position") or 0) or None,
+            "image_size": (shape.get("vision_patch") or 0)
+            * math.isqrt(shape.get("max_position") or 0)
+            or None,
             "num_labels": shape.get("vocab") or None,
         },
         "gpt_bigcode": {"multi_query": shape.get("kv_heads") == 1},
@@ -146,7 +158,9 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     if shape.get("mla_kv_rank"):
         fields.pop("head_dim", None)
     elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
-        fields["head_dim"] = shape["head_dim"]  # read by the modules though the configuration does not name it
+        fields["head_dim"] = shape[
+            "head_dim"
+        ]  # read by the modules though the configuration does not name it
     if kind in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
@@ -156,5 +170,7 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     if kind in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
         fields["sliding_window"] = None
     if kind == "gemma3_text":
-        fields["sliding_window"] = 512 if shape.get("hidden", 0) <= 1152 else 1024  # the 270M and 1B, and the others
+        fields["sliding_window"] = (
+            512 if shape.get("hidden", 0) <= 1152 else 1024
+        )  # the 270M and 1B, and the others
     fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

@@ -46,7 +46,10 @@ def load(name: str) -> Tuple[nn.Module, Any]:
         return make.to("meta").train(), module
     needed = _without_default(make)
     if needed:
-        raise ValueError("%s needs %s: write a function without arguments that calls it" % (name, ", ".join(needed)))
+        raise ValueError(
+            "%s needs %s: write a function without arguments that calls it"
+            % (name, ", ".join(needed))
+        )
     with torch.device("meta"):
         model = make()
     if not isinstance(model, nn.Module):
@@ -63,11 +66,15 @@ def without_data(model: nn.Module) -> nn.Module:
     known: Dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         empty = torch.empty_like(tensor, device="meta")
-        known[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        known[id(tensor)] = (
+            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        )
     try:
         return copy.deepcopy(model, known).train()
     except Exception as error:
-        raise ValueError("cannot copy the %s without its values: %s" % (type(model).__name__, error)) from error
+        raise ValueError(
+            "cannot copy the %s without its values: %s" % (type(model).__name__, error)
+        ) from error
 
 
 def batch_like(inputs: Any) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
@@ -101,7 +108,9 @@ def _without_default(make: Any) -> List[str]:
     return [one.name for one in taken if one.default is one.empty and one.kind not in named]
 
 
-def batch_maker(model: nn.Module, module: Any, setup: Dict[str, Any]) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
+def batch_maker(
+    model: nn.Module, module: Any, setup: Dict[str, Any]
+) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
     """Gives the positional and named arguments of one call.
 
     Raises:
@@ -121,7 +130,9 @@ def _arguments(value: Any) -> Tuple[tuple, Dict[str, Any]]:
     return (tuple(value), {}) if isinstance(value, (tuple, list)) else ((value,), {})
 
 
-def _by_names(model: nn.Module, rows: int, seq: int, size: int) -> Dict[str, Callable[[], torch.Tensor]]:
+def _by_names(
+    model: nn.Module, rows: int, seq: int, size: int
+) -> Dict[str, Callable[[], torch.Tensor]]:
     found: Dict[str, Callable[[], torch.Tensor]] = {}
     for name, parameter in inspect.signature(model.forward).parameters.items():
         make = _maker(name, model, rows, seq, size)
@@ -145,7 +156,14 @@ def _maker(name: str, model: nn.Module, rows: int, seq: int, size: int) -> Any:
         return lambda: torch.empty((rows, seq), dtype=torch.long)
     if name in _IMAGES:
         return lambda: torch.empty((rows, 3, size, size))
-    first = next((part for part in model.modules() if isinstance(part, (nn.Embedding, nn.Linear, nn.Conv2d))), None)
+    first = next(
+        (
+            part
+            for part in model.modules()
+            if isinstance(part, (nn.Embedding, nn.Linear, nn.Conv2d))
+        ),
+        None,
+    )
     if name in _LABELS:
         shape = (rows, seq) if isinstance(first, nn.Embedding) else (rows,)
         return lambda: torch.empty(shape, dtype=torch.long)

@@ -22,23 +22,37 @@ def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = Tr
     """Put the kernels into a model on the meta device; ``gated_too``: one for the products of gated MLPs."""
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     gated = [module for module in model.modules() if gated_too and _is_gated(module)]
-    if not norms:  # the norms of GPT-2's kind have no kernel in Unsloth and fms-acceleration, the loss has
-        notes.append("no fused norms fit %s: its cross-entropy alone is a kernel's" % type(model).__name__)
+    if (
+        not norms
+    ):  # the norms of GPT-2's kind have no kernel in Unsloth and fms-acceleration, the loss has
+        notes.append(
+            "no fused norms fit %s: its cross-entropy alone is a kernel's" % type(model).__name__
+        )
         return
     for norm in norms:
         norm.forward = _Norm(norm, named)  # type: ignore[method-assign]
     for mlp in gated:
         mlp.forward = _GatedMlp(mlp)  # type: ignore[method-assign]
     products = "gated products, " if gated_too else ""
-    notes.append("fused norms, rotary embedding, %scross-entropy as in Liger Kernel, by hand" % products)
+    notes.append(
+        "fused norms, rotary embedding, %scross-entropy as in Liger Kernel, by hand" % products
+    )
 
 
 @contextmanager
 def rotary(model: nn.Module) -> Iterator[None]:
     """Queries and keys of the model's own kind of attention are rotated in place."""
-    modules = {type(module).__module__ for module in model.modules() if "Attention" in type(module).__name__}
+    modules = {
+        type(module).__module__
+        for module in model.modules()
+        if "Attention" in type(module).__name__
+    }
     found: Dict[Any, Any] = {sys.modules[name]: None for name in modules if name in sys.modules}
-    changed = {module: module.apply_rotary_pos_emb for module in found if hasattr(module, "apply_rotary_pos_emb")}
+    changed = {
+        module: module.apply_rotary_pos_emb
+        for module in found
+        if hasattr(module, "apply_rotary_pos_emb")
+    }
     for module in changed:
         module.apply_rotary_pos_emb = _rotate
     try:
@@ -54,7 +68,10 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _is_gated(module: nn.Module) -> bool:
-    return all(isinstance(getattr(module, name, None), nn.Linear) for name in ("gate_proj", "up_proj", "down_proj"))
+    return all(
+        isinstance(getattr(module, name, None), nn.Linear)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    )
 
 
 class _Norm:
@@ -107,7 +124,12 @@ class _GatedProduct(torch.autograd.Function):
 
 
 def _rotate(
-    query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_rest: Any, **_options: Any
+    query: torch.Tensor,
+    key: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *_rest: Any,
+    **_options: Any,
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     return _Rotary.apply(query, key, cos, sin)
 
@@ -116,7 +138,9 @@ class _Rotary(torch.autograd.Function):
     """``LigerRopeFunction``: in place where tokens come before heads in memory, as after a projection."""
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> Any:
         ctx.save_for_backward(cos, sin)
         return _in_place(query), _in_place(key)
 

@@ -14,8 +14,27 @@ _TASKS = (
     ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
 )
 _IMAGE_TEXT = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText")
-_ENCODERS = ("bert", "roberta", "distilbert", "camembert", "xlm-roberta", "electra", "deberta", "deberta-v2", "albert")
-_IMAGES_ONLY = ("vit", "deit", "beit", "swin", "convnext", "resnet", "dinov2", "siglip_vision_model")
+_ENCODERS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "camembert",
+    "xlm-roberta",
+    "electra",
+    "deberta",
+    "deberta-v2",
+    "albert",
+)
+_IMAGES_ONLY = (
+    "vit",
+    "deit",
+    "beit",
+    "swin",
+    "convnext",
+    "resnet",
+    "dinov2",
+    "siglip_vision_model",
+)
 
 
 def task(config: Any) -> str:
@@ -66,7 +85,10 @@ def of_model(model: nn.Module) -> Optional[nn.Module]:
 def experts_in_one_product(config: Any) -> None:
     """Experts one by one depend on the router's values; in one grouped product (``torch._grouped_mm``) they do not."""
     text = getattr(config, "text_config", None) or config
-    counts = (getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    counts = (
+        getattr(text, name, None)
+        for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    )
     if any(counts) and hasattr(type(config), "_experts_implementation"):
         config._experts_implementation = "grouped_mm"
 
@@ -74,7 +96,10 @@ def experts_in_one_product(config: Any) -> None:
 def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
     """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
     parallel = setup.get("parallel") or {}
-    rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048) // int(parallel.get("cp") or 1)
+    rows, seq = (
+        int(setup.get("micro_batch") or 1),
+        int(setup.get("seq") or 2048) // int(parallel.get("cp") or 1),
+    )
     kind = task(config)
     if kind == "image":
         return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}

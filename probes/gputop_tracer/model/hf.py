@@ -24,11 +24,23 @@ _ALL_HEADS = ("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen2_vl", "s
 def as_for_real_tensors() -> Iterator[None]:
     """Masks are left out where a real batch without padding would leave them out."""
     changes: List[Tuple[Any, str, Any]] = [
-        (sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor", lambda _value: False),
-        (sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices", lambda _positions: None),
+        (
+            sys.modules.get("transformers.utils.import_utils"),
+            "is_fake_tensor",
+            lambda _value: False,
+        ),
+        (
+            sys.modules.get("transformers.masking_utils"),
+            "find_packed_sequence_indices",
+            lambda _positions: None,
+        ),
         (torch, "_check_tensor_all_with", lambda *_arguments: None),
     ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in changes if hasattr(module, name)]
+    before = [
+        (module, name, getattr(module, name))
+        for module, name, _ in changes
+        if hasattr(module, name)
+    ]
     for module, name, value in changes:
         if hasattr(module, name):
             setattr(module, name, value)
@@ -44,7 +56,9 @@ def register_flash(family: str = "", transformers: str = "") -> bool:
 
     ``family`` and ``transformers`` say whose habits it has.
     """
-    repeats = family in _ALL_HEADS and bool(transformers) and version(transformers) < _ALL_HEADS_BEFORE
+    repeats = (
+        family in _ALL_HEADS and bool(transformers) and version(transformers) < _ALL_HEADS_BEFORE
+    )
     try:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -61,7 +75,12 @@ def register_flash(family: str = "", transformers: str = "") -> bool:
 
 
 def _flash(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **options: Any
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: Any,
+    **options: Any,
 ) -> Tuple[torch.Tensor, None]:
     """As ``integrations/flash_attention.py``: tensors in fp32 are cast, narrower values padded."""
     if query.dtype == torch.float32:
@@ -70,11 +89,15 @@ def _flash(
     width = value.shape[-1]
     if width != query.shape[-1]:
         value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
-    out = flash_attention(query, key, value, options.get("dropout") or 0.0, True, options.get("scaling"))
+    out = flash_attention(
+        query, key, value, options.get("dropout") or 0.0, True, options.get("scaling")
+    )
     return out[..., :width].transpose(1, 2), None
 
 
-def _flash_of_all_heads(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+def _flash_of_all_heads(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any
+) -> Any:
     groups = query.shape[1] // key.shape[1]
     return _flash(module, query, _repeated(key, groups), _repeated(value, groups), mask, **options)
 
@@ -89,5 +112,7 @@ def _repeated(value: torch.Tensor, groups: int) -> torch.Tensor:
 def _low_precision(module: Any) -> torch.dtype:
     if torch.is_autocast_enabled():
         return torch.get_autocast_gpu_dtype()
-    weights = (layer.weight.dtype for layer in module.modules() if isinstance(layer, torch.nn.Linear))
+    weights = (
+        layer.weight.dtype for layer in module.modules() if isinstance(layer, torch.nn.Linear)
+    )
     return next((dtype for dtype in weights if dtype != torch.float32), torch.bfloat16)

@@ -49,7 +49,9 @@ class Shifting:
     def __init__(self, entropy: Entropy) -> None:
         self.entropy = entropy
 
-    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
+    def __call__(
+        self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any
+    ) -> torch.Tensor:
         logits = self.raised(logits)  # this one stays until the loss is there
         shifted = logits[..., :-1, :].contiguous().view(-1, vocab_size)
         return self.entropy(shifted, labels[..., 1:].contiguous().view(-1))
@@ -69,7 +71,9 @@ class ShiftingAsTheyAre(Shifting):
 class Padding(Shifting):
     """The causal loss with padded labels instead."""
 
-    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any) -> torch.Tensor:
+    def __call__(
+        self, logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_options: Any
+    ) -> torch.Tensor:
         labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
         return self.entropy(logits.float().view(-1, vocab_size), labels.view(-1))
 
@@ -103,7 +107,9 @@ def _head(model: nn.Module) -> Optional[nn.Linear]:
 class _Bypass:
     """The head passes the hidden states on, and the loss function gets them instead of logits."""
 
-    def __init__(self, head: nn.Linear, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, head: nn.Linear, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> None:
         self.head = head
         self.loss = loss
 
@@ -114,7 +120,9 @@ class _Bypass:
         if config is not None and getattr(config, "final_logit_softcapping", None):
             config.final_logit_softcapping = None  # inside the loss, not on hidden states
 
-    def from_hidden(self, logits: torch.Tensor, labels: torch.Tensor, *_size: int, **_options: Any) -> torch.Tensor:
+    def from_hidden(
+        self, logits: torch.Tensor, labels: torch.Tensor, *_size: int, **_options: Any
+    ) -> torch.Tensor:
         labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
         return self.loss(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
@@ -126,7 +134,10 @@ class _Chunked:
         self.head = head
 
     def __call__(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        logits = [nn.functional.linear(piece, self.head.weight, self.head.bias) for piece in hidden.chunk(CHUNKS)]
+        logits = [
+            nn.functional.linear(piece, self.head.weight, self.head.bias)
+            for piece in hidden.chunk(CHUNKS)
+        ]
         total = hidden.new_zeros((), dtype=torch.float32)
         for piece, target in zip(logits, labels.chunk(CHUNKS)):
             total = total + nn.functional.cross_entropy(piece.float(), target, reduction="sum")
@@ -149,7 +160,9 @@ class _FusedFunction(torch.autograd.Function):
     """Allocations of ``fused_linear_cross_entropy_forward`` in ``liger_kernel/ops/fused_linear_cross_entropy.py``."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         rows, width = hidden.shape
         vocab = weight.shape[0]
         pieces = -(-vocab // width)

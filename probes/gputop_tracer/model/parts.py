@@ -6,7 +6,14 @@ from typing import Any, Iterable
 
 _PARTS = {
     "vision": ("vision_tower", "vision_model", "visual", "vision_encoder", "vision_embed_tokens"),
-    "projector": ("multi_modal_projector", "connector", "merger", "aligner", "projector", "visual_projection"),
+    "projector": (
+        "multi_modal_projector",
+        "connector",
+        "merger",
+        "aligner",
+        "projector",
+        "visual_projection",
+    ),
     "language": ("language_model", "text_model", "lm_head"),
 }
 

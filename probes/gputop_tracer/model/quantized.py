@@ -59,7 +59,9 @@ class Linear4bit(nn.Module):
         count = linear.weight.numel()
         blocks = self.blocks = -(-count // NF4_BLOCK)
         self.compute, self.named = compute, named
-        self.weight = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False
+        )
         self.bias = linear.bias
         self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8))
         self.register_buffer("nested_absmax", torch.empty(-(-blocks // CONSTANTS_BLOCK)))
@@ -103,7 +105,9 @@ class Linear8bit(nn.Module):
         super().__init__()
         self.in_features, self.out_features = _widths(linear) or (0, 0)
         self.named = named
-        self.weight = nn.Parameter(torch.empty(linear.weight.shape, dtype=torch.int8), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.empty(linear.weight.shape, dtype=torch.int8), requires_grad=False
+        )
         self.bias = linear.bias
         self.register_buffer("row_constants", torch.empty(self.out_features))
 
@@ -165,8 +169,12 @@ def adapt(model: Any, lora: Dict[str, Any], dtype: torch.dtype) -> int:
     count = 0
     for path, module in list(model.named_modules()):
         name = path.rpartition(".")[2]
-        if isinstance(module, (Linear4bit, Linear8bit)) and (targets == ["all-linear"] or _named(path, targets)):
-            layer = QuantizedLora(module, int(lora.get("rank") or 16), float(lora.get("dropout") or 0.0), dtype)
+        if isinstance(module, (Linear4bit, Linear8bit)) and (
+            targets == ["all-linear"] or _named(path, targets)
+        ):
+            layer = QuantizedLora(
+                module, int(lora.get("rank") or 16), float(lora.get("dropout") or 0.0), dtype
+            )
             setattr(model.get_submodule(path.rpartition(".")[0]), name, layer)
             count += 1
     return count

@@ -53,13 +53,18 @@ def _operator(name: str) -> Any:
 
 def _below() -> Any:
     """Autocast is off inside, as below any of its kernels."""
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+    return torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    )
 
 
 def _cast_to_fp32(operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _below():
-            return operator(*[_up(value) for value in args], **{name: _up(value) for name, value in kwargs.items()})
+            return operator(
+                *[_up(value) for value in args],
+                **{name: _up(value) for name, value in kwargs.items()},
+            )
 
     return kernel
 
@@ -68,7 +73,11 @@ def _ask_for_fp32(operator: Any) -> Callable[..., Any]:
     def kernel(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         with _below():
             # softmax and its like take the dtype by position, sums by name.
-            if value.dtype in _LOW and kwargs.get("dtype") is None and not any(_is_dtype(item) for item in args):
+            if (
+                value.dtype in _LOW
+                and kwargs.get("dtype") is None
+                and not any(_is_dtype(item) for item in args)
+            ):
                 named = dict(kwargs, dtype=torch.float32)
                 return operator(value, *[item for item in args if item is not None], **named)
             return operator(value, *args, **kwargs)

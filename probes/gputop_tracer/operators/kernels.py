@@ -61,7 +61,13 @@ def _attention(
     scale = options.get("scale")
     same_width = query.shape[-1] == value.shape[-1]
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.dim() == 4 and half and attn_mask is None and same_width and query.shape[-1] <= _FLASH_HEAD_MAX:
+    if (
+        query.dim() == 4
+        and half
+        and attn_mask is None
+        and same_width
+        and query.shape[-1] <= _FLASH_HEAD_MAX
+    ):
         return flash_attention(query, key, value, dropout_p, is_causal, scale)
     if query.dim() == 4 and query.shape[1] == key.shape[1]:
         return _efficient_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
@@ -111,7 +117,10 @@ def _padded(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
 
 
 def _rms_norm(
-    value: torch.Tensor, normalized_shape: Any, weight: Optional[torch.Tensor] = None, eps: Optional[float] = None
+    value: torch.Tensor,
+    normalized_shape: Any,
+    weight: Optional[torch.Tensor] = None,
+    eps: Optional[float] = None,
 ) -> torch.Tensor:
     if weight is None:
         weight = value.new_ones(normalized_shape)
@@ -131,7 +140,9 @@ class FusedRmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         value, weight, _ = ctx.saved_tensors
-        return torch.empty_like(value), torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        return torch.empty_like(value), torch.empty_like(weight) if ctx.needs_input_grad[
+            1
+        ] else None
 
 
 @contextmanager

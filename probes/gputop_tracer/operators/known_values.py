@@ -16,7 +16,12 @@ from torch.utils._pytree import tree_map
 from . import values
 
 _aten = torch.ops.aten
-_UNKNOWN = {_aten.empty.memory_format, _aten.empty_like.default, _aten.empty_strided.default, _aten.new_empty.default}
+_UNKNOWN = {
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.new_empty.default,
+}
 _INDEXED = {_aten.index.Tensor}
 
 

@@ -43,7 +43,9 @@ def known_arguments(args: Any, kwargs: Any) -> Any:
     """(args, kwargs) with the true values in place of fake tensors, or None where one is not known."""
     if any(known(leaf) is None for leaf in leaves((args, kwargs))):
         return None
-    return tree_map(lambda leaf: known(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
+    return tree_map(
+        lambda leaf: known(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
+    )
 
 
 def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -60,16 +62,27 @@ def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
                 fake.__dict__["_known"] = result
     elif func._schema.is_mutable:
         for argument, value in zip(func._schema.arguments, args):
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, FakeTensor):
+            if (
+                argument.alias_info is not None
+                and argument.alias_info.is_write
+                and isinstance(value, FakeTensor)
+            ):
                 value.__dict__.pop("_known", None)
 
 
 def judge(func: Any, args: Any, out: Any) -> None:
     """Give the result of a comparison, or of what combines such, the truth that it has for values of one."""
-    if not isinstance(out, FakeTensor) or out.dtype != torch.bool or known(out) is not None or func._schema.is_mutable:
+    if (
+        not isinstance(out, FakeTensor)
+        or out.dtype != torch.bool
+        or known(out) is not None
+        or func._schema.is_mutable
+    ):
         return
     try:
-        ones = tree_map(lambda leaf: _one_value(leaf) if isinstance(leaf, torch.Tensor) else leaf, args)
+        ones = tree_map(
+            lambda leaf: _one_value(leaf) if isinstance(leaf, torch.Tensor) else leaf, args
+        )
         out.__dict__["_truth"] = bool(func(*ones).all())
     except Exception:  # its shape says more than its values
         return
@@ -79,7 +92,9 @@ def _one_value(tensor: torch.Tensor) -> torch.Tensor:
     values = known(tensor)
     if values is not None and values.numel() == 1:
         return values
-    return torch.full((1,) * tensor.dim(), item(tensor) if tensor.dtype == torch.bool else 1, dtype=tensor.dtype)
+    return torch.full(
+        (1,) * tensor.dim(), item(tensor) if tensor.dtype == torch.bool else 1, dtype=tensor.dtype
+    )
 
 
 def item(tensor: torch.Tensor) -> Any:

@@ -32,9 +32,13 @@ def refuse(setup: Setup) -> None:
     if (parallel.get("sharding") or "none") not in ("none", "ddp", "fsdp2"):
         raise ValueError("EP is traced alone, under DDP and under FSDP2: use the formula tier")
     if tp > 1 and not (parallel.get("sequence_parallel") and int(parallel.get("etp") or 0) == 1):
-        raise ValueError("EP with TP is traced with sequence parallelism and whole experts (--etp 1)")
+        raise ValueError(
+            "EP with TP is traced with sequence parallelism and whole experts (--etp 1)"
+        )
     if setup.get("lora") or setup.get("quantized"):
-        raise ValueError("adapters and quantised weights under EP are not traced: use the formula tier")
+        raise ValueError(
+            "adapters and quantised weights under EP are not traced: use the formula tier"
+        )
 
 
 def spread(model: nn.Module, setup: Setup, notes: List[str]) -> None:
@@ -47,12 +51,15 @@ def spread(model: nn.Module, setup: Setup, notes: List[str]) -> None:
     found: List[Any] = [module for module in model.modules() if _holds_experts(module)]
     if not found:
         name = type(model).__name__
-        raise ValueError("the experts of %s are not traced over several ranks: use the formula tier" % name)
+        raise ValueError(
+            "the experts of %s are not traced over several ranks: use the formula tier" % name
+        )
     for module in found:
         _keep_own(module, ways)
     notes.append(
         "%d of %d experts on this rank; routing is taken to be even: a rank with more than its share of the tokens "
-        "holds as much more of their activations" % (found[0].num_experts, found[0].num_experts * ways)
+        "holds as much more of their activations"
+        % (found[0].num_experts, found[0].num_experts * ways)
     )
 
 
@@ -72,12 +79,16 @@ def by_mesh(parameters: List[Any]) -> List[List[Any]]:
 def _holds_experts(module: nn.Module) -> bool:
     count = getattr(module, "num_experts", None)
     own = list(module.parameters(recurse=False))
-    return bool(count) and len(own) > 1 and all(one.dim() > 1 and one.shape[0] == count for one in own)
+    return (
+        bool(count) and len(own) > 1 and all(one.dim() > 1 and one.shape[0] == count for one in own)
+    )
 
 
 def _keep_own(module: Any, ways: int) -> None:
     for name, parameter in list(module._parameters.items()):
-        part = torch.empty((parameter.shape[0] // ways, *parameter.shape[1:]), dtype=parameter.dtype, device="meta")
+        part = torch.empty(
+            (parameter.shape[0] // ways, *parameter.shape[1:]), dtype=parameter.dtype, device="meta"
+        )
         module._parameters[name] = nn.Parameter(part, requires_grad=parameter.requires_grad)
     module.num_experts //= ways
     module._spread_over = ways
@@ -90,12 +101,17 @@ class _Dispatched:
     def __init__(self, own: Any) -> None:
         self.own = own
 
-    def __call__(self, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         tokens, copies = index.shape
         _, order = torch.sort(index.reshape(-1))
         received = _AllToAll.apply(hidden[order // copies])
         rows = received.shape[0]
-        at_once = torch.empty((rows, 1), dtype=index.dtype), torch.empty((rows, 1), dtype=weights.dtype)
+        at_once = (
+            torch.empty((rows, 1), dtype=index.dtype),
+            torch.empty((rows, 1), dtype=weights.dtype),
+        )
         returned = _AllToAll.apply(self.own(received, *at_once))
         del received
         back = torch.empty_like(order)

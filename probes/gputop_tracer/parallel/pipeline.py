@@ -45,7 +45,10 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Any:
         ValueError: it is not known where the model begins or ends.
     """
     base, norm = ends(model)
-    notes.append("stage %d of %d, %d micro-batches in flight" % (number(setup), stages(setup), in_flight(setup)))
+    notes.append(
+        "stage %d of %d, %d micro-batches in flight"
+        % (number(setup), stages(setup), in_flight(setup))
+    )
     if number(setup):
         base.set_input_embeddings(nn.Identity())
     if is_last(setup):
@@ -61,9 +64,13 @@ def ends(model: Any) -> Any:
         ValueError: they are not known.
     """
     base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
-    norm = next((name for name in _LAST_NORMS if isinstance(getattr(base, name, None), nn.Module)), "")
+    norm = next(
+        (name for name in _LAST_NORMS if isinstance(getattr(base, name, None), nn.Module)), ""
+    )
     if base is None or not norm or not model.get_output_embeddings():
-        raise ValueError("pipeline stages of %s are not traced: use the formula tier" % type(model).__name__)
+        raise ValueError(
+            "pipeline stages of %s are not traced: use the formula tier" % type(model).__name__
+        )
     return base, norm
 
 
@@ -79,7 +86,12 @@ class _Stage(nn.Module):
 
 
 def inputs(
-    found: Dict[str, Any], hidden: int, dtype: torch.dtype, setup: Setup, begins: bool, ends_here: bool
+    found: Dict[str, Any],
+    hidden: int,
+    dtype: torch.dtype,
+    setup: Setup,
+    begins: bool,
+    ends_here: bool,
 ) -> Dict[str, Any]:
     """What a part of the layers is called with, from what the whole model would be."""
     parallel = setup["parallel"]

@@ -69,12 +69,18 @@ def _refuse(model: Any, setup: Setup, plan: Dict[str, str], ways: int, sequence:
     if not any(kind in _COLUMNS for kind in cuts) or any(kind not in known for kind in cuts):
         raise ValueError("tensor parallelism of %s is not traced: use the formula tier" % family)
     if setup.get("quantized") or setup.get("lora") or (setup.get("loss") or "plain") != "plain":
-        raise ValueError("adapters and fused losses under tensor parallelism are not traced: use the formula tier")
+        raise ValueError(
+            "adapters and fused losses under tensor parallelism are not traced: use the formula tier"
+        )
     heads = getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads
     if heads % ways:
-        raise ValueError("TP %d over %d key-value heads is not traced: use the formula tier" % (ways, heads))
+        raise ValueError(
+            "TP %d over %d key-value heads is not traced: use the formula tier" % (ways, heads)
+        )
     if sequence and (setup.get("attention") == "eager" or int(setup.get("seq") or 0) % ways):
-        raise ValueError("sequence parallelism is traced with fused attention and a seq that TP divides")
+        raise ValueError(
+            "sequence parallelism is traced with fused attention and a seq that TP divides"
+        )
 
 
 def _kind(path: str, plan: Dict[str, str]) -> str:
@@ -122,7 +128,10 @@ class _Entering:
             return None  # the sum of the gradients works in place
         if args:
             return (_Unscatter.apply(args[0], self.ways), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": _Unscatter.apply(kwargs["hidden_states"], self.ways)}
+        return args, {
+            **kwargs,
+            "hidden_states": _Unscatter.apply(kwargs["hidden_states"], self.ways),
+        }
 
 
 class _Leaving:

@@ -19,12 +19,16 @@ from . import expert_parallel, groups, zero
 Setup = Dict[str, Any]
 
 
-def place(model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]) -> nn.Module:
+def place(
+    model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]
+) -> nn.Module:
     """Give the model storages as its data parallelism has them, make it known to the tracker, and wrap it."""
     sharding, world = sharding_of(setup)
     refuse(setup)
     if int((setup.get("parallel") or {}).get("cp") or 1) > 1:
-        notes.append("CP: a rank has its part of the sequence; what attention receives of others' is not counted")
+        notes.append(
+            "CP: a rank has its part of the sequence; what attention receives of others' is not counted"
+        )
     if world == 1 or sharding == "none":
         build.materialize(model)
         tracker.attach(model, head)
@@ -45,12 +49,18 @@ def refuse(setup: Setup) -> None:
     parallel = setup.get("parallel") or {}
     sharding, world = sharding_of(setup)
     expert_parallel.refuse(setup)
-    if int(parallel.get("cp") or 1) > 1 and (setup.get("attention") == "eager" or setup.get("images")):
-        raise ValueError("CP is traced with fused attention over text; the formula tier knows the rest")
+    if int(parallel.get("cp") or 1) > 1 and (
+        setup.get("attention") == "eager" or setup.get("images")
+    ):
+        raise ValueError(
+            "CP is traced with fused attention over text; the formula tier knows the rest"
+        )
     if world > 1 and sharding != "none" and sharding not in _WRAPPERS:
         raise ValueError("%s is not traced; the formula tier knows it" % sharding)
     if (parallel.get("offload") or "none") != "none":
-        raise ValueError("offload to the host is not traced under sharding; the formula tier knows it")
+        raise ValueError(
+            "offload to the host is not traced under sharding; the formula tier knows it"
+        )
 
 
 def sharding_of(setup: Setup) -> Any:
@@ -58,7 +68,9 @@ def sharding_of(setup: Setup) -> Any:
     return (setup.get("parallel") or {}).get("sharding") or "none", zero.ranks(setup)
 
 
-def attach_sharded(tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]) -> nn.Module:
+def attach_sharded(
+    tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]
+) -> nn.Module:
     """Materialise on the host, shard onto the device, and know the shards by the paths of the unwrapped model."""
     with tracker.on_host():
         build.materialize(model)
@@ -153,7 +165,11 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
 
 def _wrap_policy(kinds: Any, adapted: bool) -> Any:
     """Each repeated layer is a unit; with adapters each of those too, as ``fsdp_auto_wrap_policy`` of peft has it."""
-    from torch.distributed.fsdp.wrap import _or_policy, lambda_auto_wrap_policy, transformer_auto_wrap_policy
+    from torch.distributed.fsdp.wrap import (
+        _or_policy,
+        lambda_auto_wrap_policy,
+        transformer_auto_wrap_policy,
+    )
 
     def trained_leaf(module: nn.Module) -> bool:
         weight = getattr(module, "weight", None)
@@ -179,11 +195,15 @@ def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
     replicas = int(setup["parallel"].get("replicas") or 1) if sharding == "hsdp" else 1
     with unset_fake_temporarily(), tracker.on_host():  # ranks are looked up by value
         if replicas > 1:
-            mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard"))
+            mesh = init_device_mesh(
+                "cpu", (replicas, world // replicas), mesh_dim_names=("replicate", "shard")
+            )
         else:
             mesh = init_device_mesh("cpu", (world,))
         of_experts = _mesh_of_experts(setup, world)
-    return attach_sharded(tracker, model, head, lambda: _fully_shard(model, setup, mesh, of_experts))
+    return attach_sharded(
+        tracker, model, head, lambda: _fully_shard(model, setup, mesh, of_experts)
+    )
 
 
 def _mesh_of_experts(setup: Setup, world: int) -> Any:
@@ -193,7 +213,9 @@ def _mesh_of_experts(setup: Setup, world: int) -> Any:
     ways = expert_parallel.degree(setup)
     if ways == 1:
         return None
-    return init_device_mesh("cpu", (max(world // ways, 1), ways), mesh_dim_names=("alike", "ep"))["alike"]
+    return init_device_mesh("cpu", (max(world // ways, 1), ways), mesh_dim_names=("alike", "ep"))[
+        "alike"
+    ]
 
 
 def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> nn.Module:
@@ -205,7 +227,9 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> 
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
-        fsdp: Any = importlib.import_module("torch.distributed._composable.fsdp")  # torch 2.4 and 2.5
+        fsdp: Any = importlib.import_module(
+            "torch.distributed._composable.fsdp"
+        )  # torch 2.4 and 2.5
         MixedPrecisionPolicy, fully_shard = fsdp.MixedPrecisionPolicy, fsdp.fully_shard
 
     options: Dict[str, Any] = {
@@ -229,7 +253,10 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> 
 
 def _ends(model: Any) -> Any:
     """(embedding, [last norm, head]) where they share no weights, else (None, [])."""
-    get_in, get_out = getattr(model, "get_input_embeddings", None), getattr(model, "get_output_embeddings", None)
+    get_in, get_out = (
+        getattr(model, "get_input_embeddings", None),
+        getattr(model, "get_output_embeddings", None),
+    )
     embedding, head = get_in and get_in(), get_out and get_out()
     if embedding is None or head is None or embedding.weight is head.weight:
         return None, []
@@ -254,7 +281,9 @@ def mixes(setup: Setup) -> bool:
 def casts(setup: Setup) -> bool:
     """Whether a wrapper takes the place of autocast."""
     sharding, world = sharding_of(setup)
-    return world > 1 and (zero.stage_of(setup) > 0 or (sharding in ("fsdp2", "hsdp") and mixes(setup)))
+    return world > 1 and (
+        zero.stage_of(setup) > 0 or (sharding in ("fsdp2", "hsdp") and mixes(setup))
+    )
 
 
 _WRAPPERS = {

@@ -52,10 +52,17 @@ class Shared(NamedTuple):
 class Partition:
     """The optimizer over this rank's part of a flat fp32 copy of the weights, one piece after the other."""
 
-    def __init__(self, shared: Shared, make: Callable[[List[Any]], Any], piece: int, largest: int) -> None:
+    def __init__(
+        self, shared: Shared, make: Callable[[List[Any]], Any], piece: int, largest: int
+    ) -> None:
         self.shared = shared
-        sizes = [min(piece, shared.partition - start) for start in range(0, shared.partition, piece)]
-        self.masters = [torch.nn.Parameter(shared.empty(size, torch.float32, "master_weights")) for size in sizes]
+        sizes = [
+            min(piece, shared.partition - start) for start in range(0, shared.partition, piece)
+        ]
+        self.masters = [
+            torch.nn.Parameter(shared.empty(size, torch.float32, "master_weights"))
+            for size in sizes
+        ]
         self._updates = [make([master]) for master in self.masters]
         self._largest = largest
 

@@ -74,7 +74,9 @@ class Gathering:
             for parameter in module.parameters(recurse=False):
                 self._share(parameter, world, repeated)
         for module in model.modules():
-            if any(parameter.numel() >= PERSISTENT for parameter in module.parameters(recurse=False)):
+            if any(
+                parameter.numel() >= PERSISTENT for parameter in module.parameters(recurse=False)
+            ):
                 module.register_forward_pre_hook(self._before)
                 module.register_forward_hook(self._after)
         model.register_forward_pre_hook(self._begins)
@@ -103,7 +105,9 @@ class Gathering:
             self._turn(self.tracker.places.place_of(parameter)[1])
             self._gather(parameter)
         first = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
-        if first is not None and first.requires_grad:  # its gradient tells that frozen weights are done, too
+        if (
+            first is not None and first.requires_grad
+        ):  # its gradient tells that frozen weights are done, too
             first.register_hook(lambda _grad: self._let_go_all(parameters))
 
     def _after(self, module: nn.Module, _inputs: Any, out: Any) -> None:
@@ -131,8 +135,14 @@ class Gathering:
     def _gather(self, parameter: Any) -> None:
         path, layer = self.tracker.places.place_of(parameter)
         within = self.late and layer in (self.top, -1)
-        if parameter.numel() >= PERSISTENT and id(parameter) not in self.whole and not (within and self._kept()):
-            self.whole[id(parameter)] = self._stand_in(parameter.numel(), parameter.dtype, (path, layer))
+        if (
+            parameter.numel() >= PERSISTENT
+            and id(parameter) not in self.whole
+            and not (within and self._kept())
+        ):
+            self.whole[id(parameter)] = self._stand_in(
+                parameter.numel(), parameter.dtype, (path, layer)
+            )
 
     def _kept(self) -> bool:
         """Whether what is kept over the turn stands for the weights of the last layer and the head as well."""
@@ -152,7 +162,9 @@ class Gathering:
         return made
 
 
-def gather(model: nn.Module, tracker: Tracker, world: int, repeated: float, head: Optional[nn.Module]) -> nn.Module:
+def gather(
+    model: nn.Module, tracker: Tracker, world: int, repeated: float, head: Optional[nn.Module]
+) -> nn.Module:
     """Give a model on the meta device its weights, shared over ``world`` ranks."""
     with tracker.on_host():
         build.materialize(model)

@@ -11,7 +11,11 @@ from .zero3 import Stage3
 
 
 def optimizer(
-    setup: Dict[str, Any], tracker: Tracker, weights: List[Any], repeated: float, make: Callable[[List[Any]], Any]
+    setup: Dict[str, Any],
+    tracker: Tracker,
+    weights: List[Any],
+    repeated: float,
+    make: Callable[[List[Any]], Any],
 ) -> Any:
     """The optimizer of a stage; ``repeated`` says how many layers one of the traced ones stands for.
 
@@ -20,7 +24,10 @@ def optimizer(
     """
     if setup.get("optimizer") == "muon":
         raise ValueError("Muon over ZeRO's flat partitions is not traced: use the formula tier")
-    values = sum(weight.numel() * (repeated if tracker.places.place_of(weight)[1] >= 0 else 1.0) for weight in weights)
+    values = sum(
+        weight.numel() * (repeated if tracker.places.place_of(weight)[1] >= 0 else 1.0)
+        for weight in weights
+    )
     shared = Shared(tracker, weights, round(values), ranks(setup))
     if stage_of(setup) == 1:
         return Stage1(shared, make)

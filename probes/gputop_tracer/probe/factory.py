@@ -29,7 +29,9 @@ def made(name: str, device: str) -> Tuple[nn.Module, Any]:
         return make().to(device).train(), module
 
 
-def batches(model: nn.Module, module: Any, setup: Dict[str, Any], device: str) -> Callable[[], Call]:
+def batches(
+    model: nn.Module, module: Any, setup: Dict[str, Any], device: str
+) -> Callable[[], Call]:
     """Gives what one call takes: the user's own values where there is a ``batch``, else such as fit any model.
 
     Raises:

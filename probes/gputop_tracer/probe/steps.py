@@ -37,7 +37,10 @@ def main(arguments: List[str]) -> int:
         probe = Probe(setup, options.config, device, options.factory)
         found = probe.run(max(options.steps, WARM + 1))
     except ImportError as error:
-        say("error: %s has no %s: install it there, or name another with --python" % (sys.executable, error.name))
+        say(
+            "error: %s has no %s: install it there, or name another with --python"
+            % (sys.executable, error.name)
+        )
         return NO_LIBRARY
     except Exception as error:  # one line: the caller shows it
         lines = str(error).strip().splitlines()
@@ -62,14 +65,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _device(asked: str) -> str:
     if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("this Python's torch sees no GPU: probe with --device cpu, or name another with --python")
+        raise ValueError(
+            "this Python's torch sees no GPU: probe with --device cpu, or name another with --python"
+        )
     return asked or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Probe:
     """One setup on one device."""
 
-    def __init__(self, setup: Dict[str, Any], source: Optional[str], device: str, made_by: str = ""):
+    def __init__(
+        self, setup: Dict[str, Any], source: Optional[str], device: str, made_by: str = ""
+    ):
         self.setup, self.device = setup, device
         self.cuda = device == "cuda"
         self.phases: Dict[str, int] = {}
@@ -88,7 +95,9 @@ class Probe:
     def _of_transformers(self, source: Optional[str]) -> None:
         config = config_of(self.setup, source)
         if task(config) not in ("causal", "masked", "seq2seq"):
-            raise ValueError("a probe makes batches of text only: probe the script, `gputop probe train.py`")
+            raise ValueError(
+                "a probe makes batches of text only: probe the script, `gputop probe train.py`"
+            )
         self.model = self._build(config)
         rows, seq = int(self.setup.get("micro_batch") or 1), int(self.setup.get("seq") or 2048)
         vocab = int(getattr(config, "vocab_size", 2))
@@ -113,7 +122,13 @@ class Probe:
         kept = [*self.model.parameters(), *self.model.buffers()]
         found["weights_bytes"] = sum(one.numel() * one.element_size() for one in kept)
         found["optimizer_bytes"] = _state_bytes(self.optimizer)
-        found.update(self._totals(), device=self.device, steps=steps, phases_bytes=self.phases, versions=versions())
+        found.update(
+            self._totals(),
+            device=self.device,
+            steps=steps,
+            phases_bytes=self.phases,
+            versions=versions(),
+        )
         return found
 
     def _build(self, config: Any) -> Any:
@@ -122,7 +137,9 @@ class Probe:
             self.setup.get("attention") or "sdpa", self.setup.get("attention") or "sdpa"
         )
         with quiet(), torch.device(self.device):
-            model = make(config, attn_implementation=attention, torch_dtype=weights_dtype(self.setup))
+            model = make(
+                config, attn_implementation=attention, torch_dtype=weights_dtype(self.setup)
+            )
             model.train()
             if hasattr(model.config, "use_cache"):
                 model.config.use_cache = False
@@ -143,7 +160,9 @@ class Probe:
             before = self._allocated()
             with _hooks(kept):
                 loss = self._phase("forward", self._forward)
-            found["activations_bytes"] = kept.bytes if kept is not None else self._allocated() - before
+            found["activations_bytes"] = (
+                kept.bytes if kept is not None else self._allocated() - before
+            )
             self._phase("backward", loss.backward)
             del loss
         found["gradients_bytes"] = sum(_size(one.grad) for one in self.trained)
@@ -156,7 +175,11 @@ class Probe:
 
     def _forward(self) -> torch.Tensor:
         positional, named = self.make_batch()
-        with nullcontext() if self.autocast is None else torch.autocast(self.device, dtype=self.autocast):
+        with (
+            nullcontext()
+            if self.autocast is None
+            else torch.autocast(self.device, dtype=self.autocast)
+        ):
             return loss_of(self.model(*positional, **named))
 
     def _phase(self, name: str, work: Any) -> Any:
@@ -174,7 +197,12 @@ class Probe:
 
     def _totals(self) -> Dict[str, Any]:
         if not self.cuda:
-            return {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "gpu": None, "device_used_bytes": None}
+            return {
+                "peak_allocated_bytes": None,
+                "peak_reserved_bytes": None,
+                "gpu": None,
+                "device_used_bytes": None,
+            }
         free, total = torch.cuda.mem_get_info()
         return {
             "peak_allocated_bytes": max(self.phases.values()),
@@ -221,7 +249,8 @@ def _refuse(setup: Dict[str, Any]) -> None:
     ):
         if (setup.get(name) or plain) != plain:
             raise ValueError(
-                "a probe has no %s of its own: probe the script that does it, `gputop probe train.py`" % name
+                "a probe has no %s of its own: probe the script that does it, `gputop probe train.py`"
+                % name
             )
 
 

@@ -33,7 +33,13 @@ _QUIET = {
     "TQDM_DISABLE": "1",
     "CUDA_LAUNCH_BLOCKING": "0",
 }
-_CACHES = ("TMPDIR", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR")
+_CACHES = (
+    "TMPDIR",
+    "MPLCONFIGDIR",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+)
 
 
 def enter(folder: str, script: str, outcomes: str) -> List[str]:
@@ -89,7 +95,9 @@ def _lacking(space: Space, version: int, filtered: bool) -> List[str]:
     if not (filtered or space.network):
         result.append("the script from the network")
     if not (filtered or (space.files and space.processes)):
-        result.append("it from changing modes and times of your files and reaching your other processes")
+        result.append(
+            "it from changing modes and times of your files and reaching your other processes"
+        )
     return ["This kernel cannot keep %s." % one for one in result]
 
 

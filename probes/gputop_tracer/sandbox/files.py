@@ -35,18 +35,31 @@ def redirect(overlay: Overlay) -> None:
 class _Files:
     def __init__(self, overlay: Overlay) -> None:
         self.overlay = overlay
-        self._open, self._open_low, self._mkdir, self._lstat = builtins.open, os.open, os.mkdir, os.lstat
+        self._open, self._open_low, self._mkdir, self._lstat = (
+            builtins.open,
+            os.open,
+            os.mkdir,
+            os.lstat,
+        )
 
     def open(self, file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
         if _named(file) and isinstance(mode, str):
             writes = set(mode) & set("wax+")
-            file = self.overlay.to_write(file, "w" not in mode) if writes else self.overlay.to_read(file)
+            file = (
+                self.overlay.to_write(file, "w" not in mode)
+                if writes
+                else self.overlay.to_read(file)
+            )
         return self._open(file, mode, *arguments, **options)
 
     def open_low(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         if _named(path, options):
             writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            path = self.overlay.to_write(path, not flags & os.O_TRUNC) if writes else self.overlay.to_read(path)
+            path = (
+                self.overlay.to_write(path, not flags & os.O_TRUNC)
+                if writes
+                else self.overlay.to_read(path)
+            )
         return self._open_low(path, flags, *arguments, **options)
 
     def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:
@@ -57,7 +70,9 @@ class _Files:
             path = self.overlay.to_write(path, keeps=False)
         self._mkdir(path, *arguments, **options)
 
-    def rmtree(self, path: Any, ignore_errors: bool = False, *_arguments: Any, **_options: Any) -> None:
+    def rmtree(
+        self, path: Any, ignore_errors: bool = False, *_arguments: Any, **_options: Any
+    ) -> None:
         try:
             self.overlay.remove(path, remove_tree)
         except OSError:
@@ -66,7 +81,9 @@ class _Files:
 
     def reading(self, original: Callable[..., Any]) -> Any:
         def read(path: Any = ".", *arguments: Any, **options: Any) -> Any:
-            return original(self.overlay.to_read(path) if _named(path, options) else path, *arguments, **options)
+            return original(
+                self.overlay.to_read(path) if _named(path, options) else path, *arguments, **options
+            )
 
         return read
 
@@ -107,4 +124,6 @@ def _named(path: Any, options: Any = {}) -> bool:
     """Whether a file is given by its name, and not by a number or beneath an open folder."""
     if any(options.get(word) is not None for word in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
         return False
-    return isinstance(path, str) or (isinstance(path, os.PathLike) and isinstance(os.fspath(path), str))
+    return isinstance(path, str) or (
+        isinstance(path, os.PathLike) and isinstance(os.fspath(path), str)
+    )

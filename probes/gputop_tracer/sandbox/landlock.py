@@ -33,7 +33,9 @@ def keep_writes_in(*places: str, connects: bool = False) -> int:
     """
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
+        version = libc.syscall(
+            _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION)
+        )
         return version if version > 0 and _restrict(libc, version, places, connects) else 0
     except (OSError, AttributeError):
         return 0
@@ -41,7 +43,9 @@ def keep_writes_in(*places: str, connects: bool = False) -> int:
 
 def _restrict(libc: Any, version: int, places: Any, connects: bool) -> bool:
     writes = _writes(version)
-    handled = struct.pack("=QQQ", writes, 0 if connects else _CONNECT_TCP, _ABSTRACT_SOCKETS | _SIGNALS)
+    handled = struct.pack(
+        "=QQQ", writes, 0 if connects else _CONNECT_TCP, _ABSTRACT_SOCKETS | _SIGNALS
+    )
     handled = handled[: 24 if version >= SIGNALS else 16 if version >= 4 else 8]
     rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
     if rules < 0:
@@ -61,7 +65,9 @@ def _allow(libc: Any, rules: int, place: str, writes: int) -> None:
     except OSError:  # not every machine has it
         return
     rights = writes if stat.S_ISDIR(os.fstat(where).st_mode) else writes & _OF_A_FILE
-    libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, where), ctypes.c_uint(0))
+    libc.syscall(
+        _ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, where), ctypes.c_uint(0)
+    )
     os.close(where)
 
 

@@ -141,7 +141,10 @@ def _write(path: str, text: str) -> None:
 
 def _raise_loopback() -> None:
     """A new network has a loopback device that is down."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket,
+    ):
         request = struct.pack("16sh22x", b"lo", 0)
         flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh22x", b"lo", flags | _UP))
@@ -224,7 +227,11 @@ def _mount_points() -> List[str]:
 
 def _own_devices() -> None:
     """A ``/dev`` with a few devices that keep nothing, and shared memory of its own."""
-    devices = {name: os.open("/dev/" + name, os.O_PATH) for name in DEVICES if os.path.exists("/dev/" + name)}
+    devices = {
+        name: os.open("/dev/" + name, os.O_PATH)
+        for name in DEVICES
+        if os.path.exists("/dev/" + name)
+    }
     _mount("tmpfs", "/dev", "tmpfs", _NO_SUID, "mode=755,size=1m")
     for name, device in devices.items():
         _write("/dev/" + name, "")

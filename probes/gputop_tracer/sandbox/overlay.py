@@ -17,7 +17,14 @@ _MOST_LINKS = 5000
 """Of one folder that is written into; what a larger one has beyond is found by its absolute name alone."""
 _MOST_COPIED = 64 << 20
 _ANYWHERE = ("/dev/", "/proc/", "/sys/")
-_open, _stat, _lstat, _scandir, _mkdir, _unlink = open, os.stat, os.lstat, os.scandir, os.mkdir, os.unlink
+_open, _stat, _lstat, _scandir, _mkdir, _unlink = (
+    open,
+    os.stat,
+    os.lstat,
+    os.scandir,
+    os.mkdir,
+    os.unlink,
+)
 _rmtree, _readlink, _symlink = shutil.rmtree, os.readlink, os.symlink
 
 
@@ -135,7 +142,11 @@ class Overlay:
         if twin is None:
             return
         self._own(os.path.dirname(folder))
-        if (_there(folder) and not self._is_link(folder)) or folder in self._removed or not _is_folder(twin):
+        if (
+            (_there(folder) and not self._is_link(folder))
+            or folder in self._removed
+            or not _is_folder(twin)
+        ):
             return
         if _there(folder):
             _unlink(folder)
@@ -147,7 +158,11 @@ class Overlay:
 
     def _is_link(self, place: str) -> bool:
         """Whether it is one of ours."""
-        return _there(place) and stat.S_ISLNK(_lstat(place).st_mode) and _readlink(place) == self._twin(place)
+        return (
+            _there(place)
+            and stat.S_ISLNK(_lstat(place).st_mode)
+            and _readlink(place) == self._twin(place)
+        )
 
     def _is_made(self, place: str) -> bool:
         if not _there(place):

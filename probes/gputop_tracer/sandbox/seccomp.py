@@ -45,9 +45,23 @@ _SHARED_MEMORY = (
     "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr"
 )
 _SIGNALS_BY_OTHER_WAYS = "rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"
-_SCHEDULING = "sched_setaffinity sched_setscheduler sched_setparam sched_setattr migrate_pages move_pages"
+_SCHEDULING = (
+    "sched_setaffinity sched_setscheduler sched_setparam sched_setattr migrate_pages move_pages"
+)
 _NEW_NAMESPACES = 0x7E020000
-_TERMINALS = (0x5412, 0x541C, 0x541D, 0x540E, 0x5414, 0x5402, 0x5403, 0x5404, 0x402C542B, 0x402C542C, 0x402C542D)
+_TERMINALS = (
+    0x5412,
+    0x541C,
+    0x541D,
+    0x540E,
+    0x5414,
+    0x5402,
+    0x5403,
+    0x5404,
+    0x402C542B,
+    0x402C542C,
+    0x402C542D,
+)
 """TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSCTTY, TIOCSWINSZ, and TCSETS with its like."""
 _ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40087602)
 """FS_IOC_SETFLAGS and its like: they need no more than a file that is open for reading."""
@@ -177,13 +191,19 @@ def _equals(argument: int, value: int, answer: int) -> Case:
 
 def program(machine: str, wanted: Rules) -> bytes:
     """The filter as the kernel runs it; a call by another machine's numbers ends the process."""
-    code = _step(_LOAD, 4) + _step(_IF_EQUAL, syscalls.architecture(machine), 1) + _step(_RETURN, _KILL)
+    code = (
+        _step(_LOAD, 4)
+        + _step(_IF_EQUAL, syscalls.architecture(machine), 1)
+        + _step(_RETURN, _KILL)
+    )
     code += _step(_LOAD, 0)
     code += _step(_IF_AT_LEAST, _X32, 0, 1) + _step(_RETURN, _ERRNO | errno.ENOSYS)
     numbers = syscalls.numbers(machine)
     for name, (cases, otherwise) in wanted.items():
         if name in numbers:
-            body = b"".join(_case(tests, answer) for tests, answer in cases) + _step(_RETURN, otherwise)
+            body = b"".join(_case(tests, answer) for tests, answer in cases) + _step(
+                _RETURN, otherwise
+            )
             code += _step(_IF_EQUAL, numbers[name], 0, len(body) // 8) + body
     return code + _step(_RETURN, _ALLOW)
 
@@ -193,7 +213,11 @@ def _case(tests: Tuple[Test, ...], answer: int) -> bytes:
     code = _step(_RETURN, answer)
     for argument, mask, value in reversed(tests):
         behind = len(code) // 8
-        test = _step(_IF_ANY_BIT, mask, 0, behind) if value is None else _step(_IF_EQUAL, value, 0, behind)
+        test = (
+            _step(_IF_ANY_BIT, mask, 0, behind)
+            if value is None
+            else _step(_IF_EQUAL, value, 0, behind)
+        )
         masked = b"" if value is None or mask == _WORD else _step(_AND, mask)
         code = _step(_LOAD, 16 + 8 * argument) + masked + test + code
     return code

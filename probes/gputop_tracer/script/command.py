@@ -25,7 +25,10 @@ from . import fallback_source
 from .run import LIMIT_S
 
 _ENTRY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
-_WAYS = (("ran", "run its code to the second optimizer step"), ("module", "build a model class of it"))
+_WAYS = (
+    ("ran", "run its code to the second optimizer step"),
+    ("module", "build a model class of it"),
+)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -55,10 +58,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
         say(outcome["error"])
     named = bool(source["pretrained"])
     tried.append(
-        {"way": "source", "outcome": "names " + ", ".join(source["pretrained"]) if named else "names no model"}
+        {
+            "way": "source",
+            "outcome": "names " + ", ".join(source["pretrained"]) if named else "names no model",
+        }
     )
     return _answer(
-        {"how": "source" if named else None, "tried": tried, "traceback": trace, **source}, 3 if named else 1
+        {"how": "source" if named else None, "tried": tried, "traceback": trace, **source},
+        3 if named else 1,
     )
 
 
@@ -66,8 +73,15 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="gputop_tracer", description=__doc__)
     result.add_argument("script")
     result.add_argument("--out", default="", help="the gzipped event log to write")
-    result.add_argument("--world", type=int, default=0, help="ranks, as torchrun would start them; this is the first")
-    result.add_argument("--configs", default="", help="JSON: Hugging Face configurations by model name")
+    result.add_argument(
+        "--world",
+        type=int,
+        default=0,
+        help="ranks, as torchrun would start them; this is the first",
+    )
+    result.add_argument(
+        "--configs", default="", help="JSON: Hugging Face configurations by model name"
+    )
     result.add_argument("--no-execute", action="store_true", help="only read the source")
     result.add_argument("--way", default="", help=argparse.SUPPRESS)
     result.add_argument("--launched", default="", help=argparse.SUPPRESS)

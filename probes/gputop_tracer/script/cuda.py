@@ -150,7 +150,11 @@ def _on_stream(stream: Any) -> Any:
 def pretend(devices: int) -> None:
     """Replace the functions of ``torch.cuda``, and what of ``torch.accelerator`` there is, for this process."""
     cuda = torch.cuda
-    places = [cuda] + [getattr(cuda, name) for name in ("memory", "random", "amp", "streams") if hasattr(cuda, name)]
+    places = [cuda] + [
+        getattr(cuda, name)
+        for name in ("memory", "random", "amp", "streams")
+        if hasattr(cuda, name)
+    ]
     for place in places:
         for name, value in _ANSWERS.items():
             _put(place, name, lambda *_arguments, _value=value, **_more: _value)

@@ -114,7 +114,9 @@ class Devices(TorchFunctionMode):
         if kwargs.pop("pin_memory", None) is not None:
             kwargs["pin_memory"] = False
         if func in _FROM_DATA:
-            made = func(*args, **dict(kwargs, requires_grad=False) if func is torch.tensor else kwargs)
+            made = func(
+                *args, **dict(kwargs, requires_grad=False) if func is torch.tensor else kwargs
+            )
             return self.fakes.to_gpu(made).requires_grad_(kwargs.get("requires_grad", False))
         with self.fakes.placing(True):
             return func(*args, **kwargs)
@@ -131,7 +133,11 @@ class Devices(TorchFunctionMode):
         if device is None:
             return func(*args, **kwargs)
         if is_gpu(device) or (torch.device(device).type == "cpu" and _from_library()):
-            return self._gpu(tensor, dtype) if type(tensor) is not torch.Tensor or not tensor.is_meta else func(*args)
+            return (
+                self._gpu(tensor, dtype)
+                if type(tensor) is not torch.Tensor or not tensor.is_meta
+                else func(*args)
+            )
         if torch.device(device).type == "cpu" and on_gpu(tensor):
             host = self.fakes.to_host(tensor)
             return host if dtype is None else func(host, dtype)
@@ -145,7 +151,9 @@ class Devices(TorchFunctionMode):
 
     def _on_real(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        return func(values.real(tensor) if hasattr(tensor, "fake_mode") else tensor, *args[1:], **kwargs)
+        return func(
+            values.real(tensor) if hasattr(tensor, "fake_mode") else tensor, *args[1:], **kwargs
+        )
 
     def _device(self, func: Any, args: Any, kwargs: Any) -> Any:
         local = getattr(args[0], "_local_tensor", None)

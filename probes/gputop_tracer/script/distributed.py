@@ -21,7 +21,13 @@ def replace(tracker: Any, note: Any, world: int, fakes: Fakes) -> None:
     """Replace the start of process groups and the wrappers that need real ones."""
     if not dist.is_available():
         return
-    after_import({"torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: _on_fake_device(module, fakes)})
+    after_import(
+        {
+            "torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: _on_fake_device(
+                module, fakes
+            )
+        }
+    )
     groups.keep_shapes_aside(tracker)
     original = dist.init_process_group
 
@@ -31,13 +37,18 @@ def replace(tracker: Any, note: Any, world: int, fakes: Fakes) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         size = world or int(os.environ.get("WORLD_SIZE", "1") or 1)
-        note("Traced as rank 0 of %d; the other ranks are not run, --dp N says how many there are." % size)
+        note(
+            "Traced as rank 0 of %d; the other ranks are not run, --dp N says how many there are."
+            % size
+        )
         original("fake", rank=0, world_size=size, store=FakeStore())
 
     class Wrapped(BucketedModel):
         def __init__(self, module: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(module, *arguments, **options)
-            tracker.tag_all(self.buckets, "gradients" if self.gradient_as_bucket_view else "communication")
+            tracker.tag_all(
+                self.buckets, "gradients" if self.gradient_as_bucket_view else "communication"
+            )
 
     parallel = torch.nn.parallel
     parallel.DistributedDataParallel = parallel.distributed.DistributedDataParallel = Wrapped

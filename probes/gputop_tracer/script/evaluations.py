@@ -21,9 +21,15 @@ class Evaluations:
         self._seen: Dict[Hashable, int] = {}
         self._results: Dict[Hashable, Tuple[List[Any], Any]] = {}
 
-    def call(self, original: Callable[..., Any], module: nn.Module, arguments: Any, options: Any) -> Any:
+    def call(
+        self, original: Callable[..., Any], module: nn.Module, arguments: Any, options: Any
+    ) -> Any:
         """What the module returns for these inputs, of an evaluation that is known by now without running it."""
-        key = None if module.training or torch.is_grad_enabled() else _key(module, (arguments, options))
+        key = (
+            None
+            if module.training or torch.is_grad_enabled()
+            else _key(module, (arguments, options))
+        )
         if key is None:
             return original(module, *arguments, **options)
         if key in self._results:

@@ -75,18 +75,27 @@ class Fakes(TorchDispatchMode):
         with self.placing(False):
             return torch.Tensor.clone(tensor)
 
-    def from_real(self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None, gpu: bool = False) -> torch.Tensor:
+    def from_real(
+        self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None, gpu: bool = False
+    ) -> torch.Tensor:
         """A fake tensor of a real one's shape, with its values kept where they are few."""
         if tensor.layout is not torch.strided:
             raise NotImplementedError("sparse tensors are not traced")
         with self.placing(gpu), self.mode:
-            fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=CPU)
-        values.remember(fake, tensor if dtype in (None, tensor.dtype) else tensor.detach().to(dtype))
+            fake = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=CPU
+            )
+        values.remember(
+            fake, tensor if dtype in (None, tensor.dtype) else tensor.detach().to(dtype)
+        )
         return fake.requires_grad_() if tensor.requires_grad else fake
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(not issubclass(kind, (FakeTensor, torch.nn.Parameter)) and kind is not torch.Tensor for kind in types):
+        if any(
+            not issubclass(kind, (FakeTensor, torch.nn.Parameter)) and kind is not torch.Tensor
+            for kind in types
+        ):
             return NotImplemented  # DTensor and the like come back with the tensors that they wrap
         tensors = values.leaves((args, kwargs))
         fakes = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
@@ -103,7 +112,11 @@ class Fakes(TorchDispatchMode):
 
     def _without_fakes(self, func: Any, args: Any, kwargs: Any, has_tensors: bool) -> Any:
         """A factory, or work on the host."""
-        if self._place or _fake_mode_is_on() or (not has_tensors and _bytes_asked(args) > HOST_REAL_BYTES):
+        if (
+            self._place
+            or _fake_mode_is_on()
+            or (not has_tensors and _bytes_asked(args) > HOST_REAL_BYTES)
+        ):
             with self.mode:
                 return self._mark(func(*args, **kwargs), False)
         return func(*args, **kwargs)
@@ -132,7 +145,9 @@ class Fakes(TorchDispatchMode):
         if func is _aten.nonzero.default:
             return self._integers((values.true_rows(args[0]), args[0].dim()))
         if func is _aten.masked_select.default:
-            return self._run(_aten.index.Tensor, (args[0], values.without_masks([args[1]], self._integers)), {})
+            return self._run(
+                _aten.index.Tensor, (args[0], values.without_masks([args[1]], self._integers)), {}
+            )
         if func is _aten._pack_padded_sequence.default:
             return self._packed(*args)
         if func is _aten._pad_packed_sequence.default:
@@ -141,7 +156,8 @@ class Fakes(TorchDispatchMode):
         if true is None:
             return None
         return torch.utils._pytree.tree_map(
-            lambda leaf: self.from_real(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*true[0], **true[1])
+            lambda leaf: self.from_real(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+            func(*true[0], **true[1]),
         )
 
     def _packed(self, batch: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
@@ -151,11 +167,15 @@ class Fakes(TorchDispatchMode):
         with self.mode:
             return batch.new_empty((tokens, *batch.shape[2:])), counts
 
-    def _padded(self, data: torch.Tensor, counts: Any, batch_first: bool, _value: Any, least: int) -> Any:
+    def _padded(
+        self, data: torch.Tensor, counts: Any, batch_first: bool, _value: Any, least: int
+    ) -> Any:
         most, longest = int(counts[0]), max(int(counts.numel()), least)
         shape = (most, longest) if batch_first else (longest, most)
         with self.mode:
-            return data.new_empty((*shape, *data.shape[1:])), torch.full((most,), counts.numel(), dtype=torch.long)
+            return data.new_empty((*shape, *data.shape[1:])), torch.full(
+                (most,), counts.numel(), dtype=torch.long
+            )
 
     def _integers(self, shape: Any) -> torch.Tensor:
         with self.mode:

@@ -32,7 +32,9 @@ def train(path: str, note: Note) -> None:
         NothingToBuildError: there is no such class, or none of the batches that were tried fits it.
     """
     namespace, names = _definitions(path)
-    models = sorted(filter(None, (_built(namespace.get(name)) for name in names)), key=_size, reverse=True)
+    models = sorted(
+        filter(None, (_built(namespace.get(name)) for name in names)), key=_size, reverse=True
+    )
     if not models:
         raise NothingToBuildError(
             "none of its module classes can be built without arguments: %s" % ", ".join(names)
@@ -43,7 +45,10 @@ def train(path: str, note: Note) -> None:
     batch = _fitting_batch(model)
     name = type(model).__name__
     guess = "AdamW and a batch of %s, for the class %s alone" % (_told(batch), name)
-    note("Only the class %s was traced, with AdamW and a batch of %s." % (name, _told(batch)), guess=guess)
+    note(
+        "Only the class %s was traced, with AdamW and a batch of %s." % (name, _told(batch)),
+        guess=guess,
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         loss = _scalar(model(*[one.to("cuda") for one in batch]))
@@ -84,7 +89,11 @@ def _size(model: nn.Module) -> int:
 
 def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
     """The first of the batches that the first layer suggests which the model takes."""
-    inputs = [name for name, one in inspect.signature(model.forward).parameters.items() if one.default is one.empty]
+    inputs = [
+        name
+        for name, one in inspect.signature(model.forward).parameters.items()
+        if one.default is one.empty
+    ]
     inputs = [name for name in inputs if name not in ("args", "kwargs")] or ["x"]
     problem: Optional[Exception] = None
     for first in _candidates(model):
@@ -95,22 +104,31 @@ def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
             return batch
         except Exception as error:
             problem = problem or error
-    raise NothingToBuildError("%s takes none of the batches that were tried: %s" % (type(model).__name__, problem))
+    raise NothingToBuildError(
+        "%s takes none of the batches that were tried: %s" % (type(model).__name__, problem)
+    )
 
 
 def _candidates(model: nn.Module) -> List[torch.Tensor]:
     for layer in model.modules():
         if isinstance(layer, nn.Embedding):
-            return [torch.zeros(BATCH, length, dtype=torch.long) for length in (TOKENS, 128, 64, 16)]
+            return [
+                torch.zeros(BATCH, length, dtype=torch.long) for length in (TOKENS, 128, 64, 16)
+            ]
         if isinstance(layer, nn.Conv2d):
             sides = (IMAGE, 32, 28, 64, 128, 256)
             return [torch.zeros(BATCH, layer.in_channels, side, side) for side in sides]
         if isinstance(layer, nn.Conv1d):
             return [torch.zeros(BATCH, layer.in_channels, length) for length in (1024, 16000, 128)]
         if isinstance(layer, nn.Conv3d):
-            return [torch.zeros(BATCH, layer.in_channels, side, side, side) for side in (32, 64, 16)]
+            return [
+                torch.zeros(BATCH, layer.in_channels, side, side, side) for side in (32, 64, 16)
+            ]
         if isinstance(layer, (nn.LSTM, nn.GRU, nn.RNN)):
-            return [torch.zeros(BATCH, 128, layer.input_size), torch.zeros(128, BATCH, layer.input_size)]
+            return [
+                torch.zeros(BATCH, 128, layer.input_size),
+                torch.zeros(128, BATCH, layer.input_size),
+            ]
         if isinstance(layer, (nn.Linear, nn.LayerNorm, nn.TransformerEncoderLayer)):
             width = _width(layer)
             images = [torch.zeros(BATCH, 1, 28, 28), torch.zeros(BATCH, 3, 32, 32)]
@@ -121,7 +139,11 @@ def _candidates(model: nn.Module) -> List[torch.Tensor]:
 def _width(layer: nn.Module) -> int:
     if isinstance(layer, nn.Linear):
         return layer.in_features
-    shape = layer.norm1.normalized_shape if isinstance(layer, nn.TransformerEncoderLayer) else layer.normalized_shape
+    shape = (
+        layer.norm1.normalized_shape
+        if isinstance(layer, nn.TransformerEncoderLayer)
+        else layer.normalized_shape
+    )
     return int(shape[-1])  # type: ignore[index]
 
 
@@ -133,7 +155,9 @@ def _scalar(out: Any) -> torch.Tensor:
     if isinstance(loss, torch.Tensor):
         return loss.float().mean()
     values = list(out.values()) if isinstance(out, dict) else list(out)
-    return _scalar(next(one for one in values if isinstance(one, (torch.Tensor, tuple, list, dict))))
+    return _scalar(
+        next(one for one in values if isinstance(one, (torch.Tensor, tuple, list, dict)))
+    )
 
 
 def _told(batch: List[torch.Tensor]) -> str:

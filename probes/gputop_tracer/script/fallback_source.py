@@ -19,13 +19,23 @@ _NUMBERS = {
     "r": "lora_rank",
     "lora_r": "lora_rank",
 }
-_FLAGS = {"bf16": ("dtype", "bf16"), "fp16": ("dtype", "fp16"), "gradient_checkpointing": ("checkpointing", "full")}
+_FLAGS = {
+    "bf16": ("dtype", "bf16"),
+    "fp16": ("dtype", "fp16"),
+    "gradient_checkpointing": ("checkpointing", "full"),
+}
 _PEFT_RANK = 8
 """Of ``peft.LoraConfig`` where none is given."""
 _FLAGS["load_in_4bit"] = ("quantized", "nf4")
 _FLAGS["load_in_8bit"] = ("quantized", "int8")
 _MODEL_NAMES = ("pretrained_model_name_or_path", "model_name", "model")
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+}
 _OPTIMIZERS = {
     "AdamW": "adamw",
     "Adam": "adamw",
@@ -98,12 +108,19 @@ def _constants(tree: ast.AST) -> Dict[str, Any]:
     """Names that are given a constant once, and defaults of ``add_argument("--name", default=...)``."""
     values: Dict[str, Any] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.value, ast.Constant)
+        ):
             values[_last_name(node.targets[0])] = node.value.value
         elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
             values[_last_name(node.target)] = node.value.value
         elif isinstance(node, ast.Call) and _last_name(node.func) == "add_argument" and node.args:
-            flag, default = node.args[-1], [word.value for word in node.keywords if word.arg == "default"]
+            flag, default = (
+                node.args[-1],
+                [word.value for word in node.keywords if word.arg == "default"],
+            )
             if isinstance(flag, ast.Constant) and default and isinstance(default[0], ast.Constant):
                 values[str(flag.value).lstrip("-").replace("-", "_")] = default[0].value
     values.pop("", None)
@@ -123,7 +140,9 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
         given = call.args[:1] + [word.value for word in call.keywords if word.arg in _MODEL_NAMES]
         name = _value(given[0], constants) if given else None
         if isinstance(name, str) and name.strip():
-            ranked.append((any(word in owner for word in ("Tokenizer", "Config", "Processor")), name))
+            ranked.append(
+                (any(word in owner for word in ("Tokenizer", "Config", "Processor")), name)
+            )
     return list(dict.fromkeys(name for _, name in sorted(ranked, key=lambda pair: pair[0])))
 
 
@@ -167,7 +186,11 @@ def _targets(call: ast.Call, constants: Dict[str, Any]) -> Dict[str, List[str]]:
     """The modules that adapters are put beside, where the call lists them."""
     for word in call.keywords:
         if word.arg == "target_modules":
-            parts = word.value.elts if isinstance(word.value, (ast.List, ast.Tuple, ast.Set)) else [word.value]
+            parts = (
+                word.value.elts
+                if isinstance(word.value, (ast.List, ast.Tuple, ast.Set))
+                else [word.value]
+            )
             named = [_value(part, constants) for part in parts]
             if named and all(isinstance(one, str) for one in named):
                 return {"lora_targets": named}

@@ -19,7 +19,8 @@ def in_words(problem: Exception, name: Any) -> Exception:
     if not isinstance(problem, OSError) or os.path.isdir(str(name)):
         return problem
     return NotHereError(
-        "nothing of %s is in the local cache, and the network is off: fetch its config.json first" % name
+        "nothing of %s is in the local cache, and the network is off: fetch its config.json first"
+        % name
     )
 
 

@@ -24,5 +24,8 @@ def demanded(problem: Optional[BaseException]) -> str:
 
 def say(name: str, note: Any) -> None:
     """Say that the variables were set, since the script failed without ``name``."""
-    sentence = "The script fails without %s, which a launcher sets: it ran as rank 0 of 1; --dp N says how many." % name
+    sentence = (
+        "The script fails without %s, which a launcher sets: it ran as rank 0 of 1; --dp N says how many."
+        % name
+    )
     note(sentence, guess="one rank, as it needs %s of a launcher" % name)

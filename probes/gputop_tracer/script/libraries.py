@@ -45,8 +45,12 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
         "transformers.modeling_utils": lambda module: _from_configuration(module, fakes, note),
         "transformers.utils.import_utils": _real_masks,
         "transformers.masking_utils": _real_masks,
-        "transformers.tokenization_utils_base": lambda module: stand_in(module.PreTrainedTokenizerBase, note),
-        "transformers.models.auto.tokenization_auto": lambda module: stand_in(module.AutoTokenizer, note),
+        "transformers.tokenization_utils_base": lambda module: stand_in(
+            module.PreTrainedTokenizerBase, note
+        ),
+        "transformers.models.auto.tokenization_auto": lambda module: stand_in(
+            module.AutoTokenizer, note
+        ),
         "transformers.configuration_utils": lambda module: _known_configurations(module, configs),
         "lightning.pytorch.trainer.trainer": _plain_trainer,
         "pytorch_lightning.trainer.trainer": _plain_trainer,
@@ -91,14 +95,21 @@ def _load_no_weights(fakes: Fakes, note: Note) -> None:
 
     def loaded(source: Any, *_arguments: Any, **options: Any) -> Any:
         if isinstance(source, (str, os.PathLike)) and not os.path.exists(source):
-            note("%s is not here: the weights of the model's own initialisation were kept." % os.fspath(source))
+            note(
+                "%s is not here: the weights of the model's own initialisation were kept."
+                % os.fspath(source)
+            )
             return Absent()
         options.pop("map_location", None)
         with fakes.mode:
             return load(source, map_location="cpu", **options)
 
     def state(module: Any, values: Any, *arguments: Any, **options: Any) -> Any:
-        return None if isinstance(values, Absent) else load_state(module, values, *arguments, **options)
+        return (
+            None
+            if isinstance(values, Absent)
+            else load_state(module, values, *arguments, **options)
+        )
 
     def optimizer_state(optimizer: Any, values: Any) -> Any:
         return None if isinstance(values, Absent) else load_optimizer(optimizer, values)
@@ -126,9 +137,13 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
         if options.get("quantization_config") is not None:
-            raise NotImplementedError("quantised weights in a script are not traced; give the model by --model instead")
+            raise NotImplementedError(
+                "quantised weights in a script are not traced; give the model by --model instead"
+            )
         chosen = {"dtype": dtype, "attn_implementation": options.get("attn_implementation")}
-        model = cls._from_config(config, **{key: value for key, value in chosen.items() if value is not None})
+        model = cls._from_config(
+            config, **{key: value for key, value in chosen.items() if value is not None}
+        )
         model.eval()
         if options.get("device_map") not in (None, "cpu"):
             model.to("cuda")
@@ -198,10 +213,14 @@ def _plain_trainer(module: Any) -> None:
     original, kind = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
-        options.update(num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False)
+        options.update(
+            num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False
+        )
         options["logger"] = importlib.import_module(kind + ".loggers.logger").DummyLogger()
         options["callbacks"] = [
-            callback for callback in _listed(options.get("callbacks")) if "Checkpoint" not in type(callback).__name__
+            callback
+            for callback in _listed(options.get("callbacks"))
+            if "Checkpoint" not in type(callback).__name__
         ]
         original(self, *arguments, **options)
 
@@ -209,7 +228,13 @@ def _plain_trainer(module: Any) -> None:
 
 
 def _listed(callbacks: Any) -> List[Any]:
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+    return (
+        list(callbacks)
+        if isinstance(callbacks, (list, tuple))
+        else [callbacks]
+        if callbacks
+        else []
+    )
 
 
 def read_configs(path: str) -> Dict[str, Any]:

@@ -34,7 +34,9 @@ class Run:
         self.options = options
         self.folder = folder
         self.launched = getattr(options, "launched", "")
-        self.world = options.world or int(os.environ.get("WORLD_SIZE", "0") or 0) or int(bool(self.launched))
+        self.world = (
+            options.world or int(os.environ.get("WORLD_SIZE", "0") or 0) or int(bool(self.launched))
+        )
         self._output = io.StringIO()
 
     def way(self, name: str) -> NoReturn:
@@ -67,16 +69,35 @@ class Run:
             if self.steps.done:
                 self.steps.note("The script failed in its second step: %s" % _one_line(problem))
                 self.finish(name)
-            error += _NO_INPUT % os.path.basename(self.path) if name == "ran" and asked.missed() else ""
+            error += (
+                _NO_INPUT % os.path.basename(self.path) if name == "ran" and asked.missed() else ""
+            )
             demanded = "" if self.world else launched.demanded(problem)
-            self._leave({"error": error, "traceback": _own_traceback(problem, self.path), "demanded": demanded})
+            self._leave(
+                {
+                    "error": error,
+                    "traceback": _own_traceback(problem, self.path),
+                    "demanded": demanded,
+                }
+            )
         finally:
             sys.stdout = stdout
         self._leave({"error": error})
 
     def _stage(self) -> None:
         """All that stands between the script and this machine."""
-        from . import cuda, device, distributed, fake, libraries, processes, recurrent, steps, torch_calls, tracker
+        from . import (
+            cuda,
+            device,
+            distributed,
+            fake,
+            libraries,
+            processes,
+            recurrent,
+            steps,
+            torch_calls,
+            tracker,
+        )
 
         self.fakes = fake.Fakes()
         self.tracker = tracker.ScriptTracker()
@@ -153,7 +174,9 @@ class _Remembering:
         self.last = ""
 
     def write(self, text: str) -> int:
-        self.last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), self.last)
+        self.last = next(
+            (line.strip() for line in reversed(text.splitlines()) if line.strip()), self.last
+        )
         return self.stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -164,7 +187,10 @@ def _why_it_ended(code: Any, said: str) -> str:
     """``sys.exit("words")`` ends with code 1 and prints the words."""
     words = code.strip() if isinstance(code, str) else said
     number = 1 if isinstance(code, str) else code or 0
-    return "ended by itself with exit code %s before its first optimizer step%s" % (number, words and ": " + words)
+    return "ended by itself with exit code %s before its first optimizer step%s" % (
+        number,
+        words and ": " + words,
+    )
 
 
 def _what_to_give(code: Any, arguments: List[str]) -> str:
@@ -194,7 +220,10 @@ def _package_of(path: str) -> str:
 
 
 def _one_line(problem: BaseException) -> str:
-    return "%s: %s" % (type(problem).__name__, (str(problem).strip() or "no message").splitlines()[0])
+    return "%s: %s" % (
+        type(problem).__name__,
+        (str(problem).strip() or "no message").splitlines()[0],
+    )
 
 
 def _own_traceback(problem: BaseException, path: str) -> str:

@@ -119,7 +119,11 @@ class Steps:
         """Real tensors that enter a model are on the GPU from here on."""
 
         def fake(leaf: Any) -> Any:
-            return self.fakes.to_gpu(leaf) if isinstance(leaf, torch.Tensor) and not on_gpu(leaf) else leaf
+            return (
+                self.fakes.to_gpu(leaf)
+                if isinstance(leaf, torch.Tensor) and not on_gpu(leaf)
+                else leaf
+            )
 
         def moved(argument: Any) -> Any:
             if isinstance(argument, nn.utils.rnn.PackedSequence):  # its lengths stay on the host
@@ -128,7 +132,11 @@ class Steps:
 
         if not leaves(tree):
             return tree
-        return {name: moved(one) for name, one in tree.items()} if isinstance(tree, dict) else tuple(map(moved, tree))
+        return (
+            {name: moved(one) for name, one in tree.items()}
+            if isinstance(tree, dict)
+            else tuple(map(moved, tree))
+        )
 
     def _watch_backward(self) -> None:
         backward = torch.autograd.backward
@@ -147,7 +155,11 @@ class Steps:
                     self.tracker.mark("optimizer", self.done)
 
         def of_tensor(
-            tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+            tensor: Any,
+            gradient: Any = None,
+            retain_graph: Any = None,
+            create_graph: bool = False,
+            inputs: Any = None,
         ) -> Any:
             return watched(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 

@@ -43,7 +43,9 @@ def replace() -> None:
     """Replace the types, and the default type that a script sets by one of them."""
     for name, dtype in _DTYPES.items():
         if hasattr(torch.cuda, name):
-            setattr(torch.cuda, name, _OfGpu(name, (), {"dtype": dtype, "__module__": "torch.cuda"}))
+            setattr(
+                torch.cuda, name, _OfGpu(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
+            )
     original = torch.set_default_tensor_type
 
     def set_default(kind: Any) -> None:

@@ -23,7 +23,9 @@ def stand_in(kind: Any, note: Callable[..., Any]) -> None:
             count = _vocabulary(name)
             if not count:
                 raise in_words(problem, name) from None
-        sentence = "The tokenizer of %s is not here: text was cut into pieces of four characters." % name
+        sentence = (
+            "The tokenizer of %s is not here: text was cut into pieces of four characters." % name
+        )
         note(sentence, guess="lengths of texts, as the tokenizer is not here")
         return _made(count)
 
@@ -45,7 +47,9 @@ def _made(count: int) -> Any:
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({"<%d>" % index: index for index in range(count)}, unk_token="<0>"))
+    words = Tokenizer(
+        models.WordLevel({"<%d>" % index: index for index in range(count)}, unk_token="<0>")
+    )
     words.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), "isolated")
     made = PreTrainedTokenizerFast(tokenizer_object=words, **_SPECIAL)
     made.chat_template = _CHAT

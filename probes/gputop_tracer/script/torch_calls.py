@@ -44,7 +44,11 @@ def _see_through_functions() -> None:
     def overridden(arguments: Any) -> bool:
         for argument in arguments:
             kind = type(argument)
-            if kind is torch.Tensor or not isinstance(argument, torch.Tensor) or isinstance(argument, FakeTensor):
+            if (
+                kind is torch.Tensor
+                or not isinstance(argument, torch.Tensor)
+                or isinstance(argument, FakeTensor)
+            ):
                 continue
             if kind.__torch_function__ is not _PLAIN_OVERRIDE:
                 return True
@@ -53,8 +57,18 @@ def _see_through_functions() -> None:
     def variadic(*arguments: Any) -> bool:
         return overridden(arguments)
 
-    for module in (nn.functional, torch.functional, torch._tensor, torch.autograd, torch.overrides, nn.init):
-        for name, new in (("has_torch_function", overridden), ("has_torch_function_unary", variadic)):
+    for module in (
+        nn.functional,
+        torch.functional,
+        torch._tensor,
+        torch.autograd,
+        torch.overrides,
+        nn.init,
+    ):
+        for name, new in (
+            ("has_torch_function", overridden),
+            ("has_torch_function_unary", variadic),
+        ):
             if hasattr(module, name):
                 setattr(module, name, new)
         if hasattr(module, "has_torch_function_variadic"):
@@ -152,7 +166,12 @@ def _autocast_on_gpu() -> None:
         original(self, device_type, dtype, *rest, **more)
 
     autocast.__init__ = init  # type: ignore[method-assign]
-    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+    for name in (
+        "is_autocast_enabled",
+        "get_autocast_dtype",
+        "set_autocast_enabled",
+        "set_autocast_dtype",
+    ):
         if hasattr(torch, name):
             setattr(torch, name, _for_cpu(getattr(torch, name)))
     torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
@@ -206,7 +225,10 @@ def _scaler_always_steps() -> None:
     def step(_scaler: Any, optimizer: Any, _state: Any, *arguments: Any, **options: Any) -> Any:
         return optimizer.step(*arguments, **options)
 
-    for scaler in {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
+    for scaler in {
+        getattr(getattr(torch, "amp", None), "GradScaler", None),
+        torch.cuda.amp.GradScaler,
+    } - {None}:
         scaler._maybe_opt_step = step  # type: ignore[union-attr]
 
 

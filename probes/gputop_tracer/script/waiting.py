@@ -16,7 +16,9 @@ _READS = ("read", "readline", "readlines", "readinto", "buffer", "__iter__")
 class Waiting:
     """Tells on stderr what a thread is at, until ``over`` says that there is an answer or the time is up."""
 
-    def __init__(self, path: str, limit_s: float, over: Callable[[], bool], give_up: Callable[[str], Any]) -> None:
+    def __init__(
+        self, path: str, limit_s: float, over: Callable[[], bool], give_up: Callable[[str], Any]
+    ) -> None:
         self._path = path
         self._limit_s = limit_s
         self._over = over
@@ -36,7 +38,9 @@ class Waiting:
             if self._over():
                 return
             if waited >= self._limit_s:
-                return self._give_up("made no whole step in %d s%s" % (self._limit_s, self._place(": it was at ")))
+                return self._give_up(
+                    "made no whole step in %d s%s" % (self._limit_s, self._place(": it was at "))
+                )
             self._tell(waited)
 
     def _tell(self, waited: float) -> None:
@@ -49,7 +53,11 @@ class Waiting:
         frame: Any = sys._current_frames().get(self._thread)
         while frame is not None and frame.f_code.co_filename != self._path:
             frame = frame.f_back
-        return "" if frame is None else "%sline %d of %s" % (before, frame.f_lineno, os.path.basename(self._path))
+        return (
+            ""
+            if frame is None
+            else "%sline %d of %s" % (before, frame.f_lineno, os.path.basename(self._path))
+        )
 
 
 class Input:

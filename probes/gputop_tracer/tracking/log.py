@@ -27,10 +27,14 @@ class LogWriter:
             self.strings.append(text)
         return index
 
-    def allocate(self, size: int, stream: int, category: str, operator: str, module: str, layer: int) -> int:
+    def allocate(
+        self, size: int, stream: int, category: str, operator: str, module: str, layer: int
+    ) -> int:
         """A new storage of ``size`` bytes; returns its id."""
         string = self.string
-        self.storages.append([size, stream, string(category), string(operator), string(module), layer])
+        self.storages.append(
+            [size, stream, string(category), string(operator), string(module), layer]
+        )
         self.events.append(len(self.storages))
         return len(self.storages)
 

@@ -28,7 +28,9 @@ def _nothing() -> Any:
 
 
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", _nothing)
-_next_number: Callable[[], int] = getattr(getattr(torch._C, "_autograd"), "_get_sequence_nr", lambda: 0)
+_next_number: Callable[[], int] = getattr(
+    getattr(torch._C, "_autograd"), "_get_sequence_nr", lambda: 0
+)
 
 
 def repeated_layers(model: nn.Module) -> Dict[str, int]:
@@ -40,7 +42,11 @@ def repeated_layers(model: nn.Module) -> Dict[str, int]:
         if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)) or len(blocks) < 2:
             continue
         size = sum(parameter.numel() for parameter in module.parameters())
-        if len({type(block) for block in blocks}) == 1 and size > most and any(True for _ in blocks[0].children()):
+        if (
+            len({type(block) for block in blocks}) == 1
+            and size > most
+            and any(True for _ in blocks[0].children())
+        ):
             names = [name for name, _ in module.named_children()]
             best = {(path + "." if path else "") + name: index for index, name in enumerate(names)}
             most = size

@@ -171,13 +171,17 @@ class Tracker(TorchDispatchMode):
     def _keep_workspace(self) -> None:
         """cuBLAS keeps a workspace for each thread's handle, and the autograd engine has a thread of its own."""
         self._workspaces.add(self.phase == "backward")
-        self.log.allocate(CUBLAS_WORKSPACE, self.stream(), "temporaries", "cublas_workspace", "", -1)
+        self.log.allocate(
+            CUBLAS_WORKSPACE, self.stream(), "temporaries", "cublas_workspace", "", -1
+        )
 
     def _allocate_bytes(self, size: int) -> int:
         """Of a kernel's own memory, which no tensor of the trace stands for."""
         module, layer = self.places.now()
         category = "logits_loss" if self._is_loss(module) else "temporaries"
-        return self.log.allocate(size, self.stream(), category, self._operator or self._running, module, layer)
+        return self.log.allocate(
+            size, self.stream(), category, self._operator or self._running, module, layer
+        )
 
     _running = ""
     _layer_hint: Optional[int] = None
@@ -186,7 +190,11 @@ class Tracker(TorchDispatchMode):
         """In an update the ``i``-th result of an operation over lists belongs to the layer of the ``i``-th input."""
         if self._exempt:
             return
-        sources = args[0] if args and isinstance(args[0], (list, tuple)) else [next(iter(_tensors(args)), None)]
+        sources = (
+            args[0]
+            if args and isinstance(args[0], (list, tuple))
+            else [next(iter(_tensors(args)), None)]
+        )
         results = out if isinstance(out, (list, tuple)) else [out]
         for index, result in enumerate(results):
             source = sources[index] if index < len(sources) else None
@@ -196,7 +204,11 @@ class Tracker(TorchDispatchMode):
         self._layer_hint = None
 
     def _allocate(
-        self, storage: Any, category: str, operator: Optional[str] = None, place: Optional[str] = None
+        self,
+        storage: Any,
+        category: str,
+        operator: Optional[str] = None,
+        place: Optional[str] = None,
     ) -> None:
         size = storage.nbytes()
         if not size:
@@ -206,7 +218,9 @@ class Tracker(TorchDispatchMode):
             category = "logits_loss"
         operator = self._operator or self._running if operator is None else operator
         key = storage._cdata
-        known = self._ids[key] = self.log.allocate(size, self.stream(), category, operator, module, layer)
+        known = self._ids[key] = self.log.allocate(
+            size, self.stream(), category, operator, module, layer
+        )
         self._watchers[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
         if category == "temporaries" and (self.phase == "forward" or self.places.stack):
             self._fresh.add(known)

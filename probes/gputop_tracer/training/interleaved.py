@@ -71,7 +71,9 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Chunked:
         raise ValueError(words % (stages, micro_batches))
     base, norm = pipeline.ends(model)
     held = min(warm_up(stages, number, of, micro_batches) + 1, micro_batches * of)
-    words = "stage %d of %d in %d chunks of layers; %d times a chunk holds a micro-batch's activations"
+    words = (
+        "stage %d of %d in %d chunks of layers; %d times a chunk holds a micro-batch's activations"
+    )
     notes.append(words % (number, stages, of, held))
     if number:
         base.set_input_embeddings(nn.Identity())
@@ -86,9 +88,13 @@ class Chunked(nn.Module):
         container = next(iter(repeated_layers(base))).rpartition(".")[0]
         layers = list(base.get_submodule(container))
         each = len(layers) // of
-        self.parts: Tuple[Any, ...] = ()  # a tuple is no module: weights are known by their paths in the whole
+        self.parts: Tuple[
+            Any, ...
+        ] = ()  # a tuple is no module: weights are known by their paths in the whole
         for at in range(of):
-            own: Dict[str, nn.Module] = {container: nn.ModuleList(layers[at * each : (at + 1) * each])}
+            own: Dict[str, nn.Module] = {
+                container: nn.ModuleList(layers[at * each : (at + 1) * each])
+            }
             if is_last and at == of - 1:
                 self.parts += (_with(model, {model.base_model_prefix: _with(base, own)}),)
             else:
@@ -123,7 +129,11 @@ class InterleavedLoop(Loop):
         self._waiting: Dict[Tuple[int, int], torch.Tensor] = {}
 
     def _micro_batches(self, step: int) -> None:
-        stages, number, of = pipeline.stages(self.setup), pipeline.number(self.setup), chunks(self.setup)
+        stages, number, of = (
+            pipeline.stages(self.setup),
+            pipeline.number(self.setup),
+            chunks(self.setup),
+        )
         asked = int(self.setup.get("accumulation") or 1)
         count = stages if step == 0 else enough(stages, number, of, asked)
         for forward, chunk, micro in schedule(stages, number, of, count):

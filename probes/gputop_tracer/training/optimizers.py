@@ -23,7 +23,9 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
         return None
     maker = _MAKERS.get(name)
     if maker is None:
-        raise ValueError("no optimizer %s in the trace; it knows %s" % (name, ", ".join(sorted(_MAKERS))))
+        raise ValueError(
+            "no optimizer %s in the trace; it knows %s" % (name, ", ".join(sorted(_MAKERS)))
+        )
     return maker(parameters, model)
 
 
@@ -67,7 +69,9 @@ def _sgd(**options: Any) -> Callable[..., Any]:
 
 
 def _fused(count: int, eight_bit: bool = False) -> Callable[..., Any]:
-    return lambda parameters, _model: HandWritten(parameters, states.fused_states(count, eight_bit), states.in_place)
+    return lambda parameters, _model: HandWritten(
+        parameters, states.fused_states(count, eight_bit), states.in_place
+    )
 
 
 def _eight_bit(count: int) -> Callable[..., Any]:

@@ -15,7 +15,9 @@ class MasterWeights:
     With ``fp32_gradients`` the gradients are accumulated in fp32 from the start, as Megatron's ``main_grad`` does.
     """
 
-    def __init__(self, tracker: Tracker, weights: List[Any], make: Any, fp32_gradients: bool) -> None:
+    def __init__(
+        self, tracker: Tracker, weights: List[Any], make: Any, fp32_gradients: bool
+    ) -> None:
         self.tracker = tracker
         self.weights = weights
         self.masters = [torch.nn.Parameter(weight.detach().float()) for weight in weights]

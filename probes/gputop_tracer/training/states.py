@@ -109,7 +109,9 @@ def muon_update(parameter: torch.Tensor, state: State) -> None:
     grad = parameter.grad
     assert grad is not None
     if parameter.dim() != 2:
-        parameter.addcdiv_(state["momentum_buffer"], state["exp_avg_sq"].sqrt().add_(1e-8), value=-1e-4)
+        parameter.addcdiv_(
+            state["momentum_buffer"], state["exp_avg_sq"].sqrt().add_(1e-8), value=-1e-4
+        )
         return
     state["momentum_buffer"].lerp_(grad, 0.05)
     direction = _orthogonal(torch.lerp(grad, state["momentum_buffer"], 0.95))
@@ -134,7 +136,9 @@ def split_for_muon(parameters: List[torch.nn.Parameter], model: Any) -> Tuple[Li
     outside = set()
     for get in ("get_input_embeddings", "get_output_embeddings"):
         module = getattr(model, get, lambda: None)()
-        outside.update(id(weight) for weight in module.parameters() if module is not None) if module else None
+        outside.update(
+            id(weight) for weight in module.parameters() if module is not None
+        ) if module else None
     inner = [weight for weight in parameters if weight.dim() == 2 and id(weight) not in outside]
     chosen = {id(weight) for weight in inner}
     return inner, [weight for weight in parameters if id(weight) not in chosen]

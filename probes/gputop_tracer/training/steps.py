@@ -16,7 +16,9 @@ from .precision import OnHost
 class Loop:
     """Runs steps of a model under a tracker; everything is fake by then."""
 
-    def __init__(self, tracker: Tracker, model: Any, optimizer: Any, make_batch: Callable[[], Any]) -> None:
+    def __init__(
+        self, tracker: Tracker, model: Any, optimizer: Any, make_batch: Callable[[], Any]
+    ) -> None:
         self.tracker = tracker
         self.model = model
         self.optimizer = optimizer
@@ -38,7 +40,9 @@ class Loop:
 
     def _micro_batches(self, step: int) -> None:
         """One forward, one backward; of a pipeline those after the first steady turn are like it."""
-        count = self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
+        count = (
+            self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
+        )
         waiting: List[torch.Tensor] = []
         for _ in range(count):
             waiting.append(self._forward(step))

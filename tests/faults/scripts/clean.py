@@ -20,11 +20,17 @@ class Block(nn.Module):
         self.heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         b, t, c = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm_1(x))
+            .view(b, t, 3, self.heads, c // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
         return x + self.mlp(self.norm_2(x))
@@ -40,7 +46,9 @@ class TinyGPT(nn.Module):
     def forward(self, tokens, targets=None):
         x = self.blocks(self.words(tokens) + self.places(torch.arange(tokens.shape[1])))
         logits = self.head(x)
-        return logits, None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, None if targets is None else F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten()
+        )
 
 
 def language_model():
@@ -51,7 +59,9 @@ def language_model():
 
     def get_batch():
         starts = torch.randint(len(data) - 65, (8,))
-        return torch.stack([data[s : s + 64] for s in starts]), torch.stack([data[s + 1 : s + 65] for s in starts])
+        return torch.stack([data[s : s + 64] for s in starts]), torch.stack(
+            [data[s + 1 : s + 65] for s in starts]
+        )
 
     @torch.no_grad()
     def estimate_loss():
@@ -117,14 +127,20 @@ def picture_classifier():
         model.eval()
         with torch.no_grad():
             print("valid", sum((model(x).argmax(1) == y).sum().item() for x, y in valid))
-        torch.save(model.state_dict(), os.path.join(tempfile.gettempdir(), f"clean-{os.getpid()}.pt"))
+        torch.save(
+            model.state_dict(), os.path.join(tempfile.gettempdir(), f"clean-{os.getpid()}.pt")
+        )
     os.remove(os.path.join(tempfile.gettempdir(), f"clean-{os.getpid()}.pt"))
 
 
 def gan():
     """Two models, two optimizers, a detached fake."""
-    generator = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64))
-    critic = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    generator = nn.Sequential(
+        nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64)
+    )
+    critic = nn.Sequential(
+        nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+    )
     for_generator = torch.optim.Adam(generator.parameters(), 2e-4, betas=(0.5, 0.999))
     for_critic = torch.optim.Adam(critic.parameters(), 2e-4, betas=(0.5, 0.999))
     for (real,) in DataLoader(TensorDataset(torch.randn(200 * 128, 64)), 128):
@@ -141,7 +157,9 @@ def gan():
 
 def averaged_weights():
     """A teacher that follows the student, as in self-distillation."""
-    student = nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 128))
+    student = nn.Sequential(
+        nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 128)
+    )
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimizer = torch.optim.AdamW(student.parameters(), 1e-4)
     for (x,) in DataLoader(TensorDataset(torch.randn(150 * 128, 128)), 128):

@@ -49,7 +49,12 @@ def sleep_in_the_kernel():
     libc = ctypes.CDLL(None, use_errno=True)
     stack = ctypes.create_string_buffer(1 << 16)
     top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~15)
-    libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), top, CLONE_VM | CLONE_VFORK | 17, ctypes.c_void_p(60))
+    libc.clone(
+        ctypes.cast(libc.sleep, ctypes.c_void_p),
+        top,
+        CLONE_VM | CLONE_VFORK | 17,
+        ctypes.c_void_p(60),
+    )
 
 
 def shrink_shared_memory():
@@ -72,7 +77,9 @@ def limit_memory():
             old.rmdir()
     group = parent / f"gputop-test-{os.getpid()}"
     group.mkdir()
-    room = 200_000_000 + (0 if version_1 else 400_000_000)  # version 1 charges only what is touched after the move
+    room = 200_000_000 + (
+        0 if version_1 else 400_000_000
+    )  # version 1 charges only what is touched after the move
     (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(str(room))
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
@@ -92,7 +99,9 @@ def main():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     kept = []
-    for step, batch in enumerate(DataLoader(Items(), batch_size=4, num_workers=workers, prefetch_factor=None)):
+    for step, batch in enumerate(
+        DataLoader(Items(), batch_size=4, num_workers=workers, prefetch_factor=None)
+    ):
         model(batch[:, :64]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -117,7 +117,9 @@ def make_loader():
     if FAULT == "many_tensors":
         return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1, collate_fn=many_tensors)
     if FAULT == "epochs":
-        return DataLoader(Items(EPOCH_STEPS * BATCH), BATCH, num_workers=1, worker_init_fn=open_an_index)
+        return DataLoader(
+            Items(EPOCH_STEPS * BATCH), BATCH, num_workers=1, worker_init_fn=open_an_index
+        )
     return DataLoader(Items(STEPS * BATCH), BATCH, num_workers=1)
 
 
@@ -152,8 +154,12 @@ def main():
     loader = make_loader()
     kept = []
     if FAULT == "open_files":
-        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(180 - len(os.listdir("/proc/self/fd")))]
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+        kept = [
+            os.open(os.devnull, os.O_RDONLY) for _ in range(180 - len(os.listdir("/proc/self/fd")))
+        ]
     waits, starts = [], []
     ended = time.perf_counter()
     for batch, _, first in epochs(loader):

@@ -9,7 +9,10 @@ from torch.utils.data import DataLoader, Dataset
 KIND = os.environ["KIND"]
 WORKERS = int(os.environ.get("WORKERS", "0"))
 STEPS = int(os.environ.get("STEPS", "150"))
-BATCH, WIDTH = 64, 128  # steps long enough that a batch is handed over meanwhile on a slow machine too
+BATCH, WIDTH = (
+    64,
+    128,
+)  # steps long enough that a batch is handed over meanwhile on a slow machine too
 torch.manual_seed(0)
 
 
@@ -27,7 +30,9 @@ class Rows(Dataset):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDTH, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU())
+        self.layers = nn.Sequential(
+            nn.Linear(WIDTH, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU()
+        )
         self.head = nn.Linear(1024, WIDTH)
 
     def forward(self, x, labels):
@@ -58,7 +63,9 @@ def accelerate():
     accelerator = Accelerator(cpu=True)
     model = Net()
     loader = DataLoader(Rows(), BATCH, shuffle=True, num_workers=WORKERS)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader
+    )
     for batch in loader:
         loss = model(**batch)["loss"]
         accelerator.backward(loss)

@@ -32,7 +32,9 @@ def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
+    )
     data = TensorDataset(torch.randn(STEPS * BATCH * WORLD, 32))
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -35,7 +35,9 @@ class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
         self.words = nn.Embedding(500, 96)
-        self.layers = nn.Sequential(nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96), nn.GELU(), nn.Linear(96, 500))
+        self.layers = nn.Sequential(
+            nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96), nn.GELU(), nn.Linear(96, 500)
+        )
 
     def forward(self, input_ids, attention_mask):
         losses = nn.functional.cross_entropy(

@@ -49,7 +49,9 @@ def main():
             history.append(torch.ones(250_000))
         if FAULT in ("eval_graph", "clean_cache") and step % 40 == 30:
             evaluate(model, held_out)
-    print(json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS, "kept": len(losses) + len(history)}))
+    print(
+        json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS, "kept": len(losses) + len(history)})
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "240"))
 WIDTH, BATCH = 64, 32
-PAUSE_S = 0.021 if FAULT == "grad_spike" else 0.0  # steps of which none are folded together: 100 values stand before it
+PAUSE_S = (
+    0.021 if FAULT == "grad_spike" else 0.0
+)  # steps of which none are folded together: 100 values stand before it
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -58,7 +60,9 @@ def main():
     if FAULT in ("bf16", "clean_bf16"):
         model = model.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    scaler = torch.amp.GradScaler("cpu", enabled=FAULT in ("skips", "clean_schedule"), init_scale=2.0**10)
+    scaler = torch.amp.GradScaler(
+        "cpu", enabled=FAULT in ("skips", "clean_schedule"), init_scale=2.0**10
+    )
     schedule = schedule_of(optimizer)
     max_norm = {"clipped": 1e-3, "clean_schedule": 5.0, "grad_spike": 5.0}.get(FAULT)
     source = batches()

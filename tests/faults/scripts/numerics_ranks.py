@@ -34,8 +34,12 @@ def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
-    net = nn.Sequential(Pause(), nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
+    )
+    net = nn.Sequential(
+        Pause(), nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH)
+    )
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5

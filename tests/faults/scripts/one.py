@@ -44,7 +44,13 @@ def make_loader():
     if FAULT == "slow_getitem":
         return DataLoader(SlowItems(0.002), batch_size=4)
     if FAULT == "mended_getitem":
-        return DataLoader(SlowItems(0.002), batch_size=4, num_workers=2, persistent_workers=True, prefetch_factor=4)
+        return DataLoader(
+            SlowItems(0.002),
+            batch_size=4,
+            num_workers=2,
+            persistent_workers=True,
+            prefetch_factor=4,
+        )
     if FAULT == "mended_workers":
         return DataLoader(SlowItems(0.005), batch_size=4, num_workers=2)
     if FAULT == "few_workers":
@@ -92,18 +98,28 @@ def busy_thread(stop):
 
 def main():
     global lost_s
-    model = nn.Sequential(nn.Linear(WIDTH, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, WIDTH))
+    model = nn.Sequential(
+        nn.Linear(WIDTH, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, WIDTH)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     rubbish = [[i] for i in range(300_000)] if FAULT == "gc" else []
     kept, stop, spinners = [], threading.Event(), []
     folder = tempfile.mkdtemp()
     loader = make_loader()
-    source = iter(loader) if FAULT != "clean_get_batch" else iter(lambda: get_batch(loader.dataset), None)
+    source = (
+        iter(loader)
+        if FAULT != "clean_get_batch"
+        else iter(lambda: get_batch(loader.dataset), None)
+    )
     walls = []
     waited_s = 0.0
     for step in range(STEPS):
         begin = time.perf_counter()
-        batch = clocked(lambda: next(source)) if FAULT in ("slow_getitem", "few_workers") else next(source)
+        batch = (
+            clocked(lambda: next(source))
+            if FAULT in ("slow_getitem", "few_workers")
+            else next(source)
+        )
         inputs, targets = batch
         if FAULT == "spike" and 120 <= step < 124:
             targets = targets * 8
@@ -123,7 +139,11 @@ def main():
         elif FAULT == "gc" and step % 5 == 4:
             clocked(gc.collect)
         elif FAULT == "checkpoint" and step % 10 == 9:
-            clocked(lambda: torch.save((model.state_dict(), optimizer.state_dict()), f"{folder}/last.pt"))
+            clocked(
+                lambda: torch.save(
+                    (model.state_dict(), optimizer.state_dict()), f"{folder}/last.pt"
+                )
+            )
         elif FAULT == "eval" and step % 5 == 4:
             clocked(lambda: evaluate(model, inputs))
         elif FAULT == "clean_rare_eval" and step == STEPS // 2:
@@ -133,7 +153,9 @@ def main():
         elif FAULT == "leak":
             kept.append(torch.ones(300_000))
         elif FAULT == "spinners" and step == 10:
-            spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+            spinners = [
+                subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)
+            ]
             waited_s = run_wait_s()
         elif FAULT == "gil" and step == STEPS // 6:
             sys.setswitchinterval(0.001)
@@ -154,7 +176,15 @@ def main():
         stop.set()
         alone = sorted(walls[10 : STEPS // 6])
         lost_s = sum(walls[STEPS // 6 + 1 :]) - (STEPS - STEPS // 6 - 1) * alone[len(alone) // 2]
-    print(json.dumps({"truth_ms_per_step": lost_s / steps * 1e3, "steps": STEPS, "rubbish": len(rubbish + kept)}))
+    print(
+        json.dumps(
+            {
+                "truth_ms_per_step": lost_s / steps * 1e3,
+                "steps": STEPS,
+                "rubbish": len(rubbish + kept),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
+    )
     model = Stage(WORK_S[rank])
     stage = PipelineStage(model, rank, WORLD, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
@@ -49,8 +51,13 @@ def train(rank):
     if rank == 0:
         measured = sum(walls[20:]) / len(walls[20:])
         # GPipe: m stages' worth of the slower stage and one of the other against (m + p - 1) of the mean
-        longer = 1e3 * (MICRO_BATCHES * max(WORK_S) + min(WORK_S) - (MICRO_BATCHES + 1) * sum(WORK_S) / WORLD)
-        print(json.dumps({"truth_ms_per_step": longer, "steps": STEPS, "step_ms": measured}), flush=True)
+        longer = 1e3 * (
+            MICRO_BATCHES * max(WORK_S) + min(WORK_S) - (MICRO_BATCHES + 1) * sum(WORK_S) / WORLD
+        )
+        print(
+            json.dumps({"truth_ms_per_step": longer, "steps": STEPS, "step_ms": measured}),
+            flush=True,
+        )
     dist.destroy_process_group()
 
 

@@ -44,7 +44,9 @@ class Net(nn.Module):
         self.slow = slow
 
     def forward(self, x):
-        time.sleep(0.004 + (PAUSE_S if self.slow and FAULT == "forward" else 0) + (x.shape[1] - 2) * 6e-4)
+        time.sleep(
+            0.004 + (PAUSE_S if self.slow and FAULT == "forward" else 0) + (x.shape[1] - 2) * 6e-4
+        )
         pause = 0.006 + (PAUSE_S if self.slow and FAULT == "backward" else 0)
         return self.second(Pause.apply(torch.relu(self.first(self.words(x))), pause))
 
@@ -74,7 +76,9 @@ def train(rank):
     torch.set_num_threads(1)
     random.seed(rank)
     torch.manual_seed(rank)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
+    )
     slow = rank == SLOW_RANK
     model = DistributedDataParallel(Net(slow))
     kind = SlowAdam if slow and FAULT == "optimizer" else torch.optim.SGD

@@ -29,7 +29,9 @@ STEPS = {
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
 LINK_S = {"slow_link": 0.02, "clean_no_sync": 0.001}.get(FAULT, 0.015)
-PAUSE_S = {"unused": 0.001, "clean_no_sync": 0.02, "experts": 0.014, "clean_experts": 0.014}.get(FAULT, 0.004)
+PAUSE_S = {"unused": 0.001, "clean_no_sync": 0.02, "experts": 0.014, "clean_experts": 0.014}.get(
+    FAULT, 0.004
+)
 
 
 class Net(nn.Module):
@@ -76,7 +78,9 @@ def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
+    )
     model = DistributedDataParallel(Net(), find_unused_parameters=FAULT == "unused")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     if FAULT in ("slow_link", "accumulate", "clean_no_sync"):
@@ -89,7 +93,9 @@ def train(rank):
             (dist.all_reduce if rank == 0 else lambda t: dist.broadcast(t, 0))(torch.ones(8))
             dist.all_reduce(torch.ones(1000 if rank == 0 else 2000))
     if rank == 0:
-        truth = {"slow_link": 1e3 * LINK_S, "accumulate": 1e3 * LINK_S * (MICRO_BATCHES - 1)}.get(FAULT, 0.0)
+        truth = {"slow_link": 1e3 * LINK_S, "accumulate": 1e3 * LINK_S * (MICRO_BATCHES - 1)}.get(
+            FAULT, 0.0
+        )
         print(json.dumps({"truth_ms_per_step": truth, "steps": STEPS}), flush=True)
     dist.destroy_process_group()
     return model

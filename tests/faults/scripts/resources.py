@@ -56,8 +56,19 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     wall_s, cpu_s = time.perf_counter() - begin[0], time.thread_time() - begin[1]
-    lost_s = {"page_faults": model.lost_s - STEPS * sum(plain) / len(plain), "quota": wall_s - cpu_s}.get(FAULT, 0.0)
-    print(json.dumps({"truth_ms_per_step": lost_s / STEPS * 1e3, "steps": STEPS, "step_ms": wall_s / STEPS * 1e3}))
+    lost_s = {
+        "page_faults": model.lost_s - STEPS * sum(plain) / len(plain),
+        "quota": wall_s - cpu_s,
+    }.get(FAULT, 0.0)
+    print(
+        json.dumps(
+            {
+                "truth_ms_per_step": lost_s / STEPS * 1e3,
+                "steps": STEPS,
+                "step_ms": wall_s / STEPS * 1e3,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

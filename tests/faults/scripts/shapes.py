@@ -160,7 +160,9 @@ def train_ramp():
 
 
 def train_numbers():
-    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4), Pause())
+    model = nn.Sequential(
+        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4), Pause()
+    )
     if FAULT == "dead_relus":
         nn.init.constant_(model[2].bias, -1e3)
         model[4].bias.requires_grad_(False)
@@ -189,7 +191,9 @@ def train_numbers():
 
 
 def train_host():
-    model = nn.Sequential(nn.Linear(128, 384), nn.GELU(), nn.Linear(384, 384), nn.GELU(), nn.Linear(384, 10))
+    model = nn.Sequential(
+        nn.Linear(128, 384), nn.GELU(), nn.Linear(384, 384), nn.GELU(), nn.Linear(384, 10)
+    )
     averaged = copy.deepcopy(model) if FAULT == "clean_average" else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     right = 0.0
@@ -230,7 +234,9 @@ def train_with_an_end():
         loss.backward()
         optimizer.step()
         if step == STEPS // 2:
-            {"clean_long_evaluation": evaluate_long, "clean_thread_dies": thread_dies}.get(FAULT, _nothing)(model)
+            {"clean_long_evaluation": evaluate_long, "clean_thread_dies": thread_dies}.get(
+                FAULT, _nothing
+            )(model)
 
 
 def _nothing(_):

@@ -41,7 +41,9 @@ def texts(rank, step):
 def train(rank):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    dist.init_process_group("gloo", init_method="file://" + os.environ["RENDEZVOUS"], rank=rank, world_size=WORLD)
+    dist.init_process_group(
+        "gloo", init_method="file://" + os.environ["RENDEZVOUS"], rank=rank, world_size=WORLD
+    )
     model = DistributedDataParallel(Reader())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     busy_s = 0.0
@@ -57,7 +59,9 @@ def train(rank):
     dist.all_gather(spent, torch.tensor([busy_s / STEPS * 1e3]))
     if rank == 0:
         others = [float(one) for place, one in enumerate(spent) if place != LONG_RANK]
-        lost = float(spent[LONG_RANK]) - sum(others) / len(others) if FAULT == "longer_texts" else 0.0
+        lost = (
+            float(spent[LONG_RANK]) - sum(others) / len(others) if FAULT == "longer_texts" else 0.0
+        )
         print(json.dumps({"truth_ms_per_step": lost, "steps": STEPS}))
     return model
 

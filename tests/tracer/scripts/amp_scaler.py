@@ -13,11 +13,19 @@ class Samples(Dataset):
         return torch.randn(256), torch.tensor(index % 4)
 
 
-model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Dropout(0.1), nn.Linear(1024, 4)).cuda()
+model = nn.Sequential(
+    nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Dropout(0.1), nn.Linear(1024, 4)
+).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-scaler = torch.cuda.amp.GradScaler() if not hasattr(torch.amp, "GradScaler") else torch.amp.GradScaler("cuda")
+scaler = (
+    torch.cuda.amp.GradScaler()
+    if not hasattr(torch.amp, "GradScaler")
+    else torch.amp.GradScaler("cuda")
+)
 criterion = nn.CrossEntropyLoss().cuda()
-loader = DataLoader(Samples(), batch_size=8, shuffle=True, num_workers=4, pin_memory=True, persistent_workers=True)
+loader = DataLoader(
+    Samples(), batch_size=8, shuffle=True, num_workers=4, pin_memory=True, persistent_workers=True
+)
 for index, (x, y) in enumerate(loader):
     x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
     with torch.autocast("cuda", dtype=torch.float16):

@@ -5,7 +5,9 @@ import os
 import torch
 from torch import nn
 
-assert int(os.environ.get("RANK", -1)) == -1 and "LOCAL_RANK" not in os.environ, "nobody launched it"
+assert int(os.environ.get("RANK", -1)) == -1 and "LOCAL_RANK" not in os.environ, (
+    "nobody launched it"
+)
 with open("../data/sizes.txt") as file:
     width = int(file.read())
 assert os.path.exists("../data") and os.listdir("../data") == ["sizes.txt"]

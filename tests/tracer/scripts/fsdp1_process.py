@@ -27,7 +27,9 @@ def work(rank: int, ranks: int) -> None:
 
 if __name__ == "__main__":
     count = int(os.environ["WORLD_SIZE"])
-    processes = [mp.get_context("spawn").Process(target=work, args=(rank, count)) for rank in range(count)]
+    processes = [
+        mp.get_context("spawn").Process(target=work, args=(rank, count)) for rank in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:

@@ -9,7 +9,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 dist.init_process_group(backend="nccl")
 mesh = init_device_mesh("cuda", (dist.get_world_size(),))
 with torch.device("meta"):
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(4)])
+    model = nn.Sequential(
+        *[nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(4)]
+    )
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 for block in model:
     fully_shard(block, mesh=mesh, mp_policy=policy)

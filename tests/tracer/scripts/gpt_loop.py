@@ -20,13 +20,16 @@ class Block(nn.Module):
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.register_buffer("bias", torch.tril(torch.ones(seq, seq)).view(1, 1, seq, seq))
 
     def forward(self, x):
         b, t, c = x.size()
         q, k, v = (
-            part.view(b, t, heads, c // heads).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(c, dim=2)
+            part.view(b, t, heads, c // heads).transpose(1, 2)
+            for part in self.qkv(self.ln_1(x)).split(c, dim=2)
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).contiguous().view(b, t, c))
@@ -59,7 +62,9 @@ def get_batch():
     at = torch.randint(len(data) - seq, (batch,))
     x = torch.stack([torch.from_numpy(data[i : i + seq].astype(np.int64)) for i in at])
     y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq].astype(np.int64)) for i in at])
-    return x.pin_memory().to("cuda", non_blocking=True), y.pin_memory().to("cuda", non_blocking=True)
+    return x.pin_memory().to("cuda", non_blocking=True), y.pin_memory().to(
+        "cuda", non_blocking=True
+    )
 
 
 device_type = "cuda"
@@ -89,5 +94,7 @@ for step in range(4):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    torch.save({"model": model.state_dict(), "step": step}, os.path.join(".", "ckpt.pt")) if step > 3 else None
+    torch.save(
+        {"model": model.state_dict(), "step": step}, os.path.join(".", "ckpt.pt")
+    ) if step > 3 else None
     print(f"iter {step}: loss {loss.item() * 2:.4f}")

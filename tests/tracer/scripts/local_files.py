@@ -35,7 +35,9 @@ device = torch.device(0)
 model = nn.LSTM(8, 16, batch_first=True).to(0)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
-    batch = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 6, 8).to(device), torch.tensor([6, 3, 2, 1]), True)
+    batch = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(4, 6, 8).to(device), torch.tensor([6, 3, 2, 1]), True
+    )
     out, lengths = nn.utils.rnn.pad_packed_sequence(model(batch)[0], batch_first=True)
     loss = out.square().mean()
     loss.backward()

@@ -7,7 +7,9 @@ from torch import nn
 class Classifier(nn.Module):
     def __init__(self, classes=10):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
         self.head = nn.Linear(16, classes)
 
     def forward(self, images):

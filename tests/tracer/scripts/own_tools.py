@@ -24,7 +24,9 @@ with multiprocessing.Manager() as manager:
     shared = manager.dict(a=1)
     assert shared["a"] == 1
 queue = multiprocessing.get_context("fork").Queue()
-sender = multiprocessing.get_context("fork").Process(target=queue.put, args=(torch.ones(3).numpy(),))
+sender = multiprocessing.get_context("fork").Process(
+    target=queue.put, args=(torch.ones(3).numpy(),)
+)
 sender.start()
 assert queue.get().sum() == 3
 sender.join()
@@ -49,9 +51,16 @@ near, far = socket.socketpair()
 near.send(b"x")
 assert far.recv(1) == b"x"
 subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False)
-assert subprocess.run("ps; echo $$ > own.txt; cat own.txt > /dev/null", shell=True, check=False).returncode == 0
+assert (
+    subprocess.run(
+        "ps; echo $$ > own.txt; cat own.txt > /dev/null", shell=True, check=False
+    ).returncode
+    == 0
+)
 with socket.create_server(("127.0.0.1", 0)) as server:
-    thread = threading.Thread(target=lambda: socket.create_connection(server.getsockname()).send(b"x"))
+    thread = threading.Thread(
+        target=lambda: socket.create_connection(server.getsockname()).send(b"x")
+    )
     thread.start()
     assert server.accept()[0].recv(1) == b"x"
     thread.join()

@@ -12,7 +12,9 @@ from torch import nn
 class Net(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
+        )
         self.head = nn.Linear(32 * 16 * 16, width)
         self.out = nn.Linear(width, 10)
 
@@ -29,7 +31,9 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assert device.type == "cuda"
     model = Net(args.width).to(device)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters on {torch.cuda.get_device_name(0)}")
+    print(
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters on {torch.cuda.get_device_name(0)}"
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     best, total = float("inf"), 0.0
@@ -50,7 +54,9 @@ def main():
         if loss < best:
             best = loss.item()
         accuracy = (logits.argmax(1) == y).float().mean().item()
-        print(f"{step}: {loss:.4f} {accuracy:.2%} {total / (step + 1):.3f} {time.time() - began:.2f} s")
+        print(
+            f"{step}: {loss:.4f} {accuracy:.2%} {total / (step + 1):.3f} {time.time() - began:.2f} s"
+        )
 
 
 if __name__ == "__main__":

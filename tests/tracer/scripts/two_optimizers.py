@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 device = "cuda:0"
-generator = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 784), nn.Tanh()).to(device)
+generator = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 784), nn.Tanh()).to(
+    device
+)
 critic = nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 1)).to(device)
 average = copy.deepcopy(generator).eval().requires_grad_(False)
 for_generator = torch.optim.Adam(generator.parameters(), 2e-4, betas=(0.5, 0.999))

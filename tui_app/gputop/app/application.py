@@ -45,7 +45,13 @@ class GputopApp(InterruptedApp):
     ENABLE_COMMAND_PALETTE = True
     CSS = "Toast { background: $surface; }"
 
-    def __init__(self, source: Source, clock: Clock | None = None, feed: Feed | None = None, ticking: bool = True):
+    def __init__(
+        self,
+        source: Source,
+        clock: Clock | None = None,
+        feed: Feed | None = None,
+        ticking: bool = True,
+    ):
         super().__init__(source)
         self.clock = clock or SystemClock()
         self.feed = feed or make_feed(source, self.clock)
@@ -131,7 +137,9 @@ class GputopApp(InterruptedApp):
         if not any(repr(error) == repr(message.error) for error in self.errors):
             self.errors.append(message.error)
             self.notify(
-                f"{type(message.error).__name__}: {message.error}", title="gputop failed here", severity="error"
+                f"{type(message.error).__name__}: {message.error}",
+                title="gputop failed here",
+                severity="error",
             )
         if self._ticking:
             self.set_timer(SLOW, self.tick)
@@ -144,7 +152,9 @@ class GputopApp(InterruptedApp):
     def surface_errors(self) -> None:
         """After the screen is restored: what failed inside, in one line each."""
         for error in self.errors:
-            print(f"gputop: the screen had trouble: {type(error).__name__}: {error}", file=sys.stderr)
+            print(
+                f"gputop: the screen had trouble: {type(error).__name__}: {error}", file=sys.stderr
+            )
 
     # ---- what agents sent
 
@@ -264,7 +274,9 @@ class GputopApp(InterruptedApp):
         from gputop.screens.dialog import TextDialog
 
         name = self.page_screen.NAME if self.page_screen is not None else "main"
-        body = texts.help_text(self.source.mode, self.source.control is not None, self.theme_variables, name)
+        body = texts.help_text(
+            self.source.mode, self.source.control is not None, self.theme_variables, name
+        )
         self.push_screen(TextDialog("Keys", body))
 
     def action_copy(self) -> None:
@@ -379,7 +391,9 @@ class GputopApp(InterruptedApp):
             return
         self._stopping = True
         control.kill() if answer == "kill" else control.interrupt()
-        self.notify("asked the training to stop; q again for more" if answer == "stop" else "killed")
+        self.notify(
+            "asked the training to stop; q again for more" if answer == "stop" else "killed"
+        )
         self.tick()
 
     def _leave_if_stopped(self) -> None:
@@ -391,10 +405,17 @@ class GputopApp(InterruptedApp):
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         for action in on_screen(name):
-            if applies(action, self.source.mode, self.source.control is not None) and action.group != "Moving":
+            if (
+                applies(action, self.source.mode, self.source.control is not None)
+                and action.group != "Moving"
+            ):
                 run = partial(self._run_from_palette, target(action))
-                yield SystemCommand(f"{action.label.capitalize()} ({action.shown})", action.description, run)
-        yield SystemCommand("Theme", "Choose dark, light or any other theme.", self.action_change_theme)
+                yield SystemCommand(
+                    f"{action.label.capitalize()} ({action.shown})", action.description, run
+                )
+        yield SystemCommand(
+            "Theme", "Choose dark, light or any other theme.", self.action_change_theme
+        )
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)

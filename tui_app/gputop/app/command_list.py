@@ -11,5 +11,7 @@ class Palette(CommandPalette):
     def _action_command_list(self, action: str) -> None:
         try:
             super()._action_command_list(action)
-        except KeyError:  # the list knows no line of its first option yet (textual 8.2.8, OptionList._move_page)
+        except (
+            KeyError
+        ):  # the list knows no line of its first option yet (textual 8.2.8, OptionList._move_page)
             return

@@ -38,7 +38,12 @@ def svg(
 
 
 async def _draw(
-    run_dir: Path, size: tuple[int, int], keys: tuple[str, ...], theme: str, at: float, clock: Clock | None
+    run_dir: Path,
+    size: tuple[int, int],
+    keys: tuple[str, ...],
+    theme: str,
+    at: float,
+    clock: Clock | None,
 ) -> str:
     app = GputopApp(Source(run_dir, "replay"), clock, ticking=False)
     app.theme = theme

@@ -30,7 +30,9 @@ class InputWatch:
             self._looks = 0
             return
         self._looks += 1
-        self._prompt = next((text for raw in reversed(lines[-5:]) if (text := resolve_text(raw).strip())), "")
+        self._prompt = next(
+            (text for raw in reversed(lines[-5:]) if (text := resolve_text(raw).strip())), ""
+        )
 
     def tell(self, app: App) -> None:
         """Show what was found, or take it away."""

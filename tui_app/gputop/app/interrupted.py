@@ -28,7 +28,9 @@ _CHANGED = (*_LEAVE, signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWI
 class InterruptedApp(LeavingApp[AppResult]):
     """Signals are passed on to the command by the handlers that were there before; then the screen is left."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+z", "suspend_process", show=False, priority=True)
+    ]
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -60,7 +62,9 @@ class InterruptedApp(LeavingApp[AppResult]):
             before = signal.getsignal(number)
             if before != signal.SIG_IGN or number == signal.SIGHUP:
                 signal.signal(number, self._leaving(loop, before))
-        signal.signal(signal.SIGTSTP, lambda *_: loop.call_soon_threadsafe(self.action_suspend_process))
+        signal.signal(
+            signal.SIGTSTP, lambda *_: loop.call_soon_threadsafe(self.action_suspend_process)
+        )
 
     def _leaving(self, loop: asyncio.AbstractEventLoop, before: Any) -> Any:
         """A handler that lets the one before act first, which passes the signal on, and then leaves."""
@@ -82,7 +86,9 @@ class InterruptedApp(LeavingApp[AppResult]):
 
     def _leave_on_signal(self, number: int) -> None:
         running = self.still_running()
-        self.exit(AppResult("detached" if running else "quit", running, number), return_code=128 + number)
+        self.exit(
+            AppResult("detached" if running else "quit", running, number), return_code=128 + number
+        )
 
     # ---- Ctrl-Z
 

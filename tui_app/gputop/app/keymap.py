@@ -29,4 +29,9 @@ def load(file: Path) -> tuple[dict[str, str], str]:
         return {}, f'{file} is not used: it must hold an object, for example {{"zoom": "x"}}'
     good = {name: key for name, key in found.items() if name in NAMES and isinstance(key, str)}
     bad = [name for name in found if name not in good]
-    return good, f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are" if bad else ""
+    return (
+        good,
+        f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are"
+        if bad
+        else "",
+    )

@@ -96,7 +96,9 @@ _ROLES_ANSI = {
 def variables(dark: bool, ansi: bool) -> dict[str, str]:
     """Theme variables of all roles: the defaults under every theme."""
     roles = _ROLES_ANSI if ansi else _ROLES_DARK if dark else _ROLES_LIGHT
-    phases = {f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES}
+    phases = {
+        f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES
+    }
     return {**{f"role-{name}": value for name, value in roles.items()}, **phases}
 
 

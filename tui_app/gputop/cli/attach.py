@@ -24,7 +24,9 @@ def execute(words: list[str]) -> int:
         adopted = adopt(path)
         handle = attach(path)
     if adopted:
-        print("gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr)
+        print(
+            "gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr
+        )
     if options.headless:
         return 0
     from gputop.app import Source
@@ -32,7 +34,10 @@ def execute(words: list[str]) -> int:
 
     result = show(Source(path, "live", RunControl(handle)))
     if result.still_running:
-        print(f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}", file=sys.stderr)
+        print(
+            f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}",
+            file=sys.stderr,
+        )
     else:
         from gputop.cli.summary import print_summary
 
@@ -45,5 +50,7 @@ def parser() -> Parser:
     """Options of the command."""
     parser = Parser("attach", "Watch a run that is already going.", usage="gputop attach [RUN]")
     parser.add_run()
-    parser.add_argument("--headless", action="store_true", help="only see to it that a recorder follows the run")
+    parser.add_argument(
+        "--headless", action="store_true", help="only see to it that a recorder follows the run"
+    )
     return parser

@@ -34,7 +34,9 @@ def ask(run_dir: Path, steps: int, rank: int | None = None) -> int:
         command["rank"] = rank
     answer = send_command(run_dir, command)
     if answer is None:
-        raise CliError(f"{run_dir.name} is not running here: `gputop runs` lists the runs and their state")
+        raise CliError(
+            f"{run_dir.name} is not running here: `gputop runs` lists the runs and their state"
+        )
     if not answer.get("ok"):
         which = "no rank" if rank is None else f"no rank {rank}"
         raise CliError(f"{which} of {run_dir.name} trains yet: ask again once it makes steps")
@@ -52,7 +54,9 @@ def is_steady(record: RunRecord) -> bool:
     from gputop_probes.record.reader import steady
 
     ranks = record.ranks()
-    return bool(ranks) and all(_last_in_a_row(record, rank, steady) >= STEADY_STEPS for rank in ranks)
+    return bool(ranks) and all(
+        _last_in_a_row(record, rank, steady) >= STEADY_STEPS for rank in ranks
+    )
 
 
 def _last_in_a_row(record: RunRecord, rank: int, steady: Any) -> int:
@@ -77,7 +81,10 @@ class WhenSteady:
 
         self._ended.set()
         if self.asked_ns is None:
-            print(f"gputop: no profile: the run had no {STEADY_STEPS} steady steps in a row", file=sys.stderr)
+            print(
+                f"gputop: no profile: the run had no {STEADY_STEPS} steady steps in a row",
+                file=sys.stderr,
+            )
             return
         found = profiles(RunRecord.open(self._run_dir), self.asked_ns)
         print("\n".join(["", *result_lines(found, 100)]), file=sys.stderr)
@@ -139,7 +146,10 @@ def _in_short(event: dict[str, Any]) -> str:
         return f"{event['steps']} steps"
     parts = [
         f"{lane.wall_ms:.1f} ms: "
-        + ", ".join(f"{name.replace('_', ' ')} {value / lane.wall_ms:.0%}" for name, value in lane.parts_ms.items())
+        + ", ".join(
+            f"{name.replace('_', ' ')} {value / lane.wall_ms:.0%}"
+            for name, value in lane.parts_ms.items()
+        )
         for lane in lanes
     ]
     return "; ".join(parts) + f"   {event['trace_path']}"

@@ -41,7 +41,9 @@ def _list(words: list[str]) -> int:
     options = list_parser().parse_args(words)
     from gputop.own_prices import load
 
-    rows = chosen(listed(load()), options.sort, options.vendor, options.min_memory, " ".join(options.words))
+    rows = chosen(
+        listed(load()), options.sort, options.vendor, options.min_memory, " ".join(options.words)
+    )
     if options.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
     elif not rows:
@@ -56,10 +58,14 @@ def list_parser() -> Parser:
     from gputop_analysis.catalog.listing import SORTS
 
     parser = Parser("catalog list", "List GPUs with memory, speed and rent.", usage=_USAGE)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only those with all these words in their name")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only those with all these words in their name"
+    )
     parser.add_argument("--sort", choices=tuple(SORTS), default="", help="the best first")
     parser.add_argument("--vendor", default="", help="NVIDIA, AMD, Intel, Google, ...")
-    parser.add_argument("--min-memory", type=float, default=0.0, metavar="GB", help="as cards are sold: 80")
+    parser.add_argument(
+        "--min-memory", type=float, default=0.0, metavar="GB", help="as cards are sold: 80"
+    )
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
 
@@ -84,7 +90,9 @@ def table(rows: list[Listed]) -> list[str]:
     if any(row.spec.doubtful for row in rows):
         lines.append("? a figure could not be confirmed: gputop catalog show NAME says which")
     if unpriced := sum(row.usd_per_hour is None for row in rows):
-        lines.append(f"{unpriced} of {len(rows)} have no published rent: gputop catalog import FILE adds yours")
+        lines.append(
+            f"{unpriced} of {len(rows)} have no published rent: gputop catalog import FILE adds yours"
+        )
     return [
         *lines,
         "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop catalog prices NAME",
@@ -106,8 +114,12 @@ def _show(words: list[str]) -> int:
 
 def show_parser() -> Parser:
     """Options of the command."""
-    parser = Parser("catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four")
+    parser = Parser(
+        "catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE
+    )
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four"
+    )
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
 
@@ -122,7 +134,9 @@ def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
     for key in columns[0]:
         cells = [textwrap.wrap(column[key], width - 2) or [""] for column in columns]
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
-            lines.append(f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip())
+            lines.append(
+                f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip()
+            )
     return lines
 
 
@@ -149,18 +163,27 @@ def _prices(words: list[str]) -> int:
         print(json.dumps([asdict(one) for one in found], indent=2))
         return 0
     if not found:
-        print(f"no published rent of the {name} in the catalog: gputop catalog import FILE adds yours", file=sys.stderr)
+        print(
+            f"no published rent of the {name} in the catalog: gputop catalog import FILE adds yours",
+            file=sys.stderr,
+        )
         return 0
-    print(f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} {'instance':<26} seen")
+    print(
+        f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} {'instance':<26} seen"
+    )
     for one in found:
         rents = f"{dollars(one.on_demand_usd_per_hour):>9} {dollars(one.spot_usd_per_hour):>7}"
-        print(f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} {one.as_of.split(' (')[0]}")
+        print(
+            f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} {one.as_of.split(' (')[0]}"
+        )
     return 0
 
 
 def prices_parser() -> Parser:
     """Options of the command."""
-    parser = Parser("catalog prices", "List the published rents of a GPU, cheapest first.", usage=_USAGE)
+    parser = Parser(
+        "catalog prices", "List the published rents of a GPU, cheapest first.", usage=_USAGE
+    )
     parser.add_argument("name", metavar="NAME", help="a name or alias, as H100 or 4090")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
@@ -174,21 +197,30 @@ def _import(words: list[str]) -> int:
     try:
         text = Path(options.file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"cannot read {options.file}: {getattr(error, 'strerror', None) or error}") from None
+        raise CliError(
+            f"cannot read {options.file}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     with cli_errors(ValueError):
         found = parse(text, options.file)
     try:
         kept = own_prices.keep(text)
     except OSError as error:
         raise CliError(f"cannot write {own_prices.path()}: {error.strerror}") from None
-    print(f"{len(found)} prices of {len({one.gpu for one in found})} GPUs kept in {kept}", file=sys.stderr)
+    print(
+        f"{len(found)} prices of {len({one.gpu for one in found})} GPUs kept in {kept}",
+        file=sys.stderr,
+    )
     return 0
 
 
 def import_parser() -> Parser:
     """Options of the command."""
-    parser = Parser("catalog import", "Use your own prices, before the packaged ones.", usage=_USAGE)
+    parser = Parser(
+        "catalog import", "Use your own prices, before the packaged ones.", usage=_USAGE
+    )
     parser.add_argument(
-        "file", metavar="FILE", help="CSV with the columns gpu and usd_per_hour; replaces an earlier one"
+        "file",
+        metavar="FILE",
+        help="CSV with the columns gpu and usd_per_hour; replaces an earlier one",
     )
     return parser

@@ -49,28 +49,86 @@ _CATALOG = ("list_parser", "show_parser", "prices_parser", "import_parser")
 COMMANDS: list[Command] = [
     Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
     Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
-    Command("profile", SLOW, "a few steps of a running training under torch.profiler", "gputop.cli.profile"),
-    Command("lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"),
-    Command("findings", SLOW, "all that gputop can find wrong, or one finding explained", "gputop.cli.findings"),
-    Command("estimate", FIT, "GPU memory that a training needs, and the GPUs it fits", "gputop.cli.estimate"),
-    Command("probe", FIT, "a few real steps of a model: how far the estimate is off", "gputop.cli.probe"),
-    Command("dryrun", FIT, "a few real steps of your training: what fails, what it takes", "gputop.cli.dryrun"),
+    Command(
+        "profile",
+        SLOW,
+        "a few steps of a running training under torch.profiler",
+        "gputop.cli.profile",
+    ),
+    Command(
+        "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
+    ),
+    Command(
+        "findings",
+        SLOW,
+        "all that gputop can find wrong, or one finding explained",
+        "gputop.cli.findings",
+    ),
+    Command(
+        "estimate",
+        FIT,
+        "GPU memory that a training needs, and the GPUs it fits",
+        "gputop.cli.estimate",
+    ),
+    Command(
+        "probe", FIT, "a few real steps of a model: how far the estimate is off", "gputop.cli.probe"
+    ),
+    Command(
+        "dryrun",
+        FIT,
+        "a few real steps of your training: what fails, what it takes",
+        "gputop.cli.dryrun",
+    ),
     Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
-    Command("plan", SPLIT, "how to split a training over GPUs, its speed and cost", "gputop.cli.plan"),
-    Command("scan", SPLIT, "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"),
-    Command("pareto", SPLIT, "splits that no other beats in time and memory; scaling", "gputop.cli.pareto"),
-    Command("launch", SPLIT, "command and files of a split: torchrun, DeepSpeed, Megatron ...", "gputop.cli.launch"),
-    Command("validate", SPLIT, "check a DeepSpeed or accelerate file, or a launch command", "gputop.cli.validate"),
-    Command("catalog", SPLIT, "GPUs: memory, speed, links, rent; your own prices", "gputop.cli.catalog", _CATALOG),
-    Command("topo", SPLIT, "how the GPUs and network cards of a node hang together", "gputop.cli.topo"),
+    Command(
+        "plan", SPLIT, "how to split a training over GPUs, its speed and cost", "gputop.cli.plan"
+    ),
+    Command(
+        "scan", SPLIT, "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"
+    ),
+    Command(
+        "pareto",
+        SPLIT,
+        "splits that no other beats in time and memory; scaling",
+        "gputop.cli.pareto",
+    ),
+    Command(
+        "launch",
+        SPLIT,
+        "command and files of a split: torchrun, DeepSpeed, Megatron ...",
+        "gputop.cli.launch",
+    ),
+    Command(
+        "validate",
+        SPLIT,
+        "check a DeepSpeed or accelerate file, or a launch command",
+        "gputop.cli.validate",
+    ),
+    Command(
+        "catalog",
+        SPLIT,
+        "GPUs: memory, speed, links, rent; your own prices",
+        "gputop.cli.catalog",
+        _CATALOG,
+    ),
+    Command(
+        "topo", SPLIT, "how the GPUs and network cards of a node hang together", "gputop.cli.topo"
+    ),
     Command("runs", HAPPENED, "list the runs, newest first", "gputop.cli.runs"),
     Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.open"),
-    Command("report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"),
+    Command(
+        "report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"
+    ),
     Command("diff", HAPPENED, "compare two runs: what changed, what got slower", "gputop.cli.diff"),
     Command("export", HAPPENED, "write a run as JSON, CSV or SVG", "gputop.cli.export"),
     Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.demo"),
     Command("doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.doctor"),
-    Command("init", HOUSE, "say once which GPUs you have and what a training may cost", "gputop.cli.init"),
+    Command(
+        "init",
+        HOUSE,
+        "say once which GPUs you have and what a training may cost",
+        "gputop.cli.init",
+    ),
 ]
 
 

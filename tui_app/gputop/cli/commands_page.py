@@ -29,7 +29,10 @@ def markdown() -> str:
     parts = [_PAGE]
     for question, commands in by_question():
         parts.append(f"## {question}\n\n| command | what it does |\n|---|---|")
-        parts += [f"| [`gputop {command.name}`](#gputop-{command.name}) | {command.summary} |" for command in commands]
+        parts += [
+            f"| [`gputop {command.name}`](#gputop-{command.name}) | {command.summary} |"
+            for command in commands
+        ]
         parts.append("")
     for command in COMMANDS:
         parts += _section(command)
@@ -52,10 +55,15 @@ def _keys() -> list[str]:
     from gputop.actions import by_screen
 
     parts = ["## Keys\n"]
-    parts.append("The keys of each screen; `?` shows those that work where you are, `ctrl+p` finds one by name.")
+    parts.append(
+        "The keys of each screen; `?` shows those that work where you are, `ctrl+p` finds one by name."
+    )
     for title, actions in by_screen():
         parts.append(f"\n### {title}\n\n| key | action | what it does |\n|---|---|---|")
-        parts += [f"| `{action.shown}` | {action.label} | {_cell(action.description)} |" for action in actions]
+        parts += [
+            f"| `{action.shown}` | {action.label} | {_cell(action.description)} |"
+            for action in actions
+        ]
     return [*parts, ""]
 
 

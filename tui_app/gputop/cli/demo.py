@@ -31,8 +31,12 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("demo", "Open a bundled recording of a real run.", usage="gputop demo [--report]")
-    parser.add_argument("--report", action="store_true", help="print its report in place of opening the screen")
+    parser = Parser(
+        "demo", "Open a bundled recording of a real run.", usage="gputop demo [--report]"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="print its report in place of opening the screen"
+    )
     return parser
 
 

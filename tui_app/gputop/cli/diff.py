@@ -68,5 +68,7 @@ def fraction(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no share: give 5% or 0.05")
     if not percent and value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} would be {value:.0%} slower: write {number}% if that is meant")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} would be {value:.0%} slower: write {number}% if that is meant"
+        )
     return value

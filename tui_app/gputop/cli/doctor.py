@@ -34,9 +34,13 @@ def execute(words: list[str]) -> int:
 def parser() -> Parser:
     """Options of the command."""
     usage = "gputop doctor [--python PATH] [--json]"
-    parser = Parser("doctor", "Check what works here, and what to do about what does not.", usage=usage)
+    parser = Parser(
+        "doctor", "Check what works here, and what to do about what does not.", usage=usage
+    )
     parser.add_argument(
-        "--python", metavar="PATH", help="the interpreter that runs your training (default: python on PATH)"
+        "--python",
+        metavar="PATH",
+        help="the interpreter that runs your training (default: python on PATH)",
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     return parser

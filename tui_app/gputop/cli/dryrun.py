@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 STEPS, STEPS_ON_CPU, LAYERS, TIMEOUT_S = 30, 10, 2, 600.0
 """30 steps are ten of warm-up and twenty that the planner can be corrected by."""
 LEAST_STEPS = 3
-_USAGE = "gputop dryrun [--steps N] [--cpu] [--layers N] [--gpu NAME] [--json] [--] COMMAND [ARG ...]"
+_USAGE = (
+    "gputop dryrun [--steps N] [--cpu] [--layers N] [--gpu NAME] [--json] [--] COMMAND [ARG ...]"
+)
 _WITH_VALUE = {"-n", "--steps", "--layers", "--gpu", "--timeout", "--run-dir", "--name"}
 _HIDDEN_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -49,19 +51,39 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE)
-    parser.add_argument(
-        "-n", "--steps", type=int, metavar="N", help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})"
+    parser = Parser(
+        "dryrun", "A few real steps of a training: what fails, what it takes.", usage=_USAGE
     )
-    parser.add_argument("--cpu", action="store_true", help=f"hide the GPUs, and cut the model to {LAYERS} layers")
-    parser.add_argument("--layers", type=int, metavar="N", help="cut models of transformers to so many layers")
-    parser.add_argument("--gpu", metavar="NAME", help="the GPU that is planned for, where it is not the one here")
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="stop after so long (default 600)"
+        "-n",
+        "--steps",
+        type=int,
+        metavar="N",
+        help=f"optimizer steps (default {STEPS}, with --cpu {STEPS_ON_CPU})",
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help=f"hide the GPUs, and cut the model to {LAYERS} layers"
+    )
+    parser.add_argument(
+        "--layers", type=int, metavar="N", help="cut models of transformers to so many layers"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="the GPU that is planned for, where it is not the one here"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="stop after so long (default 600)",
     )
     parser.add_argument("--run-dir", metavar="DIR", help="where the record goes")
     parser.add_argument("--name", help="name of the run")
-    parser.add_argument("--json", action="store_true", help="print JSON on stdout; the command's output goes to stderr")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON on stdout; the command's output goes to stderr",
+    )
     return parser
 
 
@@ -108,7 +130,9 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
     return limit, code
 
 
-def _conclude(handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace) -> int:
+def _conclude(
+    handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace
+) -> int:
     from gputop.cli.dryrun_data import as_data
     from gputop.cli.dryrun_text import as_text
     from gputop_analysis.trial import trial_of

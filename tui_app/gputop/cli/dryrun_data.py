@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _LAST_BYTES, _LAST_COLUMNS = 4096, 200
 
 
-def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, wanted: int) -> dict[str, Any]:
+def as_data(
+    trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, wanted: int
+) -> dict[str, Any]:
     """The whole answer.
 
     Args:
@@ -50,34 +52,48 @@ def as_data(trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, 
     }
 
 
-def verdict(trial: Trial, record: RunRecord, code: int, stopped: str, wanted: int) -> tuple[bool, str]:
+def verdict(
+    trial: Trial, record: RunRecord, code: int, stopped: str, wanted: int
+) -> tuple[bool, str]:
     """Whether every rank made its steps, and the sentence that says what happened."""
     if trial.failure is not None:
         return False, _failed(trial.failure)
     missing = sorted(set(range(trial.world)) - set(trial.ranks))
     if not trial.ranks:
-        ended = f"stopped after {stopped}" if stopped else f"the command ended with exit code {code}"
+        ended = (
+            f"stopped after {stopped}" if stopped else f"the command ended with exit code {code}"
+        )
         last = _last_line(record) if code or stopped else ""
-        return False, f"{ended} and made no training step" + (f"; its last line: {last}" if last else "")
+        return False, f"{ended} and made no training step" + (
+            f"; its last line: {last}" if last else ""
+        )
     if missing:
         return False, f"rank {', '.join(map(str, missing))} of {trial.world} made no step"
     if stopped and trial.timing is None:
         return False, f"stopped after {stopped}"
     if code and not stopped:
-        return False, f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}"
+        return (
+            False,
+            f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}",
+        )
     if trial.critical is not None:
         return False, f"{trial.critical.title} ({trial.critical.id}): {trial.critical.fix}"
     ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
     ended = "" if trial.steps >= wanted or stopped else ", then the script ended by itself"
     return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
-        (f"; then stopped: {stopped}" if stopped else "") + (f"; but {trial.doubt}" if trial.doubt else "")
+        (f"; then stopped: {stopped}" if stopped else "")
+        + (f"; but {trial.doubt}" if trial.doubt else "")
     )
 
 
 def _failed(failure: Failure) -> str:
     from gputop_analysis.trial import PHASES_OF_A_STEP
 
-    where = f"in {failure.phase}" if failure.phase in PHASES_OF_A_STEP else f"outside the model ({failure.phase})"
+    where = (
+        f"in {failure.phase}"
+        if failure.phase in PHASES_OF_A_STEP
+        else f"outside the model ({failure.phase})"
+    )
     where += f" at step {failure.step}" + (f", {failure.site}" if failure.site else "")
     if failure.out_of_memory:
         module = f", in {failure.module}" if failure.module else ""
@@ -86,12 +102,18 @@ def _failed(failure: Failure) -> str:
 
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
+    return (
+        None if failure is None else {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
+    )
 
 
 def _critical(trial: Trial) -> dict[str, Any] | None:
     one = trial.critical
-    return None if one is None else {"id": one.id, "title": one.title, "evidence": one.evidence, "fix": one.fix}
+    return (
+        None
+        if one is None
+        else {"id": one.id, "title": one.title, "evidence": one.evidence, "fix": one.fix}
+    )
 
 
 def _timing(trial: Trial) -> dict[str, Any] | None:
@@ -118,7 +140,11 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
         found = answer(trial.setup, gpu=gpu, advice=False)
     except (ValueError, LookupError):
         return None
-    measured = max((one.allocated_gib or 0.0 for one in trial.held), default=0.0) if trial.layers is None else 0.0
+    measured = (
+        max((one.allocated_gib or 0.0 for one in trial.held), default=0.0)
+        if trial.layers is None
+        else 0.0
+    )
     allocated = found.peak.allocated / GIB
     return {
         "model": trial.setup.model.name,
@@ -153,7 +179,9 @@ def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
         "gpus": trial.setup.parallel.world,
         "step_time_ms": step_ms,
         "parts_ms": {part: 1e3 * float(getattr(parts, part)[0]) for part in PARTS},
-        "off_pct": 100 * (here.step_ms / step_ms - 1) if here and math.isfinite(here.step_ms) else None,
+        "off_pct": 100 * (here.step_ms / step_ms - 1)
+        if here and math.isfinite(here.step_ms)
+        else None,
     }
 
 

@@ -43,8 +43,14 @@ def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[
     if timing is None:
         return []
     phases = sorted(timing["phases_mean_ms"].items(), key=lambda one: -one[1])
-    spent = ", ".join(f"{name} {ms(value)}" for name, value in phases if value >= 0.01 * timing["step_time_p50_ms"])
-    speed = f", {timing['tokens_per_s']:,.0f} tokens/s" if timing["tokens_per_s"] and not layers else ""
+    spent = ", ".join(
+        f"{name} {ms(value)}"
+        for name, value in phases
+        if value >= 0.01 * timing["step_time_p50_ms"]
+    )
+    speed = (
+        f", {timing['tokens_per_s']:,.0f} tokens/s" if timing["tokens_per_s"] and not layers else ""
+    )
     first = f"(first {ms(timing['first_step_ms'])} ms)"
     said = f"{ms(timing['step_time_p50_ms'])} ms a step over {timing['timed_steps']} {first}"
     return [_line("step", said + speed), _line("", f"mean ms: {spent}")]
@@ -53,16 +59,24 @@ def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[
 def _memory(held: list[dict[str, Any]]) -> list[str]:
     lines = []
     for one in held:
-        sizes = [("allocated", one["allocated_gib"]), ("reserved", one["reserved_gib"]), ("host", one["rss_gib"])]
+        sizes = [
+            ("allocated", one["allocated_gib"]),
+            ("reserved", one["reserved_gib"]),
+            ("host", one["rss_gib"]),
+        ]
         said = ", ".join(f"{name} {size:.2f}" for name, size in sizes if size is not None)
-        lines.append(_line("memory" if one is held[0] else "", f"rank {one['rank']}: peak GiB {said}"))
+        lines.append(
+            _line("memory" if one is held[0] else "", f"rank {one['rank']}: peak GiB {said}")
+        )
     return lines[:8]
 
 
 def _out_of_memory(failure: dict[str, Any] | None) -> list[str]:
     if failure is None or not failure["held_gib"]:
         return []
-    sizes = ", ".join(f"{name.replace('_', ' ')} {size:.2f}" for name, size in failure["held_gib"].items())
+    sizes = ", ".join(
+        f"{name.replace('_', ' ')} {size:.2f}" for name, size in failure["held_gib"].items()
+    )
     return [_line("held GiB", sizes)]
 
 

@@ -50,7 +50,9 @@ def _execute(words: list[str]) -> int:
     if options.csv:
         from gputop.cli.estimate_csv import batch
 
-        return batch(existing_file(options.csv, or_else=""), given(options), options.tier, options.json)
+        return batch(
+            existing_file(options.csv, or_else=""), given(options), options.tier, options.json
+        )
     if options.script:
         from gputop.cli.estimate_script import estimate_script
 
@@ -72,7 +74,9 @@ def _take_factory(options: argparse.Namespace) -> None:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE)
+    parser = Parser(
+        "estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE
+    )
     parser.add_argument(
         "script",
         nargs="?",
@@ -84,14 +88,28 @@ def parser() -> Parser:
         metavar="NAME|PATH",
         help="a name of the catalog, a Hugging Face name, a path, module:factory or file.py:factory",
     )
-    parser.add_argument("--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)")
-    parser.add_argument("--csv", metavar="FILE", help="one estimate a row; columns are called as the options")
-    parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier answers")
-    parser.add_argument("--trace", action="store_const", const="trace", dest="tier", help="--tier trace")
+    parser.add_argument(
+        "--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)"
+    )
+    parser.add_argument(
+        "--csv", metavar="FILE", help="one estimate a row; columns are called as the options"
+    )
+    parser.add_argument(
+        "--tier", choices=("trace", "profile", "formula"), help="which tier answers"
+    )
+    parser.add_argument(
+        "--trace", action="store_const", const="trace", dest="tier", help="--tier trace"
+    )
     parser.add_argument("--gpu", metavar="NAME", default="", help="the GPU that it is to run on")
-    parser.add_argument("--python", metavar="PATH", help="the interpreter that traces (this one by default)")
-    parser.add_argument("--no-execute", action="store_true", help="only read the script, run nothing of it")
-    parser.add_argument("--no-calibration", action="store_true", help="leave out what runs here have measured")
+    parser.add_argument(
+        "--python", metavar="PATH", help="the interpreter that traces (this one by default)"
+    )
+    parser.add_argument(
+        "--no-execute", action="store_true", help="only read the script, run nothing of it"
+    )
+    parser.add_argument(
+        "--no-calibration", action="store_true", help="leave out what runs here have measured"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.elsewhere = "a script's own go after --"
     add_options(parser)
@@ -118,7 +136,13 @@ def _setup(options: argparse.Namespace) -> Setup:
     named = model_of(options.model) if options.run and options.model else None
     base = setup_of_run(options.run, named) if options.run else None
     with cli_errors(ValueError):
-        shape = base.model if base else factory_shape(options.model) if is_factory(options.model) else None
+        shape = (
+            base.model
+            if base
+            else factory_shape(options.model)
+            if is_factory(options.model)
+            else None
+        )
         values = given(options)
         setup = setup_of(shape or model_of(options.model), values, base)
     refuse_idle(values, setup)
@@ -140,7 +164,9 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
 
     found = setup_of(RunView(open_record(name)), instead=named)
     if found is None and named is None:
-        raise CliError(f"run {name} does not tell its model's configuration: give --model, or trace the script")
+        raise CliError(
+            f"run {name} does not tell its model's configuration: give --model, or trace the script"
+        )
     return found
 
 
@@ -155,7 +181,9 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     if tier == "trace":
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
-        return answer(setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory)
+        return answer(
+            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory
+        )
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:
@@ -178,7 +206,9 @@ def _open_screen(options: argparse.Namespace) -> int:
     from gputop.cli.terminal import has_terminal
 
     if not has_terminal():
-        raise CliError("say what to estimate: `gputop estimate --model llama-3-8b`, or `gputop estimate train.py`")
+        raise CliError(
+            "say what to estimate: `gputop estimate --model llama-3-8b`, or `gputop estimate train.py`"
+        )
     from gputop.app.estimator import run_estimator
 
     run_estimator(_first_setup(options))

@@ -42,9 +42,13 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
         as_json: one JSON object a line in place of CSV.
     """
     if tier == "trace":
-        raise CliError("a batch is answered without torch: leave out --tier, or take profile or formula")
+        raise CliError(
+            "a batch is answered without torch: leave out --tier, or take profile or formula"
+        )
     rows = list(_rows(file))
-    writer: csv.DictWriter[str] = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(
+        sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n"
+    )
     if not as_json:
         writer.writeheader()
     bad = 0
@@ -58,16 +62,25 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
             answer = {**named, "error": str(error)}
         print(json.dumps(answer)) if as_json else writer.writerow(spreadsheet.cells(answer))
     if bad:
-        print(f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why", file=sys.stderr)
+        print(
+            f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why",
+            file=sys.stderr,
+        )
     return 1 if bad else 0
 
 
 def _cells(row: Mapping[str, str]) -> dict[str, str]:
     """What a row says, by plain names; cells beyond the header and empty ones say nothing."""
-    return {plain_name(name): value.strip() for name, value in row.items() if name and value and value.strip()}
+    return {
+        plain_name(name): value.strip()
+        for name, value in row.items()
+        if name and value and value.strip()
+    }
 
 
-def estimate_row(cells: Mapping[str, str], common: Mapping[str, Any], tier: str | None) -> dict[str, Any]:
+def estimate_row(
+    cells: Mapping[str, str], common: Mapping[str, Any], tier: str | None
+) -> dict[str, Any]:
     """The answer to one row, with the names of ``Estimate.to_json`` and two of this table.
 
     Raises:
@@ -79,7 +92,9 @@ def estimate_row(cells: Mapping[str, str], common: Mapping[str, Any], tier: str 
 
     shape = resolve(cells["model"]) if cells.get("model") else _shape(cells)
     values = {name: value for name, value in cells.items() if name in OPTION}
-    found = answer(setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False).to_json()
+    found = answer(
+        setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False
+    ).to_json()
     low, high = found["interval_pct"]
     smallest = next((fit["gpu"] for fit in found["fits"] if fit["fits"]), "")
     return {**found, "interval_low_pct": low, "interval_high_pct": high, "smallest_gpu": smallest}
@@ -99,7 +114,11 @@ def _shape(cells: Mapping[str, str]) -> ModelShape:
         if kind == "int" and not value.isdigit():
             raise ValueError(f"{name} takes a whole number, not {value!r}")
         given[name] = (
-            int(value) if kind == "int" else value.lower() in ("true", "yes", "1") if kind == "bool" else value
+            int(value)
+            if kind == "int"
+            else value.lower() in ("true", "yes", "1")
+            if kind == "bool"
+            else value
         )
     if not given.get("hidden") or not given.get("layers"):
         raise ValueError("no model: fill in `model`, or hidden, layers, heads, ffn and vocab")

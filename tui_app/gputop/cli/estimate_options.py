@@ -40,13 +40,21 @@ def add_options(parser: Parser) -> None:
         else:
             group.add_argument(*flags, metavar=_META[option.kind], default=None, help=_help(option))
     short = parser.add_argument_group("short for several of these")
-    short.add_argument("--zero", choices=("0", "1", "2", "3"), help="DeepSpeed's ZeRO stage: --sharding zeroN")
     short.add_argument(
-        "--fsdp", nargs="?", const="2", choices=("1", "2"), help="--sharding fsdp2, or fsdp1 with `--fsdp 1`"
+        "--zero", choices=("0", "1", "2", "3"), help="DeepSpeed's ZeRO stage: --sharding zeroN"
+    )
+    short.add_argument(
+        "--fsdp",
+        nargs="?",
+        const="2",
+        choices=("1", "2"),
+        help="--sharding fsdp2, or fsdp1 with `--fsdp 1`",
     )
     short.add_argument("--hsdp", metavar="N", help="--sharding hsdp --replicas N")
     short.add_argument("--lora", action="store_true", help="--lora-rank 16")
-    short.add_argument("--qlora", action="store_true", help="--lora-rank 16 --quant nf4 --lora-targets all-linear")
+    short.add_argument(
+        "--qlora", action="store_true", help="--lora-rank 16 --quant nf4 --lora-targets all-linear"
+    )
     short.add_argument("--amp", action="store_true", help="--weights fp32, computed in --dtype")
 
 
@@ -72,9 +80,15 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _one_sharding(options: argparse.Namespace) -> None:
-    named = [f"--{name}" for name in ("zero", "fsdp", "hsdp", "sharding") if getattr(options, name) is not None]
+    named = [
+        f"--{name}"
+        for name in ("zero", "fsdp", "hsdp", "sharding")
+        if getattr(options, name) is not None
+    ]
     if len(named) > 1:
-        raise CliError(f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but one out")
+        raise CliError(
+            f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but one out"
+        )
 
 
 def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
@@ -114,4 +128,8 @@ def _help(option: Option) -> str:
     if option.choices:
         return f"{option.help}: {', '.join(one for one in option.choices if one)}"
     default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
-    return option.help if option.kind == "flag" or default == "" else f"{option.help} (default {default})"
+    return (
+        option.help
+        if option.kind == "flag" or default == ""
+        else f"{option.help} (default {default})"
+    )

@@ -25,7 +25,9 @@ _HOW = {
     "source": "only its source was read: it names the model",
 }
 _NAMED = "it tells no model, so --model does; its source says how it is trained"
-_NOT_USED = "not used, since the script itself says how it trains: {options}; its own arguments go after --"
+_NOT_USED = (
+    "not used, since the script itself says how it trains: {options}; its own arguments go after --"
+)
 _OF_ANY_SCRIPT = ("dp", "allocator")
 _SAID = (("seq", "sequence length"), ("micro_batch", "micro-batch"), ("dtype", "number format"))
 _ASSUMED = "no {name} is said in the source: {value} is assumed, --{option} sets it"
@@ -53,7 +55,9 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     values = given(options)
     world = int(values.get("dp") or 0)
     with cli_errors(ValueError):
-        found = trace_script(script.resolve(), arguments, options.python, world, not options.no_execute)
+        found = trace_script(
+            script.resolve(), arguments, options.python, world, not options.no_execute
+        )
     if found.traceback and found.how != "ran" and not found.syntax_error:
         print(found.traceback.rstrip(), file=sys.stderr)
     if found.log is not None:
@@ -96,15 +100,26 @@ def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
 
 def _tried(found: ScriptTrace) -> str:
     """What came of each way, as parts of one sentence."""
-    return "; ".join(_sentence(one.get("way", ""), one.get("outcome", "")) for one in found.tried) or "only read"
+    return (
+        "; ".join(_sentence(one.get("way", ""), one.get("outcome", "")) for one in found.tried)
+        or "only read"
+    )
 
 
 def _sentence(way: str, outcome: str) -> str:
-    start = "it" if way == "ran" and not outcome.startswith("its ") else "its source" if way == "source" else ""
+    start = (
+        "it"
+        if way == "ran" and not outcome.startswith("its ")
+        else "its source"
+        if way == "source"
+        else ""
+    )
     return f"{start} {outcome}".lstrip()
 
 
-def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace) -> Estimate:
+def _of_log(
+    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace
+) -> Estimate:
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.recalibrated import recalibrated
 
@@ -116,7 +131,12 @@ def _of_log(found: ScriptTrace, script: Path, values: dict[str, Any], options: a
         answer = recalibrated(answer, _measured(script), options.gpu, advice=False)
     notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
     guessed = _guessed(found)
-    return replace(answer, guessed=guessed, notes=tuple(dict.fromkeys(notes)), levers=_levers(answer, found.log))
+    return replace(
+        answer,
+        guessed=guessed,
+        notes=tuple(dict.fromkeys(notes)),
+        levers=_levers(answer, found.log),
+    )
 
 
 def _guessed(found: ScriptTrace) -> tuple[str, ...]:
@@ -167,13 +187,19 @@ def _unused(values: dict[str, Any]) -> list[str]:
 
 
 def _of_source(
-    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace, how: str = _HOW["source"]
+    found: ScriptTrace,
+    script: Path,
+    values: dict[str, Any],
+    options: argparse.Namespace,
+    how: str = _HOW["source"],
 ) -> Estimate:
     """By the model that the source names, or the user beside it, trained as the source says."""
     from gputop.api import answer
     from gputop_analysis.vram.options import OPTION
 
-    said = {("quant" if name == "quantized" else name): value for name, value in found.options.items()}
+    said = {
+        ("quant" if name == "quantized" else name): value for name, value in found.options.items()
+    }
     said = {name: value for name, value in said.items() if name in OPTION}
     if said.get("quant") and not said.get("lora_rank"):
         said["lora_rank"] = 16
@@ -187,20 +213,30 @@ def _of_source(
         with cli_errors(ValueError, LookupError):
             tier = None if options.tier == "trace" else options.tier
             result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
-        unsaid = [(label, field) for field, label in _SAID if field not in said and field not in values]
+        unsaid = [
+            (label, field) for field, label in _SAID if field not in said and field not in values
+        ]
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
             for label, field in unsaid
         ]
-        if setup.lora and "lora_targets" not in values and setup.lora.targets != tuple(said.get("lora_targets") or ()):
+        if (
+            setup.lora
+            and "lora_targets" not in values
+            and setup.lora.targets != tuple(said.get("lora_targets") or ())
+        ):
             targets = ",".join(setup.lora.targets)
-            assumed.append(_ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets"))
+            assumed.append(
+                _ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets")
+            )
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         unknown = (f"{label} {getattr(setup, field)}" for label, field in unsaid)
         guessed = ("read from its source, not run", *unknown, *_guessed(found))
         return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
     names = f"it names {', '.join(found.pretrained)}, which is not known here ({trouble})"
-    ran = [_sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"]
+    ran = [
+        _sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"
+    ]
     raise CliError(
         f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the model with --model"
     )

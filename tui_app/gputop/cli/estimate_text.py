@@ -20,7 +20,11 @@ def lines(estimate: Estimate, width: int = 80) -> list[Row]:
     """All rows of the answer."""
     inner = min(max(width, _LEAST), _MOST) - 2
     rows = _head(estimate, inner)
-    rows += [[], vram.total_bar(estimate, inner, mono=not _coloured()), *vram.table(estimate, inner, not _coloured())]
+    rows += [
+        [],
+        vram.total_bar(estimate, inner, mono=not _coloured()),
+        *vram.table(estimate, inner, not _coloured()),
+    ]
     rows += [[], *vram.peak_rows(estimate, inner, 4)]
     rows += [[], *_fits(estimate, inner)]
     if estimate.levers:
@@ -61,7 +65,11 @@ def _fits(estimate: Estimate, width: int) -> list[Row]:
 
 
 def _coloured() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("", "dumb", None)
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") not in ("", "dumb", None)
+    )
 
 
 def painted(row: Row) -> str:

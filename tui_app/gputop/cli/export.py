@@ -28,7 +28,9 @@ def execute(words: list[str]) -> int:
         return _write([picture], output)
     record = open_record(options.run)
     if options.rank is not None and options.rank not in record.ranks():
-        raise CliError(f"no rank {options.rank} in this run: it has {', '.join(map(str, record.ranks())) or 'none'}")
+        raise CliError(
+            f"no rank {options.rank} in this run: it has {', '.join(map(str, record.ranks())) or 'none'}"
+        )
     with working("writing the run"):
         from gputop_analysis.export import to_csv, to_json
 
@@ -51,7 +53,9 @@ def parser() -> Parser:
     )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--rank", type=int, metavar="N", help="csv: only this rank")
-    parser.add_argument("--size", default="120x40", metavar="CxR", help="svg: columns and rows of the screen")
+    parser.add_argument(
+        "--size", default="120x40", metavar="CxR", help="svg: columns and rows of the screen"
+    )
     return parser
 
 
@@ -74,15 +78,23 @@ def _output(asked: Path | None, run: Path, form: str, force: bool) -> Path | Non
     if str(asked) == "-" or (asked is None and not sys.stdout.isatty()):
         return None
     folder = asked if asked is not None and asked.is_dir() else Path() if asked is None else None
-    path = asked if asked is not None and folder is None else (folder or Path()) / f"gputop-{run.name}.{form}"
+    path = (
+        asked
+        if asked is not None and folder is None
+        else (folder or Path()) / f"gputop-{run.name}.{form}"
+    )
     if path.exists() and not force and path.is_file():
-        raise CliError(f"{path} is there already: give another name with -o, or --force to write over it")
+        raise CliError(
+            f"{path} is there already: give another name with -o, or --force to write over it"
+        )
     return path
 
 
 def _picture(path: Path, size: str) -> str:
     columns, _, rows = size.partition("x")
-    if not (columns.isdigit() and rows.isdigit()) or not (40 <= int(columns) <= 400 and 12 <= int(rows) <= 200):
+    if not (columns.isdigit() and rows.isdigit()) or not (
+        40 <= int(columns) <= 400 and 12 <= int(rows) <= 200
+    ):
         raise CliError(f"--size {size}: give columns x rows, for example 120x40 (40x12 to 400x200)")
     from gputop.app.export import svg
 

@@ -41,10 +41,14 @@ def parser() -> Parser:
         "List every finding that gputop knows, or explain one.",
         usage=_USAGE,
     )
-    parser.add_argument("id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound")
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="a finding's id or name, as IN01 or input-bound"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")
-    form.add_argument("--markdown", "--md", action="store_true", help="print the page docs/findings.md")
+    form.add_argument(
+        "--markdown", "--md", action="store_true", help="print the page docs/findings.md"
+    )
     return parser
 
 

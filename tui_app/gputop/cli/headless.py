@@ -25,7 +25,9 @@ class Rule(Protocol):
     def tick(self) -> None: ...
 
 
-def watch(handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rule | None = None) -> int:
+def watch(
+    handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rule | None = None
+) -> int:
     """Follow the run until its command ends.
 
     Args:
@@ -92,7 +94,9 @@ class _StopRule:
 
         try:
             stability = stable(RunRecord.open(self._handle.run_dir))
-        except Exception as error:  # whatever is wrong with the judgement, the command runs on to the timeout
+        except (
+            Exception
+        ) as error:  # whatever is wrong with the judgement, the command runs on to the timeout
             return 0, [f"{type(error).__name__}: {error}"]
         return stability.steps, [] if stability.stable else list(stability.reasons)
 

@@ -36,13 +36,34 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("init", "Say once which GPUs you have, which you would rent, and what it may cost.", usage=_USAGE)
-    parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and what NVML finds here")
-    parser.add_argument("--have", nargs="+", default=[], metavar="GPUS", help='as 8xH100 or "8xH100 x 2 nodes"')
-    parser.add_argument("--explore", nargs="+", default=[], metavar="GPU", help="GPUs to compare with")
-    parser.add_argument("--budget-hourly", type=float, metavar="USD", help="what an hour may cost, all GPUs together")
-    parser.add_argument("--budget-total", type=float, metavar="USD", help="what a training may cost")
-    parser.add_argument("--priority", choices=PRIORITIES, default="speed", help="what plans are sorted by")
+    parser = Parser(
+        "init",
+        "Say once which GPUs you have, which you would rent, and what it may cost.",
+        usage=_USAGE,
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="ask nothing: take what is given and what NVML finds here",
+    )
+    parser.add_argument(
+        "--have", nargs="+", default=[], metavar="GPUS", help='as 8xH100 or "8xH100 x 2 nodes"'
+    )
+    parser.add_argument(
+        "--explore", nargs="+", default=[], metavar="GPU", help="GPUs to compare with"
+    )
+    parser.add_argument(
+        "--budget-hourly",
+        type=float,
+        metavar="USD",
+        help="what an hour may cost, all GPUs together",
+    )
+    parser.add_argument(
+        "--budget-total", type=float, metavar="USD", help="what a training may cost"
+    )
+    parser.add_argument(
+        "--priority", choices=PRIORITIES, default="speed", help="what plans are sorted by"
+    )
     parser.add_argument("--force", action="store_true", help=f"replace a {NAME} that is there")
     return parser
 
@@ -59,7 +80,10 @@ def _found_here() -> tuple[Group, ...]:
     except NvmlMissing:
         return ()
     try:
-        devices = [nvml.module.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.module.nvmlDeviceGetCount())]
+        devices = [
+            nvml.module.nvmlDeviceGetHandleByIndex(i)
+            for i in range(nvml.module.nvmlDeviceGetCount())
+        ]
         names = [nvml.ask("nvmlDeviceGetName", device, default="") for device in devices]
     except Exception:
         return ()
@@ -80,8 +104,12 @@ def _asked(fleet: Fleet) -> Fleet:
     print("Enter takes what is in brackets.", file=sys.stderr)
     have = _ask("GPUs you have, as 8xH100, A100", ", ".join(map(str, fleet.have)))
     explore = _ask("GPUs you would rent", ", ".join(fleet.explore))
-    hourly = _ask("dollars an hour at most", "" if fleet.usd_per_hour is None else f"{fleet.usd_per_hour:g}")
-    total = _ask("dollars in all at most", "" if fleet.usd_total is None else f"{fleet.usd_total:g}")
+    hourly = _ask(
+        "dollars an hour at most", "" if fleet.usd_per_hour is None else f"{fleet.usd_per_hour:g}"
+    )
+    total = _ask(
+        "dollars in all at most", "" if fleet.usd_total is None else f"{fleet.usd_total:g}"
+    )
     priority = _ask("priority, speed or cost", fleet.priority)
     return replace(
         fleet,

@@ -20,7 +20,11 @@ _USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slu
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
-    own, script = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    own, script = (
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, [])
+    )
     options = parser().parse_args(own)
     from gputop_analysis.launch.emit import emit
 
@@ -45,7 +49,11 @@ def parser() -> Parser:
     add_gpus(parser)
     add_split(parser)
     parser.add_argument(
-        "--for", dest="launcher", choices=tuple(LAUNCHERS), default="torchrun", help="default: torchrun"
+        "--for",
+        dest="launcher",
+        choices=tuple(LAUNCHERS),
+        default="torchrun",
+        help="default: torchrun",
     )
     parser.add_argument("--slurm", action="store_true", help="as an sbatch script")
     parser.add_argument("--write", metavar="FOLDER", help="write the files there")

@@ -36,7 +36,9 @@ def execute(words: list[str]) -> int:
         except CliError as error:
             if path in options.paths:
                 raise
-            print(f"gputop: left out {error}", file=sys.stderr)  # one of a directory's, perhaps a template
+            print(
+                f"gputop: left out {error}", file=sys.stderr
+            )  # one of a directory's, perhaps a template
             continue
         if options.fix or options.diff:
             left = _mend(path, data, chosen, options)
@@ -51,12 +53,22 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("lint", "Read training scripts for what will cost time or memory. Nothing is executed.", _USAGE)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE|DIRECTORY", help="scripts, or folders of them")
+    parser = Parser(
+        "lint",
+        "Read training scripts for what will cost time or memory. Nothing is executed.",
+        _USAGE,
+    )
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="FILE|DIRECTORY", help="scripts, or folders of them"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--fix", action="store_true", help="make the mechanical edits in the files")
-    form.add_argument("--diff", action="store_true", help="print them as a patch that `git apply` takes")
-    parser.add_argument("--rule", action="append", metavar="ID", help="only this rule (may be given again)")
+    form.add_argument(
+        "--diff", action="store_true", help="print them as a patch that `git apply` takes"
+    )
+    parser.add_argument(
+        "--rule", action="append", metavar="ID", help="only this rule (may be given again)"
+    )
     parser.add_argument("--rules", action="store_true", help="list the rules")
     parser.add_argument("--json", action="store_true", help="print the remarks as JSON")
     return parser
@@ -77,7 +89,9 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         raise CliError("no file: say what to read, for example `gputop lint train.py`")
     for path in paths:
         if path.is_dir():
-            found = sorted(one for one in path.rglob("*.py") if not _is_foreign(one.relative_to(path)))
+            found = sorted(
+                one for one in path.rglob("*.py") if not _is_foreign(one.relative_to(path))
+            )
             if not found:
                 raise CliError(f"no Python file in {path}")
             yield from found
@@ -103,7 +117,9 @@ def _lint(path: Path, data: bytes, chosen: frozenset[str] | None) -> list[Remark
         return [one for one in lint(str(path), data) if chosen is None or one.rule in chosen]
 
 
-def _mend(path: Path, data: bytes, chosen: frozenset[str] | None, options: argparse.Namespace) -> list[Remark]:
+def _mend(
+    path: Path, data: bytes, chosen: frozenset[str] | None, options: argparse.Namespace
+) -> list[Remark]:
     """Write the edits, or print them as a patch. Returns the remarks that are left after them."""
     from gputop_analysis.lint import diff, fixed, write
 
@@ -127,9 +143,15 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
     for one in remarks:
         count, fixable = count + 1, fixable + one.fixable
         finding = f" ({one.finding})" if one.finding else ""
-        print(f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.rule}]{finding}")
+        print(
+            f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.rule}]{finding}"
+        )
         for label, text in (("why", one.why), ("fix", one.fix)):
-            print(textwrap.fill(text, width, initial_indent=f"    {label}: ", subsequent_indent=" " * 9))
+            print(
+                textwrap.fill(
+                    text, width, initial_indent=f"    {label}: ", subsequent_indent=" " * 9
+                )
+            )
     if count:
         hint = f"; --fix mends {fixable} of them, --diff shows how" if fixable else ""
         print(f"gputop: {count} remark{'s' if count > 1 else ''}{hint}", file=sys.stderr)
@@ -143,7 +165,9 @@ def _print_rules(as_json: bool) -> None:
     rules = all_rules().values()
     if as_json:
         fields = ("id", "finding", "severity", "why")
-        print(json.dumps([{name: getattr(one, name) for name in fields} for one in rules], indent=2))
+        print(
+            json.dumps([{name: getattr(one, name) for name in fields} for one in rules], indent=2)
+        )
         return
     width = max(len(one.id) for one in rules)
     for one in rules:
@@ -151,5 +175,17 @@ def _print_rules(as_json: bool) -> None:
 
 
 def _entry(one: Remark) -> dict[str, Any]:
-    names = ("rule", "finding", "severity", "path", "line", "column", "end_line", "message", "why", "fix", "fixable")
+    names = (
+        "rule",
+        "finding",
+        "severity",
+        "path",
+        "line",
+        "column",
+        "end_line",
+        "message",
+        "why",
+        "fix",
+        "fixable",
+    )
     return {name: getattr(one, name) for name in names}

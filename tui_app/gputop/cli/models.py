@@ -24,12 +24,17 @@ def execute(words: list[str]) -> int:
     except LookupError as error:
         one, part = None, options.name.lower()
         found = [
-            shape for shape in catalog.models() if part in f"{shape.name} {catalog.hf_id(shape)} {shape.family}".lower()
+            shape
+            for shape in catalog.models()
+            if part in f"{shape.name} {catalog.hf_id(shape)} {shape.family}".lower()
         ]
         if not found:
             raise CliError(error.args[0]) from None
     if options.json:
-        data = [{**asdict(shape), "hf_id": catalog.hf_id(shape), "params": catalog.total(shape)} for shape in found]
+        data = [
+            {**asdict(shape), "hf_id": catalog.hf_id(shape), "params": catalog.total(shape)}
+            for shape in found
+        ]
         print(json.dumps(data[0] if one else data, indent=2))
     elif one:
         _show(one)
@@ -40,8 +45,14 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("models", "List the models that are known by name, or show one.", usage="gputop models [NAME]")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a name, a Hugging Face id, or part of names")
+    parser = Parser(
+        "models",
+        "List the models that are known by name, or show one.",
+        usage="gputop models [NAME]",
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a name, a Hugging Face id, or part of names"
+    )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
@@ -50,7 +61,9 @@ def _list(found: list[ModelShape]) -> None:
     from gputop_analysis import catalog
 
     width = max(len(shape.name) for shape in found)
-    print(f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} {'vocab':>7}  family")
+    print(
+        f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} {'vocab':>7}  family"
+    )
     for shape in found:
         heads = f"{shape.heads}/{shape.kv_heads or shape.heads}"
         print(
@@ -70,7 +83,11 @@ def _show(shape: ModelShape) -> None:
     skipped = ("name", "family", "params", "source", "hidden_act")
     for key, value in asdict(shape).items():
         if value and key not in skipped:
-            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+            text = (
+                f"{value:,}"
+                if isinstance(value, int) and not isinstance(value, bool)
+                else str(value)
+            )
             print(f"  {key.replace('_', ' '):<18} {text}")
     print(f"  {'source':<18} {shape.source}")
 

@@ -7,7 +7,16 @@ from typing import Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, limits_of, tell_precision, wanted_of
+from gputop.cli.plan_options import (
+    add_gpus,
+    add_job,
+    add_split,
+    fleet_of,
+    job_of,
+    limits_of,
+    tell_precision,
+    wanted_of,
+)
 
 _USAGE = "gputop pareto --model NAME --gpu NAME --gpus N [--scaling] [--json]"
 
@@ -40,11 +49,15 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("pareto", "The splits that no other beats in both step time and memory.", _USAGE)
+    parser = Parser(
+        "pareto", "The splits that no other beats in both step time and memory.", _USAGE
+    )
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
-    parser.add_argument("--scaling", action="store_true", help="the best split from one GPU up to --gpus instead")
+    parser.add_argument(
+        "--scaling", action="store_true", help="the best split from one GPU up to --gpus instead"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -65,7 +78,13 @@ def _scaling(job: Any, wanted: Any, most: int, limits: Any, known: Any, as_json:
         each = one.tokens_per_s / gpus
         first = rows[0]["tokens_per_s_per_gpu"] if rows else each
         rows.append(
-            {"gpus": gpus, "name": one.name, "tokens_per_s_per_gpu": each, "efficiency": each / first, **one.to_json()}
+            {
+                "gpus": gpus,
+                "name": one.name,
+                "tokens_per_s_per_gpu": each,
+                "efficiency": each / first,
+                **one.to_json(),
+            }
         )
     if not rows:
         raise CliError(f"nothing fits on up to {most} GPUs")

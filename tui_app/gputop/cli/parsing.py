@@ -33,7 +33,9 @@ class Parser(argparse.ArgumentParser):
 
     def add_run(self) -> None:
         """The argument that names a run."""
-        self.add_argument("run", nargs="?", default="last", metavar="RUN", help="a run's name or directory")
+        self.add_argument(
+            "run", nargs="?", default="last", metavar="RUN", help="a run's name or directory"
+        )
 
     def format_help(self) -> str:
         """argparse's text, with a usage of our own broken to the terminal's width as well."""
@@ -42,8 +44,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        own = f"; {self.elsewhere}" if self.elsewhere and message.startswith("unrecognized arguments") else ""
-        raise CliError(f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{own})")
+        own = (
+            f"; {self.elsewhere}"
+            if self.elsewhere and message.startswith("unrecognized arguments")
+            else ""
+        )
+        raise CliError(
+            f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{own})"
+        )
 
     def _meant(self, message: str) -> str:
         """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word in its name."""
@@ -68,7 +76,9 @@ def _broken(usage: str) -> str:
 
     first = len("usage: ")
     width = max(40, shutil.get_terminal_size().columns)
-    whole = re.sub(r"\[[^][]*\]|\([^()]*\)", lambda found: found[0].replace(" ", "\0"), f"{' ' * first}{usage}")
+    whole = re.sub(
+        r"\[[^][]*\]|\([^()]*\)", lambda found: found[0].replace(" ", "\0"), f"{' ' * first}{usage}"
+    )
     parts = [
         textwrap.fill(line, width, subsequent_indent=" " * (first + 4), break_on_hyphens=False)
         for line in whole.splitlines()

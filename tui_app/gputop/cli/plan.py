@@ -53,7 +53,9 @@ def execute(words: list[str]) -> int:
     job = job_of(options, gpus)
     tell_precision(wanted.gpu, job.dtype)
     hourly = options.budget_hourly or fleet.usd_per_hour
-    by_default = "budget" if options.budget_hourly else "cost" if fleet.priority == "cost" else "throughput"
+    by_default = (
+        "budget" if options.budget_hourly else "cost" if fleet.priority == "cost" else "throughput"
+    )
     objective = options.objective or by_default
     if workload is not None and workload.name == "rlhf":
         job = job.but(roles=workload.settings["roles"])
@@ -93,13 +95,20 @@ def _check(options: argparse.Namespace) -> None:
             raise CliError(f"--{name.replace('_', '-')} must be above 0")
     if options.budget_hourly and options.objective not in (None, "budget"):
         raise CliError(f"--budget-hourly goes with --objective budget, not {options.objective}")
-    unused = {"rlhf": ("what_if", "tokens", "calibrate", "objective"), "cheapest": ("budget_hourly",)}
+    unused = {
+        "rlhf": ("what_if", "tokens", "calibrate", "objective"),
+        "cheapest": ("budget_hourly",),
+    }
     names = (
-        (*unused["rlhf"], *PINS, "budget_hourly") if options.workload in SERVED else unused.get(options.workload, ())
+        (*unused["rlhf"], *PINS, "budget_hourly")
+        if options.workload in SERVED
+        else unused.get(options.workload, ())
     )
     for name in names:
         if getattr(options, name) not in (None, False):
-            raise CliError(f"--{name.replace('_', '-')} has no meaning for --workload {options.workload}")
+            raise CliError(
+                f"--{name.replace('_', '-')} has no meaning for --workload {options.workload}"
+            )
 
 
 def _open_screen() -> int:
@@ -120,21 +129,39 @@ def parser() -> Parser:
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
-    parser.add_argument("--objective", choices=OBJECTIVES, help="what to rank by (default: throughput)")
-    parser.add_argument("--budget-hourly", type=float, metavar="USD", help="for --objective budget")
-    parser.add_argument("--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)")
     parser.add_argument(
-        "--tokens", type=amount, metavar="N", help="of the whole training, as 100B, 15T or 1e12: days and dollars"
+        "--objective", choices=OBJECTIVES, help="what to rank by (default: throughput)"
     )
-    parser.add_argument("--top", type=int, default=8, metavar="N", help="how many to print (default 8)")
+    parser.add_argument("--budget-hourly", type=float, metavar="USD", help="for --objective budget")
+    parser.add_argument(
+        "--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=amount,
+        metavar="N",
+        help="of the whole training, as 100B, 15T or 1e12: days and dollars",
+    )
+    parser.add_argument(
+        "--top", type=int, default=8, metavar="N", help="how many to print (default 8)"
+    )
     add_workload(parser)
-    parser.add_argument("--what-if", action="store_true", help="what each optimisation would do to the first of them")
+    parser.add_argument(
+        "--what-if",
+        action="store_true",
+        help="what each optimisation would do to the first of them",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def solved(
-    job: Job, wanted: Wanted, gpus: int, options: argparse.Namespace, objective: str, hourly: float | None
+    job: Job,
+    wanted: Wanted,
+    gpus: int,
+    options: argparse.Namespace,
+    objective: str,
+    hourly: float | None,
 ) -> Plan:
     """The plan that answers the options.
 
@@ -145,7 +172,9 @@ def solved(
 
     limits, calibration = limits_of(options), calibration_of(options, wanted.gpu)
     if objective == "budget" and not hourly:
-        raise CliError("--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml")
+        raise CliError(
+            "--objective budget needs --budget-hourly USD, or usd_per_hour in .gputop.toml"
+        )
     try:
         with working("comparing the splits"):
             if objective == "fewest-gpus":
@@ -158,7 +187,9 @@ def solved(
         return plan
     except NothingFits as error:
         would = would_fit(job, wanted, gpus, limits)
-        raise CliError(f"{error}" + (f"; it would fit with {', or '.join(would)}" if would else "")) from None
+        raise CliError(
+            f"{error}" + (f"; it would fit with {', or '.join(would)}" if would else "")
+        ) from None
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
 
@@ -185,7 +216,9 @@ def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:
     try:
         return from_csv(Path(options.calibrate).read_text(encoding="utf-8"), options.calibrate)
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"cannot read {options.calibrate}: {getattr(error, 'strerror', None) or error}") from None
+        raise CliError(
+            f"cannot read {options.calibrate}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     except ValueError as error:
         raise CliError(str(error)) from None
 
@@ -222,6 +255,14 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "strategies": rows,
         "pareto": [one.to_json() for one in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)],
         **told(options),
-        **({"what_if": [one.to_json() for one in what_if(plan, plan.pick)]} if options.what_if else {}),
-        **({"what_if_of_run": [one.to_json() for one in changes_of_run(options.run)]} if _of_run(options) else {}),
+        **(
+            {"what_if": [one.to_json() for one in what_if(plan, plan.pick)]}
+            if options.what_if
+            else {}
+        ),
+        **(
+            {"what_if_of_run": [one.to_json() for one in changes_of_run(options.run)]}
+            if _of_run(options)
+            else {}
+        ),
     }

@@ -32,12 +32,26 @@ _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 def add_job(parser: Parser) -> None:
     """The options that say what is trained."""
-    parser.add_argument("--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name or a path")
-    parser.add_argument("--run", metavar="RUN", help="the model, batch and precision of a recorded run, and its speed")
-    parser.add_argument("--seq", type=int, metavar="TOKENS", help=f"sequence length (default {DEFAULT_SEQ})")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of an optimizer step")
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp8", "fp32"), help="of the products (default bf16)")
-    parser.add_argument("--optimizer", metavar="NAME", help="as gputop estimate has them (default adamw)")
+    parser.add_argument(
+        "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name or a path"
+    )
+    parser.add_argument(
+        "--run",
+        metavar="RUN",
+        help="the model, batch and precision of a recorded run, and its speed",
+    )
+    parser.add_argument(
+        "--seq", type=int, metavar="TOKENS", help=f"sequence length (default {DEFAULT_SEQ})"
+    )
+    parser.add_argument(
+        "--global-batch", type=int, metavar="N", help="sequences of an optimizer step"
+    )
+    parser.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp8", "fp32"), help="of the products (default bf16)"
+    )
+    parser.add_argument(
+        "--optimizer", metavar="NAME", help="as gputop estimate has them (default adamw)"
+    )
     parser.add_argument("--lora", action="store_true", help="train adapters only")
 
 
@@ -46,20 +60,44 @@ def add_split(parser: Parser) -> None:
     for name in PINNED:
         said = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=said)
-    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP")
-    parser.add_argument("--schedule", choices=tuple(SCHEDULES), help="pipeline schedules that are tried (default 1f1b)")
-    parser.add_argument("--recompute", "--checkpointing", choices=RECOMPUTES, help="only this activation checkpointing")
+    parser.add_argument(
+        "--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP"
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=tuple(SCHEDULES),
+        help="pipeline schedules that are tried (default 1f1b)",
+    )
+    parser.add_argument(
+        "--recompute",
+        "--checkpointing",
+        choices=RECOMPUTES,
+        help="only this activation checkpointing",
+    )
 
 
 def add_gpus(parser: Parser) -> None:
     """The options that say on what."""
     parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
     parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
-    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
     parser.add_argument(
-        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="on so many nodes (default: as the vendor builds them)",
     )
-    parser.add_argument("--price", type=float, metavar="USD", help="an hour of one GPU; default: the catalog's median")
+    parser.add_argument(
+        "--network",
+        default="",
+        metavar="TEXT",
+        help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"',
+    )
+    parser.add_argument(
+        "--price",
+        type=float,
+        metavar="USD",
+        help="an hour of one GPU; default: the catalog's median",
+    )
 
 
 def job_of(options: argparse.Namespace, gpus: int) -> Job:
@@ -87,9 +125,14 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     if not batch:
         tokens = TOKENS_OF_ADAPTERS if options.lora else TOKENS_A_STEP
         batch = max(1, tokens // seq // gpus) * gpus
-        print(f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step", file=sys.stderr)
+        print(
+            f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
+            file=sys.stderr,
+        )
     _check_optimizer(options.optimizer)
-    dtype = options.dtype or (base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16")
+    dtype = options.dtype or (
+        base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16"
+    )
     share = trainable_share(bool(options.lora or (base and base.lora)))
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
     return Job(model, seq, batch, dtype, optimizer, trainable_share=share)
@@ -154,17 +197,29 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     ran = gpus_of(options.run) if options.run and not options.gpu else None
     name = named.spec.name if named else ran[0] if ran else have.gpu if have else None
     if name is None:
-        raise CliError("on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init")
-    gpus = _count_of(options, named.count if named else 1) or (ran[1] if ran else have.count if have else 8)
+        raise CliError(
+            "on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init"
+        )
+    gpus = _count_of(options, named.count if named else 1) or (
+        ran[1] if ran else have.count if have else 8
+    )
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
     if nodes is not None and gpus % nodes:
-        raise CliError(f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes")
+        raise CliError(
+            f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"
+        )
     if options.price is not None and not options.price >= 0:
         raise CliError("--price is dollars an hour of one GPU")
     check_network(options.network)
-    per_node = gpus // nodes if nodes else have.told_per_node if have and not options.gpus and not ran else 0
+    per_node = (
+        gpus // nodes
+        if nodes
+        else have.told_per_node
+        if have and not options.gpus and not ran
+        else 0
+    )
     return _wanted(name, per_node, options.network, options.price), gpus
 
 
@@ -175,7 +230,9 @@ def _count_of(options: argparse.Namespace, named: int) -> int | None:
     if options.gpus < 1:
         raise CliError("--gpus and --nodes must be at least 1")
     if named not in (1, options.gpus):
-        raise CliError(f"--gpu {options.gpu!r} says {named} GPUs, --gpus {options.gpus}: leave one out")
+        raise CliError(
+            f"--gpu {options.gpu!r} says {named} GPUs, --gpus {options.gpus}: leave one out"
+        )
     return int(options.gpus)
 
 
@@ -184,7 +241,9 @@ def check_network(text: str) -> None:
     from gputop_analysis.planner.hardware import network_gbps
 
     if text and not network_gbps(text) and not re.search(_NETWORKS, text.lower()):
-        raise CliError(f'--network {text!r} says no network: as "8x NDR IB", "EFA 3200 Gbps" or "4x 100G RoCE"')
+        raise CliError(
+            f'--network {text!r} says no network: as "8x NDR IB", "EFA 3200 Gbps" or "4x 100G RoCE"'
+        )
 
 
 def tell_precision(name: str, dtype: str) -> None:
@@ -192,7 +251,10 @@ def tell_precision(name: str, dtype: str) -> None:
     chip = gpu_named(name)
     wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.dense_flops.get(kind)), "fp32")
     if dtype != "fp32" and not chip.dense_flops.get(dtype):
-        print(f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken", file=sys.stderr)
+        print(
+            f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken",
+            file=sys.stderr,
+        )
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:

@@ -29,7 +29,9 @@ _HUES = {
 }
 
 
-def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: int, colour: bool) -> str:
+def as_text(
+    plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: int, colour: bool
+) -> str:
     """The whole answer."""
     from gputop_analysis.planner.choices import choice, difference, ranked, why
 
@@ -49,11 +51,15 @@ def as_text(plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: i
     ]
     lines += textwrap.wrap(legend("\n".join(lines)), width)
     for other in [one for one in found if one.index != first.index][:2]:
-        lines += textwrap.wrap(f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  ")
+        lines += textwrap.wrap(
+            f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  "
+        )
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
     if said := corrected(plan.calibration):
         lines += textwrap.wrap(said, width)
-    lines.append(f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit")
+    lines.append(
+        f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit"
+    )
     return "\n".join(lines)
 
 
@@ -92,18 +98,23 @@ def table(found: list[Choice], width: int) -> list[str]:
     room = max(len(one.name) for one in found)
     rents = any(one.usd_per_million_tokens is not None for one in found)
     lines = [
-        f"{'':<{room}} {'step':>8} {'tokens/s':>10} {'MFU':>5} {'GiB':>6} {'free':>6}" + ("   $/Mtok" if rents else "")
+        f"{'':<{room}} {'step':>8} {'tokens/s':>10} {'MFU':>5} {'GiB':>6} {'free':>6}"
+        + ("   $/Mtok" if rents else "")
     ]
     for one in found:
         rent = "" if one.usd_per_million_tokens is None else f" {one.usd_per_million_tokens:>8.3f}"
         lines.append(
             f"{one.name:<{room}} {_seconds(one.step_s):>8} {one.tokens_per_s:>10,.0f} {100 * one.mfu:>4.0f}% "
-            f"{one.reserved_gib:>6.1f} {one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[:width]
+            f"{one.reserved_gib:>6.1f} {one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[
+                :width
+            ]
         )
     return lines
 
 
-def _whole_training(plan: Plan, first: Choice, wanted: Wanted, tokens: float | None, width: int) -> list[str]:
+def _whole_training(
+    plan: Plan, first: Choice, wanted: Wanted, tokens: float | None, width: int
+) -> list[str]:
     from gputop_analysis.planner.search import training_hours
 
     if wanted.usd_per_gpu_hour is None:
@@ -113,11 +124,21 @@ def _whole_training(plan: Plan, first: Choice, wanted: Wanted, tokens: float | N
         hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
         said = f"rent {dollars(wanted.usd_per_gpu_hour)}/h a GPU, {dollars(hourly)}/h in all"
     if not tokens:
-        return textwrap.wrap(f"{said}; --tokens 1T says how long a training takes and what it costs", width)
+        return textwrap.wrap(
+            f"{said}; --tokens 1T says how long a training takes and what it costs", width
+        )
     hours = training_hours(plan, first.index, tokens)
     cost = "" if hourly is None else f" and {dollars(hours * hourly)}"
-    return textwrap.wrap(f"{said}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width)
+    return textwrap.wrap(
+        f"{said}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width
+    )
 
 
 def _seconds(value: float) -> str:
-    return f"{value:,.0f} s" if value >= 100 else f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+    return (
+        f"{value:,.0f} s"
+        if value >= 100
+        else f"{value:.2f} s"
+        if value >= 1
+        else f"{value * 1000:.0f} ms"
+    )

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 def told(options: argparse.Namespace) -> dict[str, Any]:
     """The preset and its settings for JSON; nothing without one."""
-    return {} if options.workload is None else {"workload": options.workload, "settings": options.workload_settings}
+    return (
+        {}
+        if options.workload is None
+        else {"workload": options.workload, "settings": options.workload_settings}
+    )
 
 
 def add_workload(parser: Parser) -> None:
@@ -28,10 +32,16 @@ def add_workload(parser: Parser) -> None:
 
     names = ", ".join(one.name for one in WORKLOADS)
     parser.add_argument("--workload", metavar="NAME", help=f"preset settings: {names}")
-    parser.add_argument("--prompt", type=int, metavar="TOKENS", help="that come in with a request (inference, rlhf)")
+    parser.add_argument(
+        "--prompt", type=int, metavar="TOKENS", help="that come in with a request (inference, rlhf)"
+    )
     parser.add_argument("--output", type=int, metavar="TOKENS", help="that are generated for it")
-    parser.add_argument("--first-token-ms", type=float, metavar="MS", help="inference: longest wait for an answer")
-    parser.add_argument("--token-ms", type=float, metavar="MS", help="inference: longest time between two tokens")
+    parser.add_argument(
+        "--first-token-ms", type=float, metavar="MS", help="inference: longest wait for an answer"
+    )
+    parser.add_argument(
+        "--token-ms", type=float, metavar="MS", help="inference: longest time between two tokens"
+    )
 
 
 def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
@@ -85,9 +95,16 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
     if model is None:
         return
     if one.name == "moe" and not model.experts:
-        raise CliError(f"{model.name} has no experts: --workload moe is for models like mixtral-8x7b or deepseek-v3")
+        raise CliError(
+            f"{model.name} has no experts: --workload moe is for models like mixtral-8x7b or deepseek-v3"
+        )
     longest = model.max_position
-    if longest and one.name != "long-context" and (options.seq or 0) > longest and "seq" in one.settings:
+    if (
+        longest
+        and one.name != "long-context"
+        and (options.seq or 0) > longest
+        and "seq" in one.settings
+    ):
         options.seq = longest
 
 
@@ -99,7 +116,10 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
 
     if not options.model:
         raise CliError("what is served? give --model NAME (gputop models lists them)")
-    limits = [float("inf") if ms is None else ms / 1e3 for ms in (options.first_token_ms, options.token_ms)]
+    limits = [
+        float("inf") if ms is None else ms / 1e3
+        for ms in (options.first_token_ms, options.token_ms)
+    ]
     if any(not one > 0 for one in limits):
         raise CliError("--first-token-ms and --token-ms must be above 0")
     model = model_of(options.model)
@@ -126,10 +146,18 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
     with cli_errors(ValueError):
         found = iterations(plan, options.prompt, options.output, wanted.usd_per_gpu_hour)
     if options.json:
-        head = {"model": plan.job.model.name, "gpu": plan.cluster.device.name, "gpus": plan.cluster.gpus}
+        head = {
+            "model": plan.job.model.name,
+            "gpu": plan.cluster.device.name,
+            "gpus": plan.cluster.gpus,
+        }
         head |= {**told(options), "prompt_tokens": options.prompt, "output_tokens": options.output}
         head |= {"global_batch": plan.job.global_batch, "fitting": len(found)}
-        print(json.dumps({**head, "iterations": [one.to_json() for one in found[: options.top]]}, indent=2))
+        print(
+            json.dumps(
+                {**head, "iterations": [one.to_json() for one in found[: options.top]]}, indent=2
+            )
+        )
         return 0
     from gputop_analysis.workloads.text import iterations_text
 

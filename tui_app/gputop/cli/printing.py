@@ -42,4 +42,6 @@ def report_width() -> int:
 
 def wants_colour() -> bool:
     """Whether stdout takes colour: a terminal, and NO_COLOR (no-color.org) is not set."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )

@@ -42,16 +42,41 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("probe", "A few real training steps: what they take, against the estimate.", _USAGE)
-    parser.add_argument("script", nargs="?", metavar="train.py", help="run this script until its figures are stable")
-    parser.add_argument(
-        "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name, a path, module:factory"
+    parser = Parser(
+        "probe", "A few real training steps: what they take, against the estimate.", _USAGE
     )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="where (the GPU if there is one)")
-    parser.add_argument("-n", "--steps", type=_steps, default=3, metavar="N", help="real steps (default 3, the least)")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="a script is stopped after this long")
-    parser.add_argument("--tier", choices=("trace", "profile", "formula"), help="which tier is compared")
-    parser.add_argument("--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)")
+    parser.add_argument(
+        "script", nargs="?", metavar="train.py", help="run this script until its figures are stable"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME|PATH",
+        help="a name of the catalog, a Hugging Face name, a path, module:factory",
+    )
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="", help="where (the GPU if there is one)"
+    )
+    parser.add_argument(
+        "-n",
+        "--steps",
+        type=_steps,
+        default=3,
+        metavar="N",
+        help="real steps (default 3, the least)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="a script is stopped after this long",
+    )
+    parser.add_argument(
+        "--tier", choices=("trace", "profile", "formula"), help="which tier is compared"
+    )
+    parser.add_argument(
+        "--python", metavar="PATH", help="the interpreter that runs the steps (this one by default)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.elsewhere = "a script's own go after --"
     add_options(parser)
@@ -60,7 +85,9 @@ def parser() -> Parser:
 
 def _steps(text: str) -> int:
     if not text.isdigit() or int(text) < 3:
-        raise argparse.ArgumentTypeError(f"{text!r}: from 3 on, since the first two bring everything into memory")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: from 3 on, since the first two bring everything into memory"
+        )
     return int(text)
 
 
@@ -72,9 +99,14 @@ def _of_model(options: argparse.Namespace) -> int:
 
     factory = options.model if is_factory(options.model) else ""
     if factory:
-        print(f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its code", file=sys.stderr)
+        print(
+            f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its code",
+            file=sys.stderr,
+        )
     try:
-        setup = setup_of(factory_shape(factory) if factory else model_of(options.model), given(options))
+        setup = setup_of(
+            factory_shape(factory) if factory else model_of(options.model), given(options)
+        )
         with working("estimating"):
             estimate, log = _estimated(setup, options, factory)
         with working(f"training {options.steps} steps"):
@@ -87,7 +119,9 @@ def _of_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _estimated(setup: Setup, options: argparse.Namespace, factory: str) -> tuple[Estimate, EventLog | None]:
+def _estimated(
+    setup: Setup, options: argparse.Namespace, factory: str
+) -> tuple[Estimate, EventLog | None]:
     """The estimate by a tier alone, and the events that it comes from; a formula has none."""
     from gputop.api import _configured, answer
     from gputop.tracing import trace

@@ -29,14 +29,18 @@ def probe_script(options: argparse.Namespace, arguments: list[str]) -> int:
 
     script = existing_file(options.script)
     if unused := [f"--{name.replace('_', '-')}" for name in given(options)]:
-        raise CliError(f"the script says itself how it trains: leave {', '.join(unused)} out; its own go after --")
+        raise CliError(
+            f"the script says itself how it trains: leave {', '.join(unused)} out; its own go after --"
+        )
     python = options.python or sys.executable
     words = ["--headless", "--calibrate", "--timeout", str(options.timeout)]
     if options.device == "cpu":
         import os
 
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the script inherits it
-    code, run_dir = watched([*words, "--", python, str(script), *arguments], output_to_stderr=options.json)
+    code, run_dir = watched(
+        [*words, "--", python, str(script), *arguments], output_to_stderr=options.json
+    )
     return code or _compare(options, script, arguments, run_dir)
 
 
@@ -51,14 +55,20 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     view = RunView(open_record(str(run_dir)))
     measured = measured_of(view)
     if measured is None:
-        raise CliError(f"{script} made no step that could be measured: see `gputop report {run_dir.name}`")
+        raise CliError(
+            f"{script} made no step that could be measured: see `gputop report {run_dir.name}`"
+        )
     print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
     world = view.world_size if view.world_size > 1 else 0
     with cli_errors(ValueError):
         found = trace_script(script.resolve(), arguments, options.python, world)
     if found.log is None or found.how != "ran":
-        raise CliError(f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why")
-    estimate = question.estimate(setup_of_log(found, script, {}), "trace", log=found.log, advice=False)
+        raise CliError(
+            f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why"
+        )
+    estimate = question.estimate(
+        setup_of_log(found, script, {}), "trace", log=found.log, advice=False
+    )
     show(estimate, found.log, measured, options.json, str(script.resolve()))
     return 0
 

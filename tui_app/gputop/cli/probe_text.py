@@ -41,13 +41,21 @@ def _gib(size: int | None) -> str:
     return f"{size / 2**30:.3f}" if size >= 2**26 else f"{size / 2**20:.1f} M"
 
 
-def show(estimate: Estimate, log: EventLog | None, measured: dict[str, Any], as_json: bool, known_as: str = "") -> None:
+def show(
+    estimate: Estimate,
+    log: EventLog | None,
+    measured: dict[str, Any],
+    as_json: bool,
+    known_as: str = "",
+) -> None:
     """Print what was measured beside what was estimated, and keep the difference, under a name of its own if given."""
     from gputop_analysis.vram.probed import compared, record
 
     found = compared(estimate, log, measured)
     kept = record(found, estimate.setup)
-    found = replace(found, stored=kept is not None and _keep({**kept, "model": known_as or found.model}))
+    found = replace(
+        found, stored=kept is not None and _keep({**kept, "model": known_as or found.model})
+    )
     print(json.dumps(found.to_json(), indent=2)) if as_json else print_table(found)
 
 

@@ -25,7 +25,10 @@ def execute(words: list[str]) -> int:
     run_dir = find_readable(options.run)
     asked_ns = time.time_ns()
     ranks = bursts.ask(run_dir, options.n, options.rank)
-    print(f"gputop: profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}", file=sys.stderr)
+    print(
+        f"gputop: profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}",
+        file=sys.stderr,
+    )
     found = _wait(run_dir, asked_ns, ranks, options.timeout)
     if options.json:
         print(json.dumps([_data(event) for event in found], indent=2))
@@ -39,14 +42,30 @@ def execute(words: list[str]) -> int:
 def parser() -> Parser:
     """Options of the command."""
     usage = "gputop profile [RUN] [-n STEPS] [--rank R] [--json]"
-    parser = Parser("profile", "Take a few steps of a running training under torch.profiler.", usage=usage)
+    parser = Parser(
+        "profile", "Take a few steps of a running training under torch.profiler.", usage=usage
+    )
     parser.add_run()
     parser.add_argument(
-        "-n", "--steps", dest="n", type=int, default=3, metavar="STEPS", help="how many steps (default 3)"
+        "-n",
+        "--steps",
+        dest="n",
+        type=int,
+        default=3,
+        metavar="STEPS",
+        help="how many steps (default 3)",
     )
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank (default: all)")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="wait so long at most (default 120)")
-    parser.add_argument("--json", action="store_true", help="print the analyses as JSON, one entry a rank")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="wait so long at most (default 120)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the analyses as JSON, one entry a rank"
+    )
     return parser
 
 
@@ -57,7 +76,9 @@ def _wait(run_dir: Path, asked_ns: int, ranks: int, timeout_s: float) -> list[di
     record, handle = RunRecord.open(run_dir), attach(run_dir)
     deadline = time.monotonic() + timeout_s
     while True:
-        ended = handle.wait(0) is not None  # asked before the record is read: what came last is then in it
+        ended = (
+            handle.wait(0) is not None
+        )  # asked before the record is read: what came last is then in it
         record.refresh()
         found = bursts.profiles(record, asked_ns)
         if len(found) >= ranks or (ended and found):
@@ -66,7 +87,8 @@ def _wait(run_dir: Path, asked_ns: int, ranks: int, timeout_s: float) -> list[di
             raise CliError("the run ended before its next steps were profiled", exit_code=1)
         if time.monotonic() > deadline:
             raise CliError(
-                f"no profile after {timeout_s:g} s: is it making steps? --timeout gives it longer", exit_code=1
+                f"no profile after {timeout_s:g} s: is it making steps? --timeout gives it longer",
+                exit_code=1,
             )
         time.sleep(_POLL_S)
 
@@ -75,7 +97,10 @@ def _data(event: dict[str, Any]) -> dict[str, Any]:
     from gputop_analysis.traces import TraceError, analyse_trace
     from gputop_analysis.traces.text import as_dict
 
-    data = {name: event.get(name) for name in ("rank", "steps", "first_step", "error", "trace_path", "table")}
+    data = {
+        name: event.get(name)
+        for name in ("rank", "steps", "first_step", "error", "trace_path", "table")
+    }
     try:
         data["trace"] = as_dict(analyse_trace(event["trace_path"]))
     except (TraceError, KeyError, TypeError):

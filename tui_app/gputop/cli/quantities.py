@@ -6,16 +6,24 @@ import argparse
 import re
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_NUMBER = re.compile(r"(\d[\d,_]*\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*([kmbgt]?)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(\d[\d,_]*\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*([kmbgt]?)", re.IGNORECASE
+)
 _DAYS_FROM_H = 48.0
 
 
 def amount(text: str) -> float:
     """A positive number with or without a letter for its size; an argparse type."""
     found = _NUMBER.fullmatch(text.strip())
-    value = float(found[1].replace(",", "").replace("_", "")) * _SCALES[found[2].lower()] if found else 0.0
+    value = (
+        float(found[1].replace(",", "").replace("_", "")) * _SCALES[found[2].lower()]
+        if found
+        else 0.0
+    )
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0: write it as 100B, 15T or 1e12")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number above 0: write it as 100B, 15T or 1e12"
+        )
     return value
 
 

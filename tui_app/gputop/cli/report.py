@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from gputop_analysis.report import Extra, Report
     from gputop_probes.record.reader import RunRecord
 
-_USAGE = (
-    "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] [--trace FILE] [--explain [NAME]]"
-)
+_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] [--trace FILE] [--explain [NAME]]"
 
 
 def execute(words: list[str]) -> int:
@@ -45,15 +43,37 @@ def parser() -> Parser:
     parser = Parser("report", "Print what a run shows.", usage=_USAGE)
     parser.add_run()
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--format", choices=("text", "json", "md"), default="text", help="text, json or md (Markdown)")
-    form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     form.add_argument(
-        "--md", "--markdown", dest="format", action="store_const", const="md", help="the same as --format md"
+        "--format",
+        choices=("text", "json", "md"),
+        default="text",
+        help="text, json or md (Markdown)",
     )
-    form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
-    form.add_argument("--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C")
+    form.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )
+    form.add_argument(
+        "--md",
+        "--markdown",
+        dest="format",
+        action="store_const",
+        const="md",
+        help="the same as --format md",
+    )
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page with charts"
+    )
+    form.add_argument(
+        "--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C"
+    )
     parser.add_argument(
-        "--baseline", metavar="RUN", help="compare with an earlier run; exit code 1 if this one is surely slower"
+        "--baseline",
+        metavar="RUN",
+        help="compare with an earlier run; exit code 1 if this one is surely slower",
     )
     add_threshold(parser)
     parser.add_argument(
@@ -74,7 +94,9 @@ def parser() -> Parser:
 
 def _watch(record: RunRecord, options: argparse.Namespace) -> int:
     if any(option is not None for option in (options.explain, options.trace, options.baseline)):
-        raise CliError("--watch shows the plain report: --explain, --trace and --baseline go without it")
+        raise CliError(
+            "--watch shows the plain report: --explain, --trace and --baseline go without it"
+        )
     from gputop.cli.report_watch import watch
 
     return watch(record, report_width, wants_colour())
@@ -88,7 +110,9 @@ def _baseline(record: RunRecord, options: argparse.Namespace) -> RunRecord | Non
     return open_baseline(options.baseline, record)
 
 
-def _extras(record: RunRecord, baseline: RunRecord | None, options: argparse.Namespace) -> tuple[Extra, ...]:
+def _extras(
+    record: RunRecord, baseline: RunRecord | None, options: argparse.Namespace
+) -> tuple[Extra, ...]:
     if options.explain is not None:
         return ()
     from gputop.cli.report_extras import baseline_extra, found_trace, trace_extra
@@ -134,7 +158,11 @@ def _explain(report: Report, name: str, as_json: bool) -> int:
             if as_json and name:
                 text = json_text(explain_data(report, name))
             else:
-                text = (explain(report, name, report_width()) if name else overview(report, report_width())) + "\n"
+                text = (
+                    explain(report, name, report_width())
+                    if name
+                    else overview(report, report_width())
+                ) + "\n"
         print(text, end="")
     except NotInReport as error:
         raise CliError(error.args[0]) from None

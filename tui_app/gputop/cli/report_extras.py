@@ -31,7 +31,9 @@ def open_baseline(name: str, record: RunRecord) -> RunRecord:
     return baseline
 
 
-def baseline_extra(record: RunRecord, baseline: RunRecord, threshold: float, width: int, colour: bool) -> Extra:
+def baseline_extra(
+    record: RunRecord, baseline: RunRecord, threshold: float, width: int, colour: bool
+) -> Extra:
     """The comparison of a run with its baseline; the exit code is that of ``gputop diff``."""
     from gputop_analysis.diff import compare, diff_data, diff_text
     from gputop_analysis.html.comparison import comparison
@@ -68,7 +70,10 @@ def found_trace(run_dir: Path, width: int) -> Extra | None:
         return None
     newest = traces[-1]
     if newest.stat().st_size > UNASKED_BYTES:
-        print(f"gputop: a large trace was not read; to analyse it, add --trace {newest}", file=sys.stderr)
+        print(
+            f"gputop: a large trace was not read; to analyse it, add --trace {newest}",
+            file=sys.stderr,
+        )
         return None
     try:
         return trace_extra(newest, width)

@@ -42,7 +42,9 @@ def _in_place(record: RunRecord, width: Callable[[], int], colour: bool) -> None
         for report in _reports(record):
             lines = as_text(report, width(), colour).splitlines()
             over = report.summary.state in ("ended", "lost")
-            shown = lines if over else _cut(lines, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
+            shown = (
+                lines if over else _cut(lines, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
+            )
             back = f"\x1b[{drawn}F" if drawn else ""
             orders.write(back + _CLEAR)
             sys.stdout.write("".join(f"{line}\n" for line in shown))
@@ -57,7 +59,10 @@ def _cut(lines: list[str], rows: int) -> list[str]:
     """What fits on the screen: a redraw cannot reach lines that have scrolled away."""
     if len(lines) <= rows or rows < 2:
         return lines[: max(1, rows)]
-    return [*lines[: rows - 1], f"... {len(lines) - rows + 1} more lines: a taller terminal, or report without --watch"]
+    return [
+        *lines[: rows - 1],
+        f"... {len(lines) - rows + 1} more lines: a taller terminal, or report without --watch",
+    ]
 
 
 def _on_change(record: RunRecord, width: Callable[[], int]) -> None:

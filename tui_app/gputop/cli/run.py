@@ -49,28 +49,50 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
-    parser.add_argument("--headless", action="store_true", help="no live screen; chosen by itself without a terminal")
+    parser.add_argument(
+        "--headless",
+        action="store_true",
+        help="no live screen; chosen by itself without a terminal",
+    )
     parser.add_argument("--pty", action="store_true", help="give the command a pseudo-terminal")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the record goes")
     parser.add_argument("--name", help="name of the run (default: time and script)")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout at the end")
     parser.add_argument(
-        "--calibrate", action="store_true", help="stop the command once its figures are stable, then judge"
+        "--json", action="store_true", help="print the report as JSON on stdout at the end"
     )
     parser.add_argument(
-        "--timeout", type=_positive, metavar="S", help="with --calibrate: stop after this long at the latest"
+        "--calibrate",
+        action="store_true",
+        help="stop the command once its figures are stable, then judge",
     )
     parser.add_argument(
-        "--log-mb", type=_whole, metavar="MB", help="keep so much of the output in the record (default 1024; 0: all)"
+        "--timeout",
+        type=_positive,
+        metavar="S",
+        help="with --calibrate: stop after this long at the latest",
     )
     parser.add_argument(
-        "--hang-seconds", type=_positive, metavar="S", help="silence that counts as a hang (default 30)"
+        "--log-mb",
+        type=_whole,
+        metavar="MB",
+        help="keep so much of the output in the record (default 1024; 0: all)",
     )
     parser.add_argument(
-        "--count-flops", action="store_true", help="count the operations of one step, for MFU (that step is slower)"
+        "--hang-seconds",
+        type=_positive,
+        metavar="S",
+        help="silence that counts as a hang (default 30)",
     )
     parser.add_argument(
-        "--profile-steps", type=_steps, metavar="N", help="take N steps under torch.profiler once the run is steady"
+        "--count-flops",
+        action="store_true",
+        help="count the operations of one step, for MFU (that step is slower)",
+    )
+    parser.add_argument(
+        "--profile-steps",
+        type=_steps,
+        metavar="N",
+        help="take N steps under torch.profiler once the run is steady",
     )
     return parser
 
@@ -118,7 +140,9 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
     try:
         return start(spec, _load_for_the_screen if live else None)
     except RecordingImpossible as error:
-        run_without_us(command, f"{error}: the command runs without gputop", options.output_to_stderr)
+        run_without_us(
+            command, f"{error}: the command runs without gputop", options.output_to_stderr
+        )
     except StartError as error:
         raise CliError(str(error), error.exit_code) from None
 
@@ -143,7 +167,10 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
     from gputop.control import RunControl
 
     if not has_room_to_draw():
-        print("gputop: no room for the live screen under this limit of memory (ulimit -v)", file=sys.stderr)
+        print(
+            "gputop: no room for the live screen under this limit of memory (ulimit -v)",
+            file=sys.stderr,
+        )
         return _watch_headless(handle, options), False
     source = Source(handle.run_dir, "live", RunControl(handle))
     try:
@@ -153,10 +180,13 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         return _watch_headless(handle, options), False
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
         print(
-            f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}", file=sys.stderr
+            f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
+            file=sys.stderr,
         )
         return 128 + result.signal if result.signal else 0, True
-    if result.still_running and result.signal is None:  # stopped before there was a screen that showed its output
+    if (
+        result.still_running and result.signal is None
+    ):  # stopped before there was a screen that showed its output
         return _watch_headless(handle, options), False
     code = handle.wait(None)
     assert code is not None

@@ -45,7 +45,9 @@ def execute(words: list[str]) -> int:
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser("runs", "List the runs, newest first.", usage="gputop runs [-n N] [--json]")
-    parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)")
+    parser.add_argument(
+        "-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     return parser
 

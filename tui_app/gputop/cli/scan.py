@@ -27,13 +27,21 @@ def execute(words: list[str]) -> int:
     """Print one line a GPU."""
     options = parser().parse_args(words)
     fleet = fleet_of()
-    gpus = options.gpus if options.gpus is not None else next((group.count for group in fleet.have), 8)
+    gpus = (
+        options.gpus if options.gpus is not None else next((group.count for group in fleet.have), 8)
+    )
     if gpus < 1:
         raise CliError("--gpus must be at least 1")
     if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):
-        raise CliError(f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of --nodes")
+        raise CliError(
+            f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of --nodes"
+        )
     check_network(options.network)
-    names = options.over or [*dict.fromkeys([g.gpu for g in fleet.have] + list(fleet.explore))] or list(COMMON)
+    names = (
+        options.over
+        or [*dict.fromkeys([g.gpu for g in fleet.have] + list(fleet.explore))]
+        or list(COMMON)
+    )
     from gputop_analysis.planner.questions import Wanted
 
     job, limits = job_of(options, gpus), limits_of(options)
@@ -42,7 +50,10 @@ def execute(words: list[str]) -> int:
     per_node = gpus // options.nodes if options.nodes else 0
     rows = [
         _row(job, wanted, gpus, limits, calibration_of(options, wanted.gpu))
-        for wanted in (Wanted(name, per_node, options.network, usd_per_gpu_hour(name)) for name in _known(names))
+        for wanted in (
+            Wanted(name, per_node, options.network, usd_per_gpu_hour(name))
+            for name in _known(names)
+        )
     ]
     by_cost = (options.sort or ("cost" if fleet.priority == "cost" else "time")) == "cost"
     rows.sort(
@@ -60,18 +71,35 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE)
+    parser = Parser(
+        "scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE
+    )
     add_job(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
-    parser.add_argument("--nodes", type=int, metavar="N", help="on so many nodes (default: as the vendor builds them)")
     parser.add_argument(
-        "--network", default="", metavar="TEXT", help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"'
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="on so many nodes (default: as the vendor builds them)",
+    )
+    parser.add_argument(
+        "--network",
+        default="",
+        metavar="TEXT",
+        help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"',
     )
     add_split(parser)
     parser.add_argument(
-        "--over", "--gpu", nargs="+", default=[], metavar="GPU", help="default: .gputop.toml, else common ones"
+        "--over",
+        "--gpu",
+        nargs="+",
+        default=[],
+        metavar="GPU",
+        help="default: .gputop.toml, else common ones",
     )
-    parser.add_argument("--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time")
+    parser.add_argument(
+        "--sort", choices=("time", "cost"), help="default: the priority of .gputop.toml, else time"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -80,11 +108,15 @@ def _known(names: list[str]) -> list[str]:
     return list(dict.fromkeys(gpu_named(name).name for name in names))
 
 
-def _row(job: Job, wanted: Wanted, gpus: int, limits: Limits, known: Calibration | None) -> dict[str, Any]:
+def _row(
+    job: Job, wanted: Wanted, gpus: int, limits: Limits, known: Calibration | None
+) -> dict[str, Any]:
     from gputop_analysis.planner.choices import choice
     from gputop_analysis.planner.questions import best
 
-    empty = dict.fromkeys(("strategy", "step_time_s", "tokens_per_s", "mfu", "headroom_gib", "usd_per_million_tokens"))
+    empty = dict.fromkeys(
+        ("strategy", "step_time_s", "tokens_per_s", "mfu", "headroom_gib", "usd_per_million_tokens")
+    )
     row: dict[str, Any] = {
         "gpu": wanted.gpu,
         "gpus": gpus,
@@ -103,17 +135,22 @@ def _row(job: Job, wanted: Wanted, gpus: int, limits: Limits, known: Calibration
 
 def _print(rows: list[dict[str, Any]], gpus: int) -> None:
     width = max(len(row["gpu"]) for row in rows)
-    print(f"{f'{gpus} x':<{width}} {'step s':>8} {'tokens/s':>10} {'MFU':>5} {'free GiB':>8} {'$/Mtok':>8}  strategy")
+    print(
+        f"{f'{gpus} x':<{width}} {'step s':>8} {'tokens/s':>10} {'MFU':>5} {'free GiB':>8} {'$/Mtok':>8}  strategy"
+    )
     for row in rows:
         if row["step_time_s"] is None:
             print(f"{row['gpu']:<{width}} {row['reason']}")
             continue
-        rent = "-" if row["usd_per_million_tokens"] is None else f"{row['usd_per_million_tokens']:.3f}"
+        rent = (
+            "-" if row["usd_per_million_tokens"] is None else f"{row['usd_per_million_tokens']:.3f}"
+        )
         print(
             f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} {100 * row['mfu']:>4.0f}% "
             f"{row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
         )
     if any(row["usd_per_gpu_hour"] is None for row in rows):
         print(
-            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours", file=sys.stderr
+            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours",
+            file=sys.stderr,
         )

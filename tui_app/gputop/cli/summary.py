@@ -78,6 +78,8 @@ def shown(lines: list[tuple[str, str]]) -> list[str]:
     rows = []
     for text, style in lines:
         indent = " " * (len(_WHO) + (len(text) - len(text.lstrip())))
-        wrapped = textwrap.wrap(_WHO + text, width, subsequent_indent=indent, break_on_hyphens=False)
+        wrapped = textwrap.wrap(
+            _WHO + text, width, subsequent_indent=indent, break_on_hyphens=False
+        )
         rows += [painted(row, style, colour and bool(style)) for row in wrapped]
     return rows

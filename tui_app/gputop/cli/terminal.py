@@ -17,7 +17,11 @@ _DRAWING_BYTES = 2 << 30
 
 def has_terminal() -> bool:
     """Whether a full-screen program can run here."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+    return (
+        sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and os.environ.get("TERM") not in (None, "", "dumb")
+    )
 
 
 def need_terminal(instead: str) -> None:

@@ -39,9 +39,16 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE)
+    parser = Parser(
+        "topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE
+    )
     of = parser.add_mutually_exclusive_group()
-    of.add_argument("--from", dest="file", metavar="FILE", help="text of `nvidia-smi topo -m`; - reads it from stdin")
+    of.add_argument(
+        "--from",
+        dest="file",
+        metavar="FILE",
+        help="text of `nvidia-smi topo -m`; - reads it from stdin",
+    )
     of.add_argument("--preset", metavar="NAME", help="a known server or cloud instance")
     of.add_argument("--presets", action="store_true", help="list those that are known")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -56,8 +63,16 @@ def _list(as_json: bool) -> int:
         return 0
     width = max(len(one.name) for one in PRESETS)
     for one in PRESETS:
-        inside = f"NVLink x {one.nvlinks}" if one.nvlinks else "NVLink mesh" if "V100" in one.gpu else "PCIe"
-        print(f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} {one.nic_gbit:>5g} Gbit/s")
+        inside = (
+            f"NVLink x {one.nvlinks}"
+            if one.nvlinks
+            else "NVLink mesh"
+            if "V100" in one.gpu
+            else "PCIe"
+        )
+        print(
+            f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} {one.nic_gbit:>5g} Gbit/s"
+        )
     return 0
 
 
@@ -83,7 +98,11 @@ def _of_text(file: str) -> Topology:
     from gputop_analysis.topology import smi
 
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8", errors="replace")
+        text = (
+            sys.stdin.read()
+            if file == "-"
+            else Path(file).read_text(encoding="utf-8", errors="replace")
+        )
     except OSError as error:
         raise CliError(f"cannot read {file}: {error.strerror}") from None
     try:

@@ -25,7 +25,11 @@ def execute(words: list[str]) -> int:
     """Print what is wrong; exit code 1 for an error."""
     if words and words[0] in STARTERS and not Path(words[0]).exists():
         words = ["--", *words]
-    own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    own, command = (
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, [])
+    )
     options = parser().parse_args(own)
     if bool(options.files) == bool(command):
         raise CliError(
@@ -37,7 +41,12 @@ def execute(words: list[str]) -> int:
         gpu_named(options.gpu)  # a name that nobody knows is told before anything is checked
     found = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
     if options.json:
-        print(json.dumps([{**one, "problems": [p._asdict() for p in one["problems"]]} for one in found], indent=2))
+        print(
+            json.dumps(
+                [{**one, "problems": [p._asdict() for p in one["problems"]]} for one in found],
+                indent=2,
+            )
+        )
     else:
         for one in found:
             _print(one)
@@ -46,11 +55,23 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("validate", "Check a configuration or a launch command before it costs GPU hours.", usage=_USAGE)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML")
-    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in all, for the rules that need it")
-    parser.add_argument("--gpu", metavar="NAME", help="check the memory too: whether the training fits on this GPU")
-    parser.add_argument("--model", metavar="NAME|PATH", help="what is trained, where the file does not tell")
+    parser = Parser(
+        "validate",
+        "Check a configuration or a launch command before it costs GPU hours.",
+        usage=_USAGE,
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="DeepSpeed JSON or accelerate YAML"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="number of GPUs in all, for the rules that need it"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="check the memory too: whether the training fits on this GPU"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME|PATH", help="what is trained, where the file does not tell"
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     add_options(parser)
     return parser
@@ -66,7 +87,12 @@ def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
     with cli_errors(UnknownFormatError):
         kind, problems = check_text(text, file, options.gpus)
     more, memory = memory_of_text(text, file, options) if options.gpu else ([], None)
-    return {"name": file, "kind": kind, "problems": [*problems, *more], **({"memory": memory} if options.gpu else {})}
+    return {
+        "name": file,
+        "kind": kind,
+        "problems": [*problems, *more],
+        **({"memory": memory} if options.gpu else {}),
+    }
 
 
 def _of_command(words: list[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -87,7 +113,9 @@ def _of_command(words: list[str], options: argparse.Namespace) -> dict[str, Any]
 def _print(one: dict) -> None:
     problems, memory = one["problems"], one.get("memory")
     if memory and memory["fits"]:
-        sizes = f"{memory['device_total_gib']:.1f} of {memory['usable_gib']:.1f} GiB on {memory['gpu']}"
+        sizes = (
+            f"{memory['device_total_gib']:.1f} of {memory['usable_gib']:.1f} GiB on {memory['gpu']}"
+        )
         batch = f"{memory['micro_batch']} x {memory['seq']} tokens"
         print(f"memory: {sizes} for {memory['model']}, {batch} ({memory['tier']} tier)")
     if not problems:

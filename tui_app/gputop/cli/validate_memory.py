@@ -19,7 +19,9 @@ TIGHT = 0.10
 """Of the memory; with less to spare an estimate's error decides."""
 
 
-def memory_of_text(text: str, name: str, options: argparse.Namespace) -> tuple[list[Problem], dict[str, Any] | None]:
+def memory_of_text(
+    text: str, name: str, options: argparse.Namespace
+) -> tuple[list[Problem], dict[str, Any] | None]:
     """Problems and figures of a configuration file."""
     from gputop_analysis.launch import memory
     from gputop_analysis.launch.validate import parsed
@@ -35,13 +37,17 @@ def memory_of_text(text: str, name: str, options: argparse.Namespace) -> tuple[l
     return _checked(None, values, options)
 
 
-def memory_of_command(words: list[str], world: int | None, options: argparse.Namespace) -> tuple[list[Problem], Any]:
+def memory_of_command(
+    words: list[str], world: int | None, options: argparse.Namespace
+) -> tuple[list[Problem], Any]:
     """The same of a command; one that is not Megatron-LM's says nothing of its memory."""
     from gputop_analysis.launch import memory
 
     shape, values = memory.of_megatron(words, world)
     if shape is None and not options.model:
-        return _not_checked("the command does not tell the whole model (--vocab-size is needed): give --model")
+        return _not_checked(
+            "the command does not tell the whole model (--vocab-size is needed): give --model"
+        )
     return _checked(shape, values, options)
 
 
@@ -59,7 +65,10 @@ def _checked(
         return _not_checked("the file leaves the micro-batch to the script: give --micro-batch")
     try:
         setup = setup_of(model, said)
-        found = max((_estimate(setup.but(pipeline_stage=stage), options.gpu) for stage in _ends(setup)), key=_total)
+        found = max(
+            (_estimate(setup.but(pipeline_stage=stage), options.gpu) for stage in _ends(setup)),
+            key=_total,
+        )
     except (ValueError, LookupError) as error:
         return _not_checked(str(error))
     return _judged(found, options.gpu)
@@ -97,10 +106,14 @@ def _judged(found: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
     }
     sizes = f"{total:.1f} of {room:.1f} GiB on {spec.name} ({found.setup.micro_batch} x {found.setup.seq} tokens)"
     if not data["fits"]:
-        largest = max(found.peak.breakdown, key=lambda name: found.peak.breakdown[name]).replace("_", " ")
+        largest = max(found.peak.breakdown, key=lambda name: found.peak.breakdown[name]).replace(
+            "_", " "
+        )
         return [error("memory", f"needs {sizes}: does not fit, most of it {largest}")], data
     if total > (1 - TIGHT) * room:
-        return [warning("memory", f"needs {sizes}: tight, the estimate may miss by as much as is left")], data
+        return [
+            warning("memory", f"needs {sizes}: tight, the estimate may miss by as much as is left")
+        ], data
     return [], data
 
 

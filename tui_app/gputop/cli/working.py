@@ -36,7 +36,9 @@ def working(what: str, in_place: bool = True) -> Iterator[None]:
         nonlocal said
         said = True
         seconds = f" {time.monotonic() - began:.0f} s" if counting else ""
-        _write(f"{_ERASE if counting else ''}gputop: {what} ...{seconds}{'' if counting else os.linesep}")
+        _write(
+            f"{_ERASE if counting else ''}gputop: {what} ...{seconds}{'' if counting else os.linesep}"
+        )
 
     before = signal.signal(signal.SIGALRM, say)
     signal.setitimer(signal.ITIMER_REAL, AFTER_S, 1.0 if counting else 0.0)

@@ -16,7 +16,12 @@ from gputop_probes.record.reader import RunRecord
 
 def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
     """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the index it gave."""
-    by_uuid = {gpu.uuid: (name, gpu.index) for name, h in record.hosts.items() for gpu in h.state.gpus if gpu.uuid}
+    by_uuid = {
+        gpu.uuid: (name, gpu.index)
+        for name, h in record.hosts.items()
+        for gpu in h.state.gpus
+        if gpu.uuid
+    }
     found: dict[int, tuple[str, int]] = {}
     for rank in record.ranks():
         hello = record.hello(rank) or {}

@@ -48,7 +48,9 @@ class CatalogView:
     def toggled(self, name: str) -> CatalogView:
         """With a mark set or taken away; the oldest goes where there are four."""
         kept = tuple(one for one in self.marked if one != name)
-        return replace(self, marked=kept if len(kept) < len(self.marked) else (*kept, name)[-MOST_MARKED:])
+        return replace(
+            self, marked=kept if len(kept) < len(self.marked) else (*kept, name)[-MOST_MARKED:]
+        )
 
 
 def first_view() -> CatalogView:
@@ -74,17 +76,28 @@ def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
     one = row.spec
     link = (
-        f"{one.interconnect} {one.interconnect_gb_s:g} GB/s" if one.interconnect_gb_s else one.interconnect or MISSING
+        f"{one.interconnect} {one.interconnect_gb_s:g} GB/s"
+        if one.interconnect_gb_s
+        else one.interconnect or MISSING
     )
-    rates = {kind: dense_tflops(row, kind) for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")}
+    rates = {
+        kind: dense_tflops(row, kind) for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+    }
     return {
         "": one.name,
         "maker": f"{one.vendor} {one.architecture}",
         "memory": f"{one.memory_gb:g} GB, {one.usable_gib:g} GiB usable",
         "bandwidth": f"{one.bandwidth_gb_s:,.0f} GB/s",
-        **{f"{kind} dense": rate if rate == MISSING else f"{rate} TFLOP/s" for kind, rate in rates.items()},
-        "rent": MISSING if row.usd_per_hour is None else f"${dollars(row.usd_per_hour)}/h, {row.offers} offers",
-        "spot, lowest": MISSING if row.spot_usd_per_hour is None else f"${dollars(row.spot_usd_per_hour)}/h",
+        **{
+            f"{kind} dense": rate if rate == MISSING else f"{rate} TFLOP/s"
+            for kind, rate in rates.items()
+        },
+        "rent": MISSING
+        if row.usd_per_hour is None
+        else f"${dollars(row.usd_per_hour)}/h, {row.offers} offers",
+        "spot, lowest": MISSING
+        if row.spot_usd_per_hour is None
+        else f"${dollars(row.spot_usd_per_hour)}/h",
         "links": link,
         "PCIe": one.pcie or MISSING,
         "power": f"{one.power_w:g} W" if one.power_w else MISSING,
@@ -119,7 +132,12 @@ class Point(NamedTuple):
 def points(rows: Sequence[Listed], axis: str) -> list[Point]:
     """Those whose rent is known, cheapest first."""
     found = [
-        Point(row.usd_per_hour, row.tflops if axis == "tflops" else row.spec.usable_gib, row.spec.name, row.spec.vendor)
+        Point(
+            row.usd_per_hour,
+            row.tflops if axis == "tflops" else row.spec.usable_gib,
+            row.spec.name,
+            row.spec.vendor,
+        )
         for row in rows
         if row.usd_per_hour is not None
     ]

@@ -40,8 +40,12 @@ class _FixedLines(GrowingLines):
 def cut(record: RunRecord, at_ns: int) -> RunRecord:
     """``record`` with nothing in it that was written after ``at_ns``. Rows are views: nothing is copied."""
     hosts = {name: _cut_host(host, at_ns) for name, host in record.hosts.items()}
-    tables = {key: _cut_table(table, "t_end_ns", at_ns) for key, table in record._rank_tables.items()}
-    return RunRecord(record.path, record.manifest, hosts, tables, manifest_problem=record.manifest_problem)
+    tables = {
+        key: _cut_table(table, "t_end_ns", at_ns) for key, table in record._rank_tables.items()
+    }
+    return RunRecord(
+        record.path, record.manifest, hosts, tables, manifest_problem=record.manifest_problem
+    )
 
 
 def _cut_table(table: GrowingTable, column: str, at_ns: int) -> GrowingTable:
@@ -72,7 +76,9 @@ def _cut_host(host: HostFiles, at_ns: int) -> HostFiles:
 
 def span(record: RunRecord) -> tuple[int, int]:
     """First and last moment of a record, in nanoseconds since the epoch."""
-    starts = [h.state.started_ns for h in record.hosts.values() if h.state.started_ns] or [record.manifest.created_ns]
+    starts = [h.state.started_ns for h in record.hosts.values() if h.state.started_ns] or [
+        record.manifest.created_ns
+    ]
     ends = [h.state.ended_ns for h in record.hosts.values() if h.state.ended_ns]
     for rank in record.ranks():
         rows = record.steps(rank)
@@ -85,4 +91,6 @@ def span(record: RunRecord) -> tuple[int, int]:
 
 def first_step_ns(record: RunRecord) -> int:
     """When the first step of any rank had ended; the start of a record without one."""
-    return min((int(record.steps(rank)["t_end_ns"][0]) for rank in record.ranks()), default=span(record)[0])
+    return min(
+        (int(record.steps(rank)["t_end_ns"][0]) for rank in record.ranks()), default=span(record)[0]
+    )

@@ -49,7 +49,9 @@ class EvidenceLoader:
         if found is None:
             return None
         spec = CATALOGUE[found.id]
-        view = RunView(record, None if family_of(spec.family).whole_run else window_of(record, snapshot)[0])
+        view = RunView(
+            record, None if family_of(spec.family).whole_run else window_of(record, snapshot)[0]
+        )
         made = [drawer(picture)(view, found) for picture in spec.shown_by] if view.ranks else []
         from gputop_analysis.lint import in_source  # parses sources: not before the first frame
 
@@ -77,7 +79,9 @@ def phases(*focus: str) -> Drawer:
     """The step, with these phases in colour."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
-        who = f" of rank {found.rank}" if found.rank in view.per_rank and len(view.ranks) > 1 else ""
+        who = (
+            f" of rank {found.rank}" if found.rank in view.per_rank and len(view.ranks) > 1 else ""
+        )
         return series.columns(view, found.rank, f"{' and '.join(focus)} in each step{who}", focus)
 
     return picture
@@ -101,10 +105,16 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
     """How much of its time the training thread really runs."""
 
     def values(rows, _counts):
-        return np.where(rows["cpu_ns"] >= 0, 100 * rows["cpu_ns"] / np.maximum(rows["wall_ns"], 1), np.nan)
+        return np.where(
+            rows["cpu_ns"] >= 0, 100 * rows["cpu_ns"] / np.maximum(rows["wall_ns"], 1), np.nan
+        )
 
     one = series.line(view, _rank(view, found), "CPU time of the training thread", values)
-    return Chart("training thread on a core", "% of the step", (one,), from_zero=True) if one.values else None
+    return (
+        Chart("training thread on a core", "% of the step", (one,), from_zero=True)
+        if one.values
+        else None
+    )
 
 
 # ---- numerics
@@ -128,16 +138,25 @@ def memory(view: RunView, found: Finding) -> Plot | None:
     rank = _rank(view, found)
     rows = view.per_rank[rank].rows
     if found.id != "ME05" and len(rows) and (rows["allocated_bytes"] > 0).any():
-        names = [("reserved", "reserved_bytes", "reserved"), ("peak", "peak_allocated_bytes", "meter")]
+        names = [
+            ("reserved", "reserved_bytes", "reserved"),
+            ("peak", "peak_allocated_bytes", "meter"),
+        ]
         names.append(("allocated", "allocated_bytes", "allocated"))
     else:
         names = [("resident set", "rss_bytes", "allocated")]
     lines = []
     for name, column, style in names:
-        lines.append(series.line(view, rank, name, lambda rows, _, c=column: _known(rows[c]) / GIB, style))
+        lines.append(
+            series.line(view, rank, name, lambda rows, _, c=column: _known(rows[c]) / GIB, style)
+        )
     lines = [one for one in lines if one.values]
     trend = series.trend_line(lines[-1]) if lines else None
-    return Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else []))) if lines else None
+    return (
+        Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else [])))
+        if lines
+        else None
+    )
 
 
 def _known(column):
@@ -179,10 +198,17 @@ def slow_against_others(view: RunView, found: Finding) -> Plot | None:
     for i, name in enumerate(PHASES):
         if max(own[i], others[i]) > 0.01 * own.sum():
             stands_out = own[i] > 1.2 * others[i] and own[i] - others[i] > 0.02 * own.sum()
-            bars.append(Bar(name, ((float(own[i]), "high" if stands_out else "allocated"),), stands_out))
+            bars.append(
+                Bar(name, ((float(own[i]), "high" if stands_out else "allocated"),), stands_out)
+            )
             bars.append(Bar("", ((float(others[i]), "muted"),)))
     title = f"phases of rank {found.rank} against the others"
-    return Bars(title, "ms", ((f"rank {found.rank}", "allocated"), ("median of the others", "muted")), tuple(bars))
+    return Bars(
+        title,
+        "ms",
+        ((f"rank {found.rank}", "allocated"), ("median of the others", "muted")),
+        tuple(bars),
+    )
 
 
 def _without_wait(own, others, waited: Waits, rank: int):
@@ -197,7 +223,9 @@ def _phase_means(view: RunView, rank: int):
     one = view.per_rank[rank]
     steady = one.steady if one.steady.any() else np.ones(len(one.rows), bool)
     steps = max(1, int(one.n_steps[steady].sum()))
-    return np.array([float(one.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES])
+    return np.array(
+        [float(one.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES]
+    )
 
 
 # ---- devices

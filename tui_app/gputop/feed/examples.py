@@ -31,12 +31,21 @@ EXAMPLES = (
         {"lora_rank": 16, "lora_targets": "all-linear", "seq": 4096, "checkpointing": "full"},
     ),
     Example(
-        "Full fine-tuning of a 1.5B model", "qwen2.5-1.5b", {"seq": 4096, "micro_batch": 2, "checkpointing": "full"}
+        "Full fine-tuning of a 1.5B model",
+        "qwen2.5-1.5b",
+        {"seq": 4096, "micro_batch": 2, "checkpointing": "full"},
     ),
     Example(
         "Full fine-tuning of an 8B model, FSDP x 8",
         "llama-3.1-8b",
-        {"seq": 8192, "sharding": "fsdp2", "dp": 8, "checkpointing": "full", "weights": "fp32", "recipe": "torchtitan"},
+        {
+            "seq": 8192,
+            "sharding": "fsdp2",
+            "dp": 8,
+            "checkpointing": "full",
+            "weights": "fp32",
+            "recipe": "torchtitan",
+        },
     ),
     Example(
         "Full fine-tuning of a 7B model, ZeRO-3 x 8",
@@ -51,10 +60,14 @@ EXAMPLES = (
         },
     ),
     Example(
-        "QLoRA of a 70B model", "llama-3.1-70b", {"lora_rank": 16, "quant": "nf4", "seq": 2048, "checkpointing": "full"}
+        "QLoRA of a 70B model",
+        "llama-3.1-70b",
+        {"lora_rank": 16, "quant": "nf4", "seq": 2048, "checkpointing": "full"},
     ),
     Example(
-        "Pre-training of a small GPT", "gpt2", {"seq": 1024, "micro_batch": 16, "weights": "fp32", "recipe": "plain"}
+        "Pre-training of a small GPT",
+        "gpt2",
+        {"seq": 1024, "micro_batch": 16, "weights": "fp32", "recipe": "plain"},
     ),
     Example(
         "LoRA of a model that sees",
@@ -64,7 +77,15 @@ EXAMPLES = (
     Example(
         "70B with tensor and pipeline parallelism",
         "llama-3.1-70b",
-        {"seq": 8192, "tp": 8, "pp": 4, "dp": 2, "sequence_parallel": True, "sharding": "zero1", "recipe": "megatron"},
+        {
+            "seq": 8192,
+            "tp": 8,
+            "pp": 4,
+            "dp": 2,
+            "sequence_parallel": True,
+            "sharding": "zero1",
+            "recipe": "megatron",
+        },
     ),
 )
 

@@ -34,7 +34,11 @@ _LADDERS: dict[str, tuple[Any, ...]] = {
     "images": (0, 1, 2, 4, 8, 16),
     "image_size": (224, 336, 384, 448, 672, 896, 1344),
     "lora_rank": (0, 4, 8, 16, 32, 64, 128, 256),
-    "lora_targets": (("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj"), ("all-linear",)),
+    "lora_targets": (
+        ("q_proj", "v_proj"),
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        ("all-linear",),
+    ),
     "lora_dropout": (0.0, 0.05, 0.1),
     "dropout": (0.0, 0.1, 0.2),
     "freeze": ((), ("vision",), ("vision", "projector"), ("language",), ("embeddings",)),
@@ -74,7 +78,13 @@ class Form:
         setup = self.setup
         found = [
             Line(MODEL, "Model", "model", setup.model.name, "enter or / searches the models"),
-            Line(GPU, "Model", "GPU", self.gpu, "for the largest micro-batch; any: the smallest that fits"),
+            Line(
+                GPU,
+                "Model",
+                "GPU",
+                self.gpu,
+                "for the largest micro-batch; any: the smallest that fits",
+            ),
         ]
         values = values_of(setup)
         found += [
@@ -89,8 +99,14 @@ class Form:
         if name == MODEL:
             return self
         if name == GPU:
-            return replace(self, gpu=GPUS[(GPUS.index(self.gpu) + direction) % len(GPUS) if self.gpu in GPUS else 0])
-        forms = [self.given(name, value) for value in _beyond(name, values_of(self.setup)[name], direction)]
+            return replace(
+                self,
+                gpu=GPUS[(GPUS.index(self.gpu) + direction) % len(GPUS) if self.gpu in GPUS else 0],
+            )
+        forms = [
+            self.given(name, value)
+            for value in _beyond(name, values_of(self.setup)[name], direction)
+        ]
         return next((form for form in forms if _possible(form.setup)), self)
 
     def given(self, name: str, value: Any) -> Form:
@@ -99,11 +115,17 @@ class Form:
         Raises:
             ValueError: the option takes no such value.
         """
-        return self.changed(setup_of(self.setup.model, {name: value, **_with(name, value, self.setup)}, self.setup))
+        return self.changed(
+            setup_of(self.setup.model, {name: value, **_with(name, value, self.setup)}, self.setup)
+        )
 
     def changed(self, setup: Setup) -> Form:
         """With another setup; the present one can be gone back to."""
-        return self if setup == self.setup else replace(self, setup=setup, past=(*self.past[-99:], self.setup))
+        return (
+            self
+            if setup == self.setup
+            else replace(self, setup=setup, past=(*self.past[-99:], self.setup))
+        )
 
     def of_model(self, model: ModelShape) -> Form:
         """With another model; what it cannot have is taken away."""
@@ -111,7 +133,9 @@ class Form:
         setup = replace(self.setup, model=model, seq=min(self.setup.seq, longest))
         if not model.vision_layers:
             setup = replace(
-                setup, images=0, freeze=tuple(part for part in setup.freeze if part not in ("vision", "projector"))
+                setup,
+                images=0,
+                freeze=tuple(part for part in setup.freeze if part not in ("vision", "projector")),
             )
         if not model.experts and setup.parallel.ep > 1:
             setup = setup.but(ep=1)
@@ -178,7 +202,11 @@ def _beyond(name: str, value: Any, direction: int) -> list[Any]:
         ahead = [one for one in ladder if (one > value if direction > 0 else one < value)]
         return ahead if direction > 0 else ahead[::-1]
     index = ladder.index(value) if value in ladder else 0
-    return [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))] if ladder else []
+    return (
+        [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]
+        if ladder
+        else []
+    )
 
 
 def _possible(setup: Setup) -> bool:
@@ -198,7 +226,13 @@ def shown(line: Line) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
-    empty = {"weights": "as computed", "grad_dtype": "as weights", "quant": "none", "allocator": "default", GPU: "any"}
+    empty = {
+        "weights": "as computed",
+        "grad_dtype": "as weights",
+        "quant": "none",
+        "allocator": "default",
+        GPU: "any",
+    }
     empty["transformers"] = "as installed"
     return str(value) if value != "" else empty.get(line.name, "none")
 
@@ -210,7 +244,10 @@ def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
     mine, others = values_of(one), values_of(other)
     for option in OPTIONS:
         if mine[option.name] != others[option.name]:
-            lines = (Line(option.name, "", option.label, values[option.name], "") for values in (mine, others))
+            lines = (
+                Line(option.name, "", option.label, values[option.name], "")
+                for values in (mine, others)
+            )
             first, second = (shown(line) for line in lines)
             yield option.label, first, second
 

@@ -19,5 +19,7 @@ def history(record: RunRecord) -> History:
             series[f"cpu {name}"] = tuple(rows["cpu_pct"][-SAMPLES:].tolist())
         gpu = host.gpu.rows[-SAMPLES * 16 :]
         for index in np.unique(gpu["index"]).tolist() if len(gpu) else []:
-            series[f"gpu {name} {index}"] = tuple(gpu["util_pct"][gpu["index"] == index][-SAMPLES:].tolist())
+            series[f"gpu {name} {index}"] = tuple(
+                gpu["util_pct"][gpu["index"] == index][-SAMPLES:].tolist()
+            )
     return History(series)

@@ -14,7 +14,9 @@ COMMAND = "launch.sh"
 """The file that a command is saved as."""
 
 
-def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[str, str, dict[str, str]]:
+def launch_text(
+    ask: Ask, chosen: Choice, launcher: str, width: int
+) -> tuple[str, str, dict[str, str]]:
     """Command and files, below them what to know, and what there is to save by file name.
 
     Raises:
@@ -27,7 +29,11 @@ def launch_text(ask: Ask, chosen: Choice, launcher: str, width: int) -> tuple[st
     files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
     notes = "".join(f"\n- {note}" for note in found.notes)
     shell = f"#!/bin/sh\nset -eu\n{folded(found.command)}\n"
-    return folded(found.command, width=width) + files, "\n" + notes if notes else "", {COMMAND: shell, **found.files}
+    return (
+        folded(found.command, width=width) + files,
+        "\n" + notes if notes else "",
+        {COMMAND: shell, **found.files},
+    )
 
 
 def strategy_of(ask: Ask, chosen: Choice) -> Strategy:
@@ -36,5 +42,10 @@ def strategy_of(ask: Ask, chosen: Choice) -> Strategy:
     from gputop_analysis.planner.hardware import cluster
 
     per_node = min(cluster(ask.gpu, ask.gpus).gpus_per_node, ask.gpus)
-    training = {"global_batch": ask.global_batch, "seq": ask.seq, "dtype": ask.dtype, "model": ask.model}
+    training = {
+        "global_batch": ask.global_batch,
+        "seq": ask.seq,
+        "dtype": ask.dtype,
+        "model": ask.model,
+    }
     return Strategy.of_layout(chosen.layout, max(1, ask.gpus // per_node), per_node, **training)

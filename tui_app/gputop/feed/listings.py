@@ -17,7 +17,9 @@ OUTPUT_LINES = 14
 def stacks(view: RunView, found: Finding) -> Listing | None:
     """One line a rank out of the stack dumps that a hang is judged by, else the newest; the finding's is marked."""
     hang = standstill(view)
-    newest = {int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None}
+    newest = {
+        int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None
+    }
     newest = hang.dumps if hang is not None and hang.dumps else newest
     lines: list[tuple[str, bool]] = []
     for rank, dump in sorted(newest.items())[:RANKS_AT_MOST]:
@@ -25,8 +27,12 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
         frames = [str(frame) for frame in thread.get("frames") or []]
         place = user_line(frames) or (frames[0] if frames else "no stack")
         collective = dump.get("collective") or {}
-        waits_in = f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
-        lines.append((f"rank {rank:<4} {dump.get('phase', '?'):<10} {place}{waits_in}", rank == found.rank))
+        waits_in = (
+            f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
+        )
+        lines.append(
+            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {place}{waits_in}", rank == found.rank)
+        )
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
     return Listing("where each rank stands", tuple(lines)) if lines else None
@@ -34,13 +40,22 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
 
 def traceback(view: RunView, found: Finding) -> Listing | None:
     """The first exception, of the finding's rank where it names one."""
-    raised = [e for e in view.record.events("exception") if found.rank is None or e.get("rank") == found.rank]
+    raised = [
+        e
+        for e in view.record.events("exception")
+        if found.rank is None or e.get("rank") == found.rank
+    ]
     if not raised:
         return None
     first = min(raised, key=lambda event: event.get("t_ns", 0))
     head = f"{first.get('class', 'exception')}: {first.get('message', '')}".splitlines()[0]
-    frames = [line for frame in first.get("traceback") or [] for line in str(frame).rstrip().splitlines()]
-    return Listing(f"raised on rank {first.get('rank', '?')}", ((head, True), *((line, False) for line in frames)))
+    frames = [
+        line for frame in first.get("traceback") or [] for line in str(frame).rstrip().splitlines()
+    ]
+    return Listing(
+        f"raised on rank {first.get('rank', '?')}",
+        ((head, True), *((line, False) for line in frames)),
+    )
 
 
 def last_output(view: RunView, found: Finding) -> Listing | None:
@@ -50,7 +65,11 @@ def last_output(view: RunView, found: Finding) -> Listing | None:
     for host in view.record.hosts.values():
         for name in ("stderr.log", "output.log"):
             try:
-                text = read_tail(host.path / name, OUTPUT_BYTES).rstrip(b"\0\n").decode(errors="replace")
+                text = (
+                    read_tail(host.path / name, OUTPUT_BYTES)
+                    .rstrip(b"\0\n")
+                    .decode(errors="replace")
+                )
             except OSError:
                 continue
             lines = [resolve_text(line).rstrip() for line in text.splitlines()[-OUTPUT_LINES:]]

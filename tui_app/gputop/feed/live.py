@@ -64,10 +64,16 @@ class LiveFeed:
 
         try:
             if not (self.run_dir / "run.json").exists():
-                raise RecordError(f"the record at {self.run_dir} is gone: this is what it last said")
+                raise RecordError(
+                    f"the record at {self.run_dir} is gone: this is what it last said"
+                )
             snapshot = self._build()
         except (OSError, RecordError) as error:
-            snapshot = self._last if self._last.problem == str(error) else self._last._replace(problem=str(error))
+            snapshot = (
+                self._last
+                if self._last.problem == str(error)
+                else self._last._replace(problem=str(error))
+            )
         if snapshot is not self._last:
             self._last = snapshot._replace(sequence=self._last.sequence + 1)
         return self._last
@@ -83,7 +89,15 @@ class LiveFeed:
         ended = all(host.state.state == "ended" for host in self._record.hosts.values())
         findings = self._final(self._record) if ended else self._tick_findings(self._record)
         settled = ended or (self._findings is not None and self._findings.settled)
-        snapshot = build(self._record, findings, self.window_steps, self._recent, self.clock.now_ns(), ended, settled)
+        snapshot = build(
+            self._record,
+            findings,
+            self.window_steps,
+            self._recent,
+            self.clock.now_ns(),
+            ended,
+            settled,
+        )
         self._recent = snapshot.recent
         snapshot = snapshot._replace(prediction=self._tick_prediction(self._record))
         return self._with_page(self._record, snapshot, moved=True)

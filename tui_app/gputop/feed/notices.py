@@ -10,4 +10,6 @@ NOTICE_TYPES = ("profile", "stack_dump")
 
 def notices(record: RunRecord) -> tuple[Notice, ...]:
     """What agents sent on request, oldest first."""
-    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES))
+    return tuple(
+        Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES)
+    )

@@ -49,7 +49,11 @@ class NumericsLoader:
         if found is None or not len(found.series):
             return Trouble("Known once a rank has trained its first step.")
         together = {id(one) for event in found.instabilities for one in event.spikes}
-        alone = [one for one in found.spikes if id(one) not in together and one.axis not in ("step_time", "memory")]
+        alone = [
+            one
+            for one in found.spikes
+            if id(one) not in together and one.axis not in ("step_time", "memory")
+        ]
         alone.sort(key=lambda one: -one.sigmas)
         return NumericsPageData(
             rank=found.rank,
@@ -66,16 +70,33 @@ def charts(found: Numerics) -> dict[str, Chart]:
     """A chart for each quantity that was measured, by axis name."""
     series = found.series
     lines = {
-        "loss": ("loss", "", "forward", [("largest", series.loss_max, "track"), ("loss", series.loss, "forward")]),
-        "grad_norm": ("gradient norm", "", "backward", [("gradient norm", series.grad_norm, "backward")]),
+        "loss": (
+            "loss",
+            "",
+            "forward",
+            [("largest", series.loss_max, "track"), ("loss", series.loss, "forward")],
+        ),
+        "grad_norm": (
+            "gradient norm",
+            "",
+            "backward",
+            [("gradient norm", series.grad_norm, "backward")],
+        ),
         "lr": ("learning rate", "", "optimizer", [("learning rate", series.lr, "optimizer")]),
         "loss_scale": ("loss scale", "", "compile", [("loss scale", series.loss_scale, "compile")]),
         "step_time": ("step time", "ms", "data", [("step time", series.step_time_max_ms, "data")]),
-        "memory": (f"memory {found.memory_of}", "GiB", "comm", [("memory", series.memory_gib, "comm")]),
+        "memory": (
+            f"memory {found.memory_of}",
+            "GiB",
+            "comm",
+            [("memory", series.memory_gib, "comm")],
+        ),
     }
     made = {}
     for axis, (title, unit, _, parts) in lines.items():
-        drawn = tuple(Line(name, *extremes(series.step, values), style) for name, values, style in parts)
+        drawn = tuple(
+            Line(name, *extremes(series.step, values), style) for name, values, style in parts
+        )
         drawn = tuple(line for line in drawn if line.values)
         if drawn:
             made[axis] = Chart(title, unit, drawn, _marks(found, axis))
@@ -86,7 +107,9 @@ def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
     """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of this axis alone."""
     apart = (found.series.step[-1] - found.series.first_step[0]) / MARKS_APART
     marks = [_of_event(event, axis) for event in found.instabilities[-MARKS_AT_MOST:]]
-    for one in sorted((one for one in found.spikes if one.axis == axis), key=lambda one: -one.sigmas)[:MARKS_AT_MOST]:
+    for one in sorted(
+        (one for one in found.spikes if one.axis == axis), key=lambda one: -one.sigmas
+    )[:MARKS_AT_MOST]:
         if all(abs(mark.step - one.step) > apart for mark in marks):
             marks.append(Mark(one.step, _label(one), "high"))
     return tuple(sorted(marks, key=lambda mark: mark.step))
@@ -98,7 +121,9 @@ def _of_event(event: Instability, axis: str) -> Mark:
 
 
 def _label(one: Spike) -> str:
-    return "not a number" if one.axis == "loss" and not np.isfinite(one.value) else f"{one.value:.3g}"
+    return (
+        "not a number" if one.axis == "loss" and not np.isfinite(one.value) else f"{one.value:.3g}"
+    )
 
 
 def _trend(found: Numerics) -> tuple[str, str] | None:

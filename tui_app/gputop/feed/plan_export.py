@@ -14,7 +14,11 @@ from gputop.spreadsheet import cells
 def exported(planned: Planned, kind: str) -> str:
     """All rows of the answer, best first, as ``json`` or ``csv``; names carry their units."""
     rows = [{"strategy": one.name, **one.to_json()} for one in planned.choices]
-    return _csv(rows) if kind == "csv" else json.dumps({**_question(planned), "strategies": rows}, indent=2) + "\n"
+    return (
+        _csv(rows)
+        if kind == "csv"
+        else json.dumps({**_question(planned), "strategies": rows}, indent=2) + "\n"
+    )
 
 
 def _question(planned: Planned) -> dict[str, Any]:
@@ -38,9 +42,13 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     flat = []
     for row in rows:
         low, high = row.pop("step_time_interval_s")
-        flat.append({**row, "step_time_low_s": low, "step_time_high_s": high, **_parts(row.pop("parts_s"))})
+        flat.append(
+            {**row, "step_time_low_s": low, "step_time_high_s": high, **_parts(row.pop("parts_s"))}
+        )
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(flat[0]) if flat else ["strategy"], extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(
+        out, list(flat[0]) if flat else ["strategy"], extrasaction="ignore", lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(map(cells, flat))
     return out.getvalue()

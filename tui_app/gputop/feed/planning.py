@@ -17,7 +17,20 @@ FIRST_MODEL = "llama-3-8b"
 MODEL = "model"
 SHOWN = 400
 """Rows of the table at most."""
-GPUS = ("T4", "L4", "A10G", "L40S", "RTX 4090", "A100-40GB", "A100-80GB", "H100", "H200", "B200", "GB200", "MI300X")
+GPUS = (
+    "T4",
+    "L4",
+    "A10G",
+    "L40S",
+    "RTX 4090",
+    "A100-40GB",
+    "A100-80GB",
+    "H100",
+    "H200",
+    "B200",
+    "GB200",
+    "MI300X",
+)
 _POWERS = tuple(2**n for n in range(13))
 _OPTIMIZERS = ("adamw", "adamw-8bit", "adafactor", "lion", "sgd", "muon")
 
@@ -35,7 +48,13 @@ class Entry(NamedTuple):
 
 ENTRIES = (
     Entry(MODEL, "model", "Job", (), "what is trained; / searches one by name"),
-    Entry("seq", "sequence", "Job", (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072), "tokens of a sample"),
+    Entry(
+        "seq",
+        "sequence",
+        "Job",
+        (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+        "tokens of a sample",
+    ),
     Entry("global_batch", "global batch", "Job", _POWERS, "samples that an optimizer step sees"),
     Entry("dtype", "precision", "Job", ("bf16", "fp16", "fp8", "fp32"), "of the matrix products"),
     Entry("optimizer", "optimizer", "Job", _OPTIMIZERS, "its states take memory, its update time"),
@@ -44,18 +63,51 @@ ENTRIES = (
     Entry("objective", "rank by", "GPUs", ("throughput", "memory"), "the order of the table"),
     Entry("tp", "tensor", "Split", (AUTO, 1, 2, 4, 8, 16), "TP: each layer over so many GPUs"),
     Entry("pp", "pipeline", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "PP: stages of layers"),
-    Entry("vpp", "interleave", "Split", (AUTO, 1, 2, 4, 8), "VPP: chunks of each stage, which shrink the bubble"),
+    Entry(
+        "vpp",
+        "interleave",
+        "Split",
+        (AUTO, 1, 2, 4, 8),
+        "VPP: chunks of each stage, which shrink the bubble",
+    ),
     Entry("cp", "context", "Split", (AUTO, 1, 2, 4, 8, 16), "CP: each sequence over so many GPUs"),
-    Entry("ep", "expert", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "EP: experts over so many data-parallel ranks"),
-    Entry("micro_batch", "micro-batch", "Split", (AUTO, 1, 2, 4, 8, 16, 32), "samples at a time on a replica"),
+    Entry(
+        "ep",
+        "expert",
+        "Split",
+        (AUTO, 1, 2, 4, 8, 16, 32),
+        "EP: experts over so many data-parallel ranks",
+    ),
+    Entry(
+        "micro_batch",
+        "micro-batch",
+        "Split",
+        (AUTO, 1, 2, 4, 8, 16, 32),
+        "samples at a time on a replica",
+    ),
     Entry("zero", "sharding", "Split", (AUTO, 0, 1, 2, 3), "DDP, ZeRO-1, ZeRO-2 or FSDP (ZeRO-3)"),
-    Entry("replicas", "copies", "Split", (AUTO, 1, 2, 4, 8, 16, 32, 64), "HSDP: each is sharded over dp / copies"),
-    Entry("recompute", "recompute", "Split", (AUTO, 0, 1, 2), "activations computed again in the backward pass"),
+    Entry(
+        "replicas",
+        "copies",
+        "Split",
+        (AUTO, 1, 2, 4, 8, 16, 32, 64),
+        "HSDP: each is sharded over dp / copies",
+    ),
+    Entry(
+        "recompute",
+        "recompute",
+        "Split",
+        (AUTO, 0, 1, 2),
+        "activations computed again in the backward pass",
+    ),
 )
 """The form. What is ``auto`` is searched."""
 ENTRY = {entry.name: entry for entry in ENTRIES}
 PINS = tuple(entry.name for entry in ENTRIES if entry.group == "Split")
-_WORDS = {"zero": {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"}, "recompute": {0: "none", 1: "selective", 2: "full"}}
+_WORDS = {
+    "zero": {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"},
+    "recompute": {0: "none", 1: "selective", 2: "full"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +131,14 @@ class Ask:
         from gputop_analysis.planner.job import Job, trainable_share
 
         share = trainable_share(self.lora)
-        return Job(self.model, self.seq, self.global_batch, self.dtype, self.optimizer, trainable_share=share)
+        return Job(
+            self.model,
+            self.seq,
+            self.global_batch,
+            self.dtype,
+            self.optimizer,
+            trainable_share=share,
+        )
 
     def value(self, name: str) -> Any:
         """Of a line of the form."""
@@ -97,7 +156,9 @@ class Ask:
         if name not in PINS:
             return replace(self, **{name: value})
         pins = dict(self.pins) | {name: value}
-        return replace(self, pins=tuple(sorted((key, one) for key, one in pins.items() if one != AUTO)))
+        return replace(
+            self, pins=tuple(sorted((key, one) for key, one in pins.items() if one != AUTO))
+        )
 
     def stepped(self, name: str, direction: int) -> Ask:
         """The value before or after; from one between two of the ladder, the next one that way."""
@@ -105,9 +166,15 @@ class Ask:
         if not values:
             return self
         if now in values:
-            return self.given(name, values[min(max(values.index(now) + direction, 0), len(values) - 1)])
+            return self.given(
+                name, values[min(max(values.index(now) + direction, 0), len(values) - 1)]
+            )
         numbers = [value for value in values if value != AUTO]
-        further = [value for value in numbers if (value > now) == (direction > 0)] if isinstance(now, int) else numbers
+        further = (
+            [value for value in numbers if (value > now) == (direction > 0)]
+            if isinstance(now, int)
+            else numbers
+        )
         return self.given(name, (further[0] if direction > 0 else further[-1]) if further else now)
 
     def pinned_to(self, layout: dict[str, int | bool]) -> Ask:
@@ -165,7 +232,9 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
     rent = usd_per_gpu_hour(name)
     pinned: dict[str, Any] = {key: (value,) for key, value in ask.pins}
     limits = Limits(**pinned)
-    found: Plan = best(ask.job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration)
+    found: Plan = best(
+        ask.job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration
+    )
     return Planned(
         ask,
         tuple(ranked(found, SHOWN, rent)),

@@ -22,7 +22,11 @@ class Prediction(NamedTuple):
     @property
     def off_pct(self) -> float | None:
         """Measured against predicted."""
-        return None if self.measured_gib is None else 100 * (self.measured_gib / self.allocated_gib - 1)
+        return (
+            None
+            if self.measured_gib is None
+            else 100 * (self.measured_gib / self.allocated_gib - 1)
+        )
 
 
 class Predictor:
@@ -47,7 +51,17 @@ class Predictor:
             return None
 
 
-_MATTERS = ("model", "optimizer", "amp", "batch", "shapes", "parallel", "checkpointing", "clip", "world_size")
+_MATTERS = (
+    "model",
+    "optimizer",
+    "amp",
+    "batch",
+    "shapes",
+    "parallel",
+    "checkpointing",
+    "clip",
+    "world_size",
+)
 
 
 def _predict(record: RunRecord) -> Prediction | None:
@@ -60,19 +74,32 @@ def _predict(record: RunRecord) -> Prediction | None:
         return None
     found = answer(setup, advice=False)
     known = any(note.startswith("calibrated") for note in found.notes)
-    return Prediction(found.peak.allocated / 2**30, found.device_total / 2**30, found.peak.tier, known)
+    return Prediction(
+        found.peak.allocated / 2**30, found.device_total / 2**30, found.peak.tier, known
+    )
 
 
 def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | None:
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.comparison import measured
 
-    seen = measured(RunView(record, window_steps=2000)) if found is not None and _on_gpu(record) else None
-    return found._replace(measured_gib=seen.allocated / 2**30) if found is not None and seen is not None else found
+    seen = (
+        measured(RunView(record, window_steps=2000))
+        if found is not None and _on_gpu(record)
+        else None
+    )
+    return (
+        found._replace(measured_gib=seen.allocated / 2**30)
+        if found is not None and seen is not None
+        else found
+    )
 
 
 def _on_gpu(record: RunRecord) -> bool:
-    return any(str((record.hello(rank) or {}).get("device", "")).startswith("cuda") for rank in record.ranks())
+    return any(
+        str((record.hello(rank) or {}).get("device", "")).startswith("cuda")
+        for rank in record.ranks()
+    )
 
 
 def remember_run(record: RunRecord) -> str:
@@ -89,12 +116,13 @@ def remember_run(record: RunRecord) -> str:
     found = compare(view)
     if found is None or any(_is_oom(event) for event in record.events("exception")):
         return ""
-    t_ns = max((int(rows.rows["t_end_ns"][-1]) for rows in view.per_rank.values() if len(rows.rows)), default=0)
+    t_ns = max(
+        (int(rows.rows["t_end_ns"][-1]) for rows in view.per_rank.values() if len(rows.rows)),
+        default=0,
+    )
     remember(found.record(record.name, t_ns))
     sizes = f"predicted {found.estimated / 2**30:.2f} GiB, measured {found.measured.allocated / 2**30:.2f} GiB"
-    return (
-        f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of {found.setup.model.name} start from it"
-    )
+    return f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of {found.setup.model.name} start from it"
 
 
 def _is_oom(event: dict[str, Any]) -> bool:

@@ -33,7 +33,9 @@ def apply(ask: Ask, name: str) -> Preset:
     one = presets.workload(name)
     settings = dict(one.settings)
     if name == "moe" and not ask.model.experts:
-        raise ValueError(f"{ask.model.name} has no experts: / finds a model like mixtral-8x7b or deepseek-v3")
+        raise ValueError(
+            f"{ask.model.name} has no experts: / finds a model like mixtral-8x7b or deepseek-v3"
+        )
     if name.startswith("inference"):
         return Preset(ask, one.what, _servers(ask, one))
     if name == "cheapest":
@@ -71,7 +73,9 @@ def _iterations(ask: Ask, one: Workload) -> str:
 
     job = ask.job.but(roles=one.settings["roles"])
     plan = best(job, Wanted(ask.gpu), ask.gpus, Limits(pp=(one.settings["pp"],)))
-    return iterations_text(plan, iterations(plan, one.settings["prompt"], one.settings["output"]), SHOWN)
+    return iterations_text(
+        plan, iterations(plan, one.settings["prompt"], one.settings["output"]), SHOWN
+    )
 
 
 def _cheapest(ask: Ask) -> Preset:
@@ -90,4 +94,7 @@ def _cheapest(ask: Ask) -> Preset:
     if not found:
         raise last or ValueError(f"nothing fits on {ask.gpus} x {ask.gpu}")
     gpus = min(found, key=lambda count: found[count])
-    return Preset(replace(ask, gpus=gpus, pins=()), f"{gpus} of up to {ask.gpus} GPUs: the fewest GPU hours a token")
+    return Preset(
+        replace(ask, gpus=gpus, pins=()),
+        f"{gpus} of up to {ask.gpus} GPUs: the fewest GPU hours a token",
+    )

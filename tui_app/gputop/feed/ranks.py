@@ -46,11 +46,20 @@ class RanksLoader:
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> RanksPageData | Trouble:
         steps, words = window_of(record, snapshot)
         view = RunView(record, steps)
-        return _plain(rank_table(view), words) if view.ranks else Trouble("Ranks appear with their first step.")
+        return (
+            _plain(rank_table(view), words)
+            if view.ranks
+            else Trouble("Ranks appear with their first step.")
+        )
 
 
 def _plain(table: RankTable, words: str) -> RanksPageData:
-    columns = {"step": table.step_ms, "own": table.compute_ms, "wait": table.wait_ms, "excess": table.excess_ms}
+    columns = {
+        "step": table.step_ms,
+        "own": table.compute_ms,
+        "wait": table.wait_ms,
+        "excess": table.excess_ms,
+    }
     columns |= {"comm": table.comm_share, "slowest": table.slowest_share}
     return RanksPageData(
         ranks=table.ranks,

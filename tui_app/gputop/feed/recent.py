@@ -67,7 +67,11 @@ def _tail(steps: Table) -> Table:
 
 def _steps_per_column(steps: int, previous: RecentSteps | None) -> int:
     needed = steps / MAX_COLUMNS
-    if previous is not None and previous.phases_ms and needed <= previous.steps_per_column <= 4 * needed + 1:
+    if (
+        previous is not None
+        and previous.phases_ms
+        and needed <= previous.steps_per_column <= 4 * needed + 1
+    ):
         return previous.steps_per_column
     scale = 1
     while True:

@@ -116,7 +116,9 @@ class ReplayFeed:
             now = self.clock.monotonic()
             start, end = self._span
             if self.playing:
-                self._at_ns = min(end, self._at_ns + int((now - self._played_until) * self.speed * 1e9))
+                self._at_ns = min(
+                    end, self._at_ns + int((now - self._played_until) * self.speed * 1e9)
+                )
                 self.playing = self._at_ns < end
             self._played_until = now
             return Position(self._at_ns, start, end, self.speed, self.playing)
@@ -128,7 +130,9 @@ class ReplayFeed:
         assert self._record is not None
         whole = position.at_ns >= position.end_ns
         part = self._part = cut(self._record, position.at_ns)
-        snapshot = build(part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole)
+        snapshot = build(
+            part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole
+        )
         self._recent = snapshot.recent
         return snapshot._replace(position=position, prediction=self._predictor.of(part))
 
@@ -138,9 +142,15 @@ class ReplayFeed:
         from gputop_analysis.findings import evaluate
 
         now = self.clock.monotonic()
-        if self._judged_at is not None and position.playing and now - self._judged_at[1] < FINDINGS_PERIOD_S:
+        if (
+            self._judged_at is not None
+            and position.playing
+            and now - self._judged_at[1] < FINDINGS_PERIOD_S
+        ):
             return self._findings
         self._judged_at = (position.at_ns, now)
         whole = position.at_ns >= position.end_ns
-        self._findings = tuple(evaluate(part, None if whole and short(part) else STEPS, live=not whole))
+        self._findings = tuple(
+            evaluate(part, None if whole and short(part) else STEPS, live=not whole)
+        )
         return self._findings

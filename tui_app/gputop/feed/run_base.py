@@ -66,7 +66,9 @@ def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
 
     job = job_of_setup(setup)
     chip = run.gpu if run else "H100"
-    ask = Ask(job.model, job.seq, job.global_batch, job.dtype, job.optimizer, chip, setup.parallel.world)
+    ask = Ask(
+        job.model, job.seq, job.global_batch, job.dtype, job.optimizer, chip, setup.parallel.world
+    )
     ask = replace(ask, lora=setup.lora is not None)
     try:
         calibration = from_run(run) if run else None

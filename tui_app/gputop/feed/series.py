@@ -17,7 +17,9 @@ RANKS_AT_MOST = 16
 """Ranks that a mean over all of them is taken from."""
 
 
-def extremes(steps: Array, values: Array, bins: int = BINS) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def extremes(
+    steps: Array, values: Array, bins: int = BINS
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The smallest and the largest value of each bin, in the order in which they come, and the newest value."""
     keep = np.isfinite(values)
     steps, values = steps[keep].astype(float), values[keep].astype(float)
@@ -34,7 +36,11 @@ def extremes(steps: Array, values: Array, bins: int = BINS) -> tuple[tuple[float
 
 
 def line(
-    view: RunView, rank: int, name: str, values: Callable[[Array, Array], Array], style: str = "allocated"
+    view: RunView,
+    rank: int,
+    name: str,
+    values: Callable[[Array, Array], Array],
+    style: str = "allocated",
 ) -> Line:
     """A value per step of one rank's last attempt; ``values`` gets the rows and the steps that each stands for."""
     series = view.per_rank[rank]
@@ -50,9 +56,13 @@ def _usable(rows: Array) -> Array:
     return usable if usable.any() else np.ones(len(rows), bool)
 
 
-def columns(view: RunView, rank: int | None, title: str, focus: tuple[str, ...], count: int = 160) -> Columns | None:
+def columns(
+    view: RunView, rank: int | None, title: str, focus: tuple[str, ...], count: int = 160
+) -> Columns | None:
     """Stacked phases of one rank, or the mean over (some of) all ranks; None without steps."""
-    ranks = [rank] if rank in view.per_rank else view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
+    ranks = (
+        [rank] if rank in view.per_rank else view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
+    )
     tables = []
     for one in ranks:
         series = view.per_rank[one]
@@ -73,7 +83,9 @@ def columns(view: RunView, rank: int | None, title: str, focus: tuple[str, ...],
             sums[y] += np.bincount(index, rows[f"{phase}_ns"], used)
     filled = steps > 0
     means = (sums[:, filled] / 1e6 / steps[filled]).T
-    return Columns(title, first, last, tuple(tuple(map(float, column)) for column in means.tolist()), focus)
+    return Columns(
+        title, first, last, tuple(tuple(map(float, column)) for column in means.tolist()), focus
+    )
 
 
 def trend_line(one: Line) -> Line | None:

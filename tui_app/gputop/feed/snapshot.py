@@ -110,7 +110,9 @@ class Snapshot(NamedTuple):
         return self.summary.state in ("ended", "lost")
 
 
-def empty_summary(command: tuple[str, ...] = (), now_ns: int = 0, started_ns: int = 0) -> RunSummary:
+def empty_summary(
+    command: tuple[str, ...] = (), now_ns: int = 0, started_ns: int = 0
+) -> RunSummary:
     """A run of which nothing is known yet but its command."""
     nan = float("nan")
     return RunSummary(

@@ -39,7 +39,9 @@ def unknown(view: RunView, example: Ask) -> Unknown:
     ask = replace(_on_its_gpus(view, example), model=near or example.model)
     if near and _has_tokens(view) and (setup := setup_of(view, instead=ask.model)):
         batch = setup.micro_batch * setup.accumulation * setup.parallel.dp
-        ask = replace(ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer)
+        ask = replace(
+            ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer
+        )
     what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
     like = "of its size as an example" if near else "as an example"
     text = f"the run's model is not known: {ask.model.name} {like}"
@@ -55,9 +57,15 @@ def _has_tokens(view: RunView) -> bool:
 def _on_its_gpus(view: RunView, example: Ask) -> Ask:
     from gputop_analysis.catalog import gpu
 
-    names = [info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours]
+    names = [
+        info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours
+    ]
     try:
-        return replace(example, gpu=gpu(names[0]).name, gpus=max(view.world_size, 1)) if names else example
+        return (
+            replace(example, gpu=gpu(names[0]).name, gpus=max(view.world_size, 1))
+            if names
+            else example
+        )
     except LookupError:
         return example
 
@@ -70,7 +78,11 @@ def _of_size(count: int) -> ModelShape | None:
         return None
     apart = {one.name: abs(math.log(one.params / count)) for one in models() if one.params}
     name = min(apart, key=lambda one: apart[one])
-    return next(one for one in models() if one.name == name) if apart[name] <= math.log(FURTHEST) else None
+    return (
+        next(one for one in models() if one.name == name)
+        if apart[name] <= math.log(FURTHEST)
+        else None
+    )
 
 
 def _parameters(count: int) -> str:

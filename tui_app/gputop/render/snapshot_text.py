@@ -49,13 +49,20 @@ def csv_text(snapshot: Snapshot) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head = ["rank", "host", "steps", "step_time_p50_ms", "step_time_p95_ms", "wait_mean_ms"]
-    writer.writerow([*head, *(f"{phase}_mean_ms" for phase in PHASES), "peak_allocated_gib", "peak_rss_gib"])
+    writer.writerow(
+        [*head, *(f"{phase}_mean_ms" for phase in PHASES), "peak_allocated_gib", "peak_rss_gib"]
+    )
     for rank in snapshot.summary.ranks:
         figures = [rank.step_time_p50_ms, rank.step_time_p95_ms, rank.wait_mean_ms]
         figures += [rank.phases_mean_ms.get(phase, 0.0) for phase in PHASES]
         figures += [rank.peak_allocated_gib, rank.peak_rss_gib]
         writer.writerow(
-            [rank.rank, cell(rank.host), rank.steps, *("" if math.isnan(v) else f"{v:.6g}" for v in figures)]
+            [
+                rank.rank,
+                cell(rank.host),
+                rank.steps,
+                *("" if math.isnan(v) else f"{v:.6g}" for v in figures),
+            ]
         )
     return out.getvalue()
 
@@ -67,8 +74,16 @@ def markdown(snapshot: Snapshot) -> str:
     run = snapshot.summary
     command = code(" ".join(run.command))
     pace = f"{counted(run.steps, 'step')}, {numbers.duration_ms(run.step_time_p50_ms)} p50, "
-    pace += f"{numbers.duration_ms(run.step_time_p95_ms)} p95, {numbers.rate(run.steps_per_s)} steps/s"
-    lines = [f"**{snapshot.verdict.health}**: {plain(snapshot.verdict.headline)}", "", command, "", pace]
+    pace += (
+        f"{numbers.duration_ms(run.step_time_p95_ms)} p95, {numbers.rate(run.steps_per_s)} steps/s"
+    )
+    lines = [
+        f"**{snapshot.verdict.health}**: {plain(snapshot.verdict.headline)}",
+        "",
+        command,
+        "",
+        pace,
+    ]
     if snapshot.recording:
         lines += ["", f"Recording: {plain(snapshot.recording)}"]
     lines += ["", "| phase | mean ms | p50 ms | p95 ms | share |", "|---|--:|--:|--:|--:|"]

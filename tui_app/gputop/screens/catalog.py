@@ -167,7 +167,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         from gputop.screens.strategy import StrategyScreen
 
         ask = self._base.ask if self._base else first_ask()
-        self.post_message(ScreenAsked(StrategyScreen(ask.given("gpu", chosen.spec.name), keep=True)))
+        self.post_message(
+            ScreenAsked(StrategyScreen(ask.given("gpu", chosen.spec.name), keep=True))
+        )
 
     def action_estimate(self) -> None:
         from gputop.feed.examples import first_setup
@@ -177,7 +179,10 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         if chosen is None:
             return
         if not chosen.spec.runs_torch:
-            self.notify(f"PyTorch's caching allocator does not serve the {chosen.spec.name}", severity="warning")
+            self.notify(
+                f"PyTorch's caching allocator does not serve the {chosen.spec.name}",
+                severity="warning",
+            )
             return
         setup = self._base.setup if self._base else first_setup()
         source = f"from run {self._base.name}" if self._base else f"on the {chosen.spec.name}"

@@ -142,7 +142,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         if self._busy or self.form == self._answered:
             return
         self._busy = True
-        self.run_worker(partial(self._work, self.form), thread=True, group="estimate", exit_on_error=False)
+        self.run_worker(
+            partial(self._work, self.form), thread=True, group="estimate", exit_on_error=False
+        )
 
     def _work(self, form: Form) -> None:
         self.post_message(Estimated(self._estimator.answer(form)))
@@ -158,7 +160,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         shown = result.estimate or (self._last.estimate if self._last else None)
         if result.estimate is not None:
             self._last = result
-        self.query_one(EstimateAnswer).answer = Answer(shown, result.base, result.problem, self._working())
+        self.query_one(EstimateAnswer).answer = Answer(
+            shown, result.base, result.problem, self._working()
+        )
 
     def _title(self) -> None:
         line = self._form_widget.line
@@ -177,7 +181,10 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
     def action_next_pane(self) -> None:
         self._commit()
-        self.set_focus(self._form_widget if self._on_levers else self.query_one(EstimateAnswer), scroll_visible=False)
+        self.set_focus(
+            self._form_widget if self._on_levers else self.query_one(EstimateAnswer),
+            scroll_visible=False,
+        )
 
     # ---- changing
 
@@ -217,11 +224,20 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
     def on_key(self, event: Key) -> None:
         """Figures begin to be typed into the line at the cursor; while typing, letters go there too."""
         widget, line = self._form_widget, self._form_widget.line
-        if line is None or self._on_levers or line.name not in OPTION or OPTION[line.name].kind not in _TYPED:
+        if (
+            line is None
+            or self._on_levers
+            or line.name not in OPTION
+            or OPTION[line.name].kind not in _TYPED
+        ):
             return
         if event.key == "backspace" and widget.typed is not None:
             widget.typed = widget.typed[:-1]
-        elif event.character and event.is_printable and (widget.typed is not None or event.character.isdigit()):
+        elif (
+            event.character
+            and event.is_printable
+            and (widget.typed is not None or event.character.isdigit())
+        ):
             widget.typed = (widget.typed or "") + event.character
         else:
             return
@@ -308,7 +324,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         watch = self._watch = Watch(lambda text: self.post_message(TraceProgressed(watch, text)))
         self._since = monotonic()
         self._progress("starting")
-        self.run_worker(partial(self._trace, self.form, watch), thread=True, group="trace", exit_on_error=False)
+        self.run_worker(
+            partial(self._trace, self.form, watch), thread=True, group="trace", exit_on_error=False
+        )
 
     def _trace(self, form: Form, watch: Watch) -> None:
         self.post_message(Traced(self._estimator.trace(form, watch), watch))

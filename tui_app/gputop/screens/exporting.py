@@ -24,7 +24,11 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
     """
     from gputop.render import snapshot_text
 
-    texts = {"md": snapshot_text.markdown, "json": snapshot_text.json_text, "csv": snapshot_text.csv_text}
+    texts = {
+        "md": snapshot_text.markdown,
+        "json": snapshot_text.json_text,
+        "csv": snapshot_text.csv_text,
+    }
     text = picture if kind == "svg" else texts[kind](snapshot)
     name = re.sub(r"[^\w.-]+", "-", snapshot.run_dir.name)[:100] or "run"
     stem = f"gputop-{name}-step{snapshot.summary.steps}"

@@ -26,7 +26,11 @@ def matching(typed: str) -> list[tuple[str, str]]:
     for shape in catalog.models():
         name = f"{shape.name} {catalog.hf_id(shape)}".lower()
         if all(word in name for word in words):
-            size = f"{shape.params / 1e9:.1f} B" if shape.params >= 1e9 else f"{shape.params / 1e6:.0f} M"
+            size = (
+                f"{shape.params / 1e9:.1f} B"
+                if shape.params >= 1e9
+                else f"{shape.params / 1e6:.0f} M"
+            )
             found.append((shape.name, f"{size:>8}  {shape.family}"))
     return found
 
@@ -58,7 +62,10 @@ class ModelDialog(Typed, ModalScreen[str | None]):
         with Vertical(classes="box") as box:
             box.border_title = "Model"
             box.border_subtitle = "type to search · ↑↓ enter · esc back"
-            yield Input(placeholder="name, Hugging Face name, or path of a configuration", select_on_focus=False)
+            yield Input(
+                placeholder="name, Hugging Face name, or path of a configuration",
+                select_on_focus=False,
+            )
             yield Static("", id="found", markup=False)
 
     def on_mount(self) -> None:
@@ -88,13 +95,16 @@ class ModelDialog(Typed, ModalScreen[str | None]):
             here = index == self._chosen
             lines.append(
                 Content.assemble(
-                    ("› " if here else "  ", accent), (f"{name:<34}", "bold" if here else ""), (text, muted)
+                    ("› " if here else "  ", accent),
+                    (f"{name:<34}", "bold" if here else ""),
+                    (text, muted),
                 )
             )
         if not lines:
             lines = [
                 Content.styled(
-                    "No model of the catalog is called so; enter takes it as a path or a cached name.", muted
+                    "No model of the catalog is called so; enter takes it as a path or a cached name.",
+                    muted,
                 )
             ]
         lines += [Content("")] * (ROWS - len(lines))

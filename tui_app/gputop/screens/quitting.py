@@ -13,7 +13,9 @@ def quit_dialog(stopping: bool) -> ChoiceDialog[str]:
             Choice("k", "kill it", "SIGKILL at once, to every process of it", "kill"),
             Choice("l", "leave it", "gputop goes, the training does what it does", "leave"),
         ]
-        return ChoiceDialog("Stopping", "The training has been asked to stop and still runs.", choices)
+        return ChoiceDialog(
+            "Stopping", "The training has been asked to stop and still runs.", choices
+        )
     choices = [
         Choice("l", "leave it running", "gputop attach comes back to it", "leave"),
         Choice("s", "stop the training", "as Ctrl-C does", "stop"),

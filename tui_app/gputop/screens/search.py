@@ -26,7 +26,11 @@ class SearchDialog(Typed, ModalScreen[str | None]):
         self._needle = needle
 
     def compose(self) -> ComposeResult:
-        box = Input(self._needle, placeholder="search the output, enter for the hit above", select_on_focus=True)
+        box = Input(
+            self._needle,
+            placeholder="search the output, enter for the hit above",
+            select_on_focus=True,
+        )
         box.border_title = "Search"
         yield box
 

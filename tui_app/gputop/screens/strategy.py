@@ -148,8 +148,22 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     def copy_text(self) -> str:
         """The command that gives the same plan."""
         ask = self.ask
-        words = ["gputop plan --model", ask.model.name, "--gpu", f'"{ask.gpu}"', "--gpus", str(ask.gpus)]
-        words += ["--seq", str(ask.seq), "--global-batch", str(ask.global_batch), "--dtype", ask.dtype]
+        words = [
+            "gputop plan --model",
+            ask.model.name,
+            "--gpu",
+            f'"{ask.gpu}"',
+            "--gpus",
+            str(ask.gpus),
+        ]
+        words += [
+            "--seq",
+            str(ask.seq),
+            "--global-batch",
+            str(ask.global_batch),
+            "--dtype",
+            ask.dtype,
+        ]
         words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
         words += ["--lora"] if ask.lora else []
         for name, value in ask.pins:
@@ -227,11 +241,15 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def _title(self) -> None:
         meaning = (
-            "✓ is the one to run; space marks, enter fixes this split" if self._on_table else self.form.entry.meaning
+            "✓ is the one to run; space marks, enter fixes this split"
+            if self._on_table
+            else self.form.entry.meaning
         )
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
         told = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
-        notice = f"{self._unknown.text}; / chooses another{told}" if self._unknown and example else ""
+        notice = (
+            f"{self._unknown.text}; / chooses another{told}" if self._unknown and example else ""
+        )
         self.query_one(PlanTitle).set_class(example, "example")
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
 
@@ -289,7 +307,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             return
         if event.key == "backspace" and form.typed is not None:
             form.typed = form.typed[:-1]
-        elif event.character and event.is_printable and (form.typed is not None or event.character.isdigit()):
+        elif (
+            event.character
+            and event.is_printable
+            and (form.typed is not None or event.character.isdigit())
+        ):
             form.typed = (form.typed or "") + event.character
         else:
             return
@@ -311,7 +333,15 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def action_free(self) -> None:
         """Search the whole split again."""
-        self._change(Ask(**{name: getattr(self.ask, name) for name in Ask.__dataclass_fields__ if name != "pins"}))
+        self._change(
+            Ask(
+                **{
+                    name: getattr(self.ask, name)
+                    for name in Ask.__dataclass_fields__
+                    if name != "pins"
+                }
+            )
+        )
 
     def action_mark(self) -> None:
         self.table.mark()
@@ -361,7 +391,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             Choice("j", "JSON", "the same with the question", "json"),
             Choice("s", "SVG", "a picture of the screen", "svg"),
         ]
-        self.app.push_screen(ChoiceDialog("Export", "Write into this folder as", choices), self._save)
+        self.app.push_screen(
+            ChoiceDialog("Export", "Write into this folder as", choices), self._save
+        )
 
     def _save(self, kind: str | None) -> None:
         from gputop.feed.plan_export import exported
@@ -370,9 +402,15 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         planned = self.table.planned
         if kind is None or planned is None:
             return
-        text = self.app.export_screenshot(title="gputop plan") if kind == "svg" else exported(planned, kind)
+        text = (
+            self.app.export_screenshot(title="gputop plan")
+            if kind == "svg"
+            else exported(planned, kind)
+        )
         try:
-            path = write_new(Path.cwd(), f"gputop-plan-{planned.ask.model.name.rpartition('/')[2]}", kind, text)
+            path = write_new(
+                Path.cwd(), f"gputop-plan-{planned.ask.model.name.rpartition('/')[2]}", kind, text
+            )
         except OSError as error:
             self.notify(f"cannot write here: {error.strerror}", severity="error")
         else:
@@ -385,11 +423,19 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         elif self.table.chosen is not None:
             self._tell(of_choice, self.ask, self.table.chosen, self._base)
         else:
-            self.notify("nothing fits that could be changed; the left column asks otherwise", severity="warning")
+            self.notify(
+                "nothing fits that could be changed; the left column asks otherwise",
+                severity="warning",
+            )
 
     def _tell(self, ask: Callable[..., WhatIf], *about: object) -> None:
         """The dialog comes with its answer: what it would say before is drawn slower than this takes."""
-        self.run_worker(partial(self._changes, partial(ask, *about)), thread=True, group="what-if", exit_on_error=False)
+        self.run_worker(
+            partial(self._changes, partial(ask, *about)),
+            thread=True,
+            group="what-if",
+            exit_on_error=False,
+        )
 
     def _changes(self, ask: Callable[[], WhatIf]) -> None:
         """In a worker thread."""
@@ -404,19 +450,31 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if message.found is None:
             self.notify(message.problem, title="what if", severity="warning")
         elif self.is_current:
-            self.app.push_screen(WhatIfDialog(message.found, self.app.size.width, self.app.theme_variables))
+            self.app.push_screen(
+                WhatIfDialog(message.found, self.app.size.width, self.app.theme_variables)
+            )
 
     def action_workload(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog
         from gputop_analysis.workloads.presets import WORKLOADS
 
-        choices = [Choice(str(i + 1), one.name, SHORT[one.name], one.name) for i, one in enumerate(WORKLOADS)]
+        choices = [
+            Choice(str(i + 1), one.name, SHORT[one.name], one.name)
+            for i, one in enumerate(WORKLOADS)
+        ]
 
         def take(name: str | None) -> None:
             if name is not None:
-                self.run_worker(partial(self._preset, self.ask, name), thread=True, group="preset", exit_on_error=False)
+                self.run_worker(
+                    partial(self._preset, self.ask, name),
+                    thread=True,
+                    group="preset",
+                    exit_on_error=False,
+                )
 
-        self.app.push_screen(ChoiceDialog("Workload", f"{self.ask.gpus} x {self.ask.gpu}", choices), take)
+        self.app.push_screen(
+            ChoiceDialog("Workload", f"{self.ask.gpus} x {self.ask.gpu}", choices), take
+        )
 
     def _preset(self, ask: Ask, name: str) -> None:
         """In a worker thread."""
@@ -468,7 +526,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if chosen is None:
             return
         try:
-            found = launch_text(self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME)
+            found = launch_text(
+                self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME
+            )
         except ValueError as error:
             self.notify(str(error), severity="warning")
         else:

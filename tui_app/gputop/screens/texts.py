@@ -25,12 +25,18 @@ def help_text(mode: str, control: bool, colours: Colours, screen: str = "main") 
     for group, actions in groups.items():
         lines.append(Content.styled(group, f"bold {colours['role-accent']}"))
         for action in actions:
-            lines.append(Content.assemble((f"  {action.shown:<11}", "bold"), (action.description, "")))
+            lines.append(
+                Content.assemble((f"  {action.shown:<11}", "bold"), (action.description, ""))
+            )
         lines.append(Content(""))
     lines.append(Content.styled("Colours", f"bold {colours['role-accent']}"))
     lines.append(Content.assemble("  ", *_phase_samples(colours)))
     lines.append(Content.assemble("  ", *_severity_samples(colours)))
-    lines.append(Content.styled("  ctrl+p finds every action by name and changes the theme.", colours["role-muted"]))
+    lines.append(
+        Content.styled(
+            "  ctrl+p finds every action by name and changes the theme.", colours["role-muted"]
+        )
+    )
     return Content("\n").join(lines)
 
 
@@ -42,7 +48,10 @@ def _phase_samples(colours: Colours) -> list[tuple[str, str]]:
 
 
 def _severity_samples(colours: Colours) -> list[tuple[str, str]]:
-    return [(f"{mark.glyph} {mark.word}   ", colours[f"role-{mark.style}"]) for mark in palette.SEVERITY.values()]
+    return [
+        (f"{mark.glyph} {mark.word}   ", colours[f"role-{mark.style}"])
+        for mark in palette.SEVERITY.values()
+    ]
 
 
 def notice_title(notice: Notice) -> str:

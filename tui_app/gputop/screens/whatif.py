@@ -38,7 +38,9 @@ def table(found: WhatIf, width: int) -> list[tuple[str, str]]:
     those that break a rule at the end."""
     name = min(NAME, width - FIGURES - 2)
     cost = "$/Mtok" if found.usd_per_million_tokens is not None else "no rent"
-    can = sorted((one for one in found.changes if not one.rule), key=lambda one: (not one.fits, one.step_s))
+    can = sorted(
+        (one for one in found.changes if not one.rule), key=lambda one: (not one.fits, one.step_s)
+    )
     rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{cost:>10}", "muted")]
     rows += [_row(one, found, name) for one in can]
     if any(not one.fits for one in can):

@@ -17,7 +17,9 @@ class _PlannedLayout(Layout):
 
     name = "planned"
 
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+    def arrange(
+        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
+    ) -> ArrangeResult:
         assert isinstance(parent, Body)
         boxes = parent.boxes(size)
         spacing = Spacing()
@@ -71,14 +73,23 @@ class Body(Container):
     def fit(self, snapshot: Snapshot) -> None:
         """Lay out anew if the run's structure has changed; numbers alone never move a panel."""
         run = snapshot.summary
-        counts = (max(len(run.ranks), 1), len(run.gpus), max(len(run.hosts), 1), min(len(snapshot.findings), 6))
+        counts = (
+            max(len(run.ranks), 1),
+            len(run.gpus),
+            max(len(run.hosts), 1),
+            min(len(snapshot.findings), 6),
+        )
         structure = (*counts, run.steps > 0)
         if structure != self._structure:
             self._structure = structure
             self._arrange_anew()
 
     def set(
-        self, *, zoomed: str | None = None, hidden: frozenset[str] | None = None, switched: str | None = None
+        self,
+        *,
+        zoomed: str | None = None,
+        hidden: frozenset[str] | None = None,
+        switched: str | None = None,
     ) -> None:
         """Change what is shown. ``zoomed`` of None means that none is."""
         self.zoomed = zoomed

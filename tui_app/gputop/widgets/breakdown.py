@@ -23,15 +23,18 @@ def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> lis
     if not phases or not snapshot.recent.phases_ms:
         return _waiting(snapshot, width)
     if height <= 2:
-        return [stacked_bar([p.mean_ms for p in phases], *_looks(snapshot), width, mono), *legend(snapshot, width)][
-            :height
-        ]
+        return [
+            stacked_bar([p.mean_ms for p in phases], *_looks(snapshot), width, mono),
+            *legend(snapshot, width),
+        ][:height]
     if width < TABLE_WIDTH + CHART_MIN:
         return table(snapshot, width, height, mono)
     table_width = min(64, max(TABLE_WIDTH, width * 2 // 5))
     chart_width = width - table_width - 2
     return beside(
-        chart(snapshot.recent, chart_width, height, mono), chart_width, table(snapshot, table_width, height, mono)
+        chart(snapshot.recent, chart_width, height, mono),
+        chart_width,
+        table(snapshot, table_width, height, mono),
     )
 
 
@@ -67,7 +70,9 @@ def chart(recent: RecentSteps, width: int, height: int, mono: bool = False) -> l
     missing = width - AXIS - len(columns)
     result = []
     for y, row in enumerate(rows):
-        result.append([(right(_tick(y, height, top), AXIS - 1) + " ", "muted"), *row, (" " * missing, "")])
+        result.append(
+            [(right(_tick(y, height, top), AXIS - 1) + " ", "muted"), *row, (" " * missing, "")]
+        )
     return result
 
 
@@ -101,9 +106,13 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     for phase in shown:
         figures = [phase.mean_ms] if wide else []
         figures += [phase.p50_ms, phase.p95_ms]
-        text = "".join(right(numbers.ms_column(v, digits), 9) for v in figures) + right(numbers.percent(phase.share), 7)
+        text = "".join(right(numbers.ms_column(v, digits), 9) for v in figures) + right(
+            numbers.percent(phase.share), 7
+        )
         letter = palette.PHASE[phase.name].letter if mono else "█"
-        rows.append([(letter + " ", phase.name), (left(phase.name, 10), "text"), (text, "text"), ("  ", "")])
+        rows.append(
+            [(letter + " ", phase.name), (left(phase.name, 10), "text"), (text, "text"), ("  ", "")]
+        )
         rows[-1] += bar(phase.share, width - 2 - 10 - len(text) - 2, phase.name)
     return rows
 
@@ -117,8 +126,17 @@ class Breakdown(Panel):
             return []
         each = snapshot.recent.steps_per_column
         column = counted(each, "step")
-        p50, p95 = numbers.duration_ms(run.step_time_p50_ms), numbers.duration_ms(run.step_time_p95_ms)
-        row: Row = [("step ", "muted"), (p50, "text"), (" p50  ", "muted"), (p95, "text"), (" p95", "muted")]
+        p50, p95 = (
+            numbers.duration_ms(run.step_time_p50_ms),
+            numbers.duration_ms(run.step_time_p95_ms),
+        )
+        row: Row = [
+            ("step ", "muted"),
+            (p50, "text"),
+            (" p50  ", "muted"),
+            (p95, "text"),
+            (" p95", "muted"),
+        ]
         if self.size.width >= 76:
             row.append((f"   one column: {column}", "muted"))
         if self.size.width >= 110 and snapshot.window:

@@ -58,10 +58,14 @@ class Canvas(Widget):
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        if self._drawn_for != self.size:  # a new size is painted before its event comes: not an empty picture first
+        if (
+            self._drawn_for != self.size
+        ):  # a new size is painted before its event comes: not an empty picture first
             self._draw()
         row = self._drawn[y] if y < len(self._drawn) else []
-        return Strip([Segment(blanked(text), self._style(name)) for text, name in fill(row, width)], width)
+        return Strip(
+            [Segment(blanked(text), self._style(name)) for text, name in fill(row, width)], width
+        )
 
     def watch_has_focus(self, _has_focus: bool) -> None:
         super().watch_has_focus(_has_focus)
@@ -86,8 +90,14 @@ class Canvas(Widget):
         if name.startswith("bold "):
             return self._make_style(name.removeprefix("bold ")) + Style(bold=True)
         front, _, back = name.partition("/")
-        style = self.rich_style + Style(color=roles.colour(self.app, front)) if front else self.rich_style
+        style = (
+            self.rich_style + Style(color=roles.colour(self.app, front))
+            if front
+            else self.rich_style
+        )
         if not back:
             return style
         cursor = self.mono and back == "cursor"
-        return style + (Style(reverse=True) if cursor else Style(bgcolor=roles.colour(self.app, back)))
+        return style + (
+            Style(reverse=True) if cursor else Style(bgcolor=roles.colour(self.app, back))
+        )

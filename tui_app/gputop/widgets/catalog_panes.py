@@ -71,7 +71,10 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
         if found:
             drawn += self._table(found, inner, height - 1)
         else:
-            drawn += say(f"No GPU has {self.view.words!r} in its name, aliases, maker or architecture.", inner)
+            drawn += say(
+                f"No GPU has {self.view.words!r} in its name, aliases, maker or architecture.",
+                inner,
+            )
         return [[(" ", ""), *row] for row in drawn]
 
     def _table(self, found: list[Listed], width: int, height: int) -> list[Row]:
@@ -82,7 +85,13 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
         self.first = max(0, min(max(self.first, cursor - room + 1), cursor, last))
         here = cursor if self.has_focus else None
         return catalog.table(
-            found, width, height=height, first=self.first, cursor=here, marked=self.view.marked, sort=self.view.sort
+            found,
+            width,
+            height=height,
+            first=self.first,
+            cursor=here,
+            marked=self.view.marked,
+            sort=self.view.sort,
         )
 
 

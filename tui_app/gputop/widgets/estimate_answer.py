@@ -35,12 +35,16 @@ class Answer:
     """What is being computed."""
 
 
-def draw(answer: Answer, width: int, height: int, lever: int | None = None, mono: bool = False) -> list[Row]:
+def draw(
+    answer: Answer, width: int, height: int, lever: int | None = None, mono: bool = False
+) -> list[Row]:
     """All rows; ``lever`` is the number of the lever at the cursor."""
     rows = [[(text, "high")] for text in _wrapped(answer.problem, width)]
     if answer.working:
         end: Row = [("t", "bold accent"), (" stops it", "muted")]
-        rows.append(spread([("≈ trace " + shorten(answer.working, width - 21), "accent")], end, width))
+        rows.append(
+            spread([("≈ trace " + shorten(answer.working, width - 21), "accent")], end, width)
+        )
     found = answer.estimate
     if found is None:
         return rows or say("Estimating.", width)
@@ -74,7 +78,9 @@ def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
         rows.insert(0, clip([("guessed: ", "warning"), ("; ".join(found.guessed), "text")], width))
     if answer.base is not None:
         changes = list(differences(answer.base.setup, found.setup))
-        said = ", ".join(f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES])
+        said = ", ".join(
+            f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
+        )
         more = f" and {len(changes) - _DIFFERENCES} more" if len(changes) > _DIFFERENCES else ""
         rows.append(clip([("base: ", "muted"), (said + more or "the same", "text")], width))
     return rows
@@ -99,7 +105,9 @@ def _memory(found: Estimate) -> int:
     return next((fit.memory for fit in found.fits if fit.gpu == found.gpu), 0)
 
 
-def _made_of(found: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None) -> list[Row]:
+def _made_of(
+    found: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None
+) -> list[Row]:
     rows = vram.table(found, width, mono, against)
     room = height - len(rows)
     peak = vram.peak_rows(found, width, min(max(room - 8, 1), TIMELINE))
@@ -115,13 +123,19 @@ def _where(found: Estimate, width: int, height: int, lever: int | None) -> list[
     for_fits = max(min(len(sizes), spare - for_levers, MOST_FITS), 2)
     for_levers = min(count, max(spare - for_fits, 0))
     blank: list[Row] = [[]] if height >= 12 else []
-    rows = [*blank, title_row("", "Fits", _largest(found), width, False), *vram_fits.rows(sizes, width, for_fits)]
+    rows = [
+        *blank,
+        title_row("", "Fits", _largest(found), width, False),
+        *vram_fits.rows(sizes, width, for_fits),
+    ]
     if not count:
         return [*rows, *blank, *say("No lever of those gputop knows saves more.", width)]
     chosen = vram.lever_rows(found, width, lever)
     first = max(0, min((lever or 0) - for_levers + 1, count - for_levers))
     note: Row = (
-        [("enter applies one", "muted")] if lever is not None else [("tab", "bold accent"), (" to choose", "muted")]
+        [("enter applies one", "muted")]
+        if lever is not None
+        else [("tab", "bold accent"), (" to choose", "muted")]
     )
     return [
         *rows,
@@ -161,4 +175,7 @@ class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
         lever = min(self.cursor, len(levers) - 1) if self.has_focus and levers else None
         inner = width - 2
         head = title_row("", "One GPU needs", [], inner, self.has_focus)
-        return [[(" ", ""), *row] for row in (head, *draw(self.answer, inner, height - 1, lever, self.mono))]
+        return [
+            [(" ", ""), *row]
+            for row in (head, *draw(self.answer, inner, height - 1, lever, self.mono))
+        ]

@@ -35,7 +35,9 @@ def row_of(form: Form, cursor: int) -> int:
     return cursor + len({line.group for line in lines})
 
 
-def _row(line: Line, width: int, here: bool, focused: bool, typed: str | None, differs: bool) -> Row:
+def _row(
+    line: Line, width: int, here: bool, focused: bool, typed: str | None, differs: bool
+) -> Row:
     ground = "/cursor" if here and focused else ""
     label = LABEL if width >= 36 else 15
     room = width - label - 4
@@ -88,4 +90,7 @@ class EstimateForm(Canvas, can_focus=True, drawn=("form", "cursor", "typed")):
             self.first = 0
         shown_rows = drawn[self.first : self.first + room]
         note: Row = [(f"{at + 1} of {len(drawn)}", "muted")] if len(drawn) > room else []
-        return [[(" ", ""), *row] for row in (title_row("", "Setup", note, inner, self.has_focus), *shown_rows)]
+        return [
+            [(" ", ""), *row]
+            for row in (title_row("", "Setup", note, inner, self.has_focus), *shown_rows)
+        ]

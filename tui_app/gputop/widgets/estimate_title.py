@@ -11,9 +11,15 @@ from gputop.widgets.canvas import Canvas
 def draw(form: Form, source: str, meaning: str, width: int) -> list[Row]:
     """Two rows."""
     name = form.setup.model.name
-    start: Row = [("gputop estimate", "bold accent"), ("   " + name, "bold text"), (_size(form), "muted")]
+    start: Row = [
+        ("gputop estimate", "bold accent"),
+        ("   " + name, "bold text"),
+        (_size(form), "muted"),
+    ]
     space = width - row_width(start) - 3
-    end: Row = [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
+    end: Row = (
+        [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
+    )
     room = width - row_width(start) - row_width(end) - 4
     start += [("   " + shorten(words(form.setup), room), "text")] if room > 12 else []
     return [spread(start, end, width), [(shorten(meaning, width), "muted")]]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gputop_analysis.model import Finding
 
 
-def draw(snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None) -> list[Row]:
+def draw(
+    snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None
+) -> list[Row]:
     """The findings as ranked by the analysis, ``first`` of them scrolled away, the one at ``cursor`` marked."""
     if not snapshot.findings:
         return say(_nothing(snapshot), width)
@@ -51,7 +53,10 @@ def cost(finding: Finding, width: int) -> Row:
     """Recoverable time in fixed columns: milliseconds a step; hours over the rest and their rent where known."""
     if finding.recoverable_ms_per_step is None:
         return []
-    row: Row = [(right(numbers.ms(finding.recoverable_ms_per_step), 7), "text"), (" ms/step", "muted")]
+    row: Row = [
+        (right(numbers.ms(finding.recoverable_ms_per_step), 7), "text"),
+        (" ms/step", "muted"),
+    ]
     if width >= 70 and finding.recoverable_hours is not None:
         row += [(right(numbers.span(finding.recoverable_hours * 3600), 9), "text")]
     if width >= 96 and finding.recoverable_usd is not None:

@@ -16,7 +16,9 @@ GAPS = (3, 2)
 
 def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
-    items = [_item(action, mode) for action in in_footer(screen, mode) if applies(action, mode, control)]
+    items = [
+        _item(action, mode) for action in in_footer(screen, mode) if applies(action, mode, control)
+    ]
     wide = 1 + sum(row_width(item) + GAPS[0] for item in items) - GAPS[0] <= width
     gap: Row = [(" " * GAPS[not wide], "")]
     row: Row = [(" ", "")]
@@ -42,7 +44,13 @@ def position_bar(position: Position, width: int) -> Row:
     end: Row = [(" " + total + " ", "muted")]
     cells = max(width - row_width(start) - row_width(end), 1)
     done = min(int(position.share * (cells - 1)), cells - 1)
-    return [*start, ("━" * done, "accent"), ("●", "bold accent"), ("─" * (cells - done - 1), "track"), *end]
+    return [
+        *start,
+        ("━" * done, "accent"),
+        ("●", "bold accent"),
+        ("─" * (cells - done - 1), "track"),
+        *end,
+    ]
 
 
 class Footer(Canvas, drawn=("position",)):
@@ -50,7 +58,9 @@ class Footer(Canvas, drawn=("position",)):
 
     position: reactive[Position | None] = reactive(None, repaint=False)
 
-    def __init__(self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None):
+    def __init__(
+        self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
+    ):
         super().__init__(id=id)
         self.name_of_screen = name_of_screen
         self.mode = mode
@@ -58,4 +68,6 @@ class Footer(Canvas, drawn=("position",)):
 
     def rows(self, width: int, height: int) -> list[Row]:
         keys = draw(self.mode, self.control, width, self.name_of_screen)
-        return [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
+        return (
+            [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
+        )

@@ -28,7 +28,11 @@ def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> lis
         paused_steps: steps that went by since the picture was paused; None while it runs.
     """
     inner = width - 2
-    rows = [_verdict(snapshot, inner, paused_steps), _command(snapshot, inner), _pace(snapshot, inner)]
+    rows = [
+        _verdict(snapshot, inner, paused_steps),
+        _command(snapshot, inner),
+        _pace(snapshot, inner),
+    ]
     return [[(" ", ""), *row] for row in rows]
 
 
@@ -45,7 +49,11 @@ def _verdict(snapshot: Snapshot, width: int, paused_steps: int | None) -> Row:
 def _headline(snapshot: Snapshot, word: str) -> str:
     """The verdict without what stands beside it anyway: the health, the exit code, the short name of the finding."""
     headline = snapshot.verdict.headline
-    if snapshot.summary.state == "ended" and snapshot.verdict.health != "stopped" and "; " in headline:
+    if (
+        snapshot.summary.state == "ended"
+        and snapshot.verdict.health != "stopped"
+        and "; " in headline
+    ):
         headline = headline.partition("; ")[2]
     headline = _ENDED.sub("", headline)
     if snapshot.findings:
@@ -83,10 +91,20 @@ def _command(snapshot: Snapshot, width: int) -> Row:
         parts.append(counted(run.world_size, "rank"))
     if run.gpus:
         parts.append(counted(len(run.gpus), "GPU"))
-    parts.append(run.hosts[0].host if len(run.hosts) == 1 else counted(len(run.hosts), "host") if run.hosts else "")
+    parts.append(
+        run.hosts[0].host
+        if len(run.hosts) == 1
+        else counted(len(run.hosts), "host")
+        if run.hosts
+        else ""
+    )
     end: Row = [(" · ".join(p for p in parts if p), "muted")]
     if snapshot.recording:
-        end = [(shorten(f"recording: {snapshot.recording}", width // 2), "accent"), ("   ", ""), *end]
+        end = [
+            (shorten(f"recording: {snapshot.recording}", width // 2), "accent"),
+            ("   ", ""),
+            *end,
+        ]
     if snapshot.damage:
         end = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *end]
     command = " ".join(run.command) or snapshot.name or str(snapshot.run_dir)
@@ -172,12 +190,18 @@ def _loss(snapshot: Snapshot) -> Row:
 
 
 def _rate(value: float, unit: str) -> Row:
-    return [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")] if value > 0 else []
+    return (
+        [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")]
+        if value > 0
+        else []
+    )
 
 
 def _scalar(name: str, value: float | None) -> Row:
     return (
-        [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")] if numbers.known(value) else []
+        [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")]
+        if numbers.known(value)
+        else []
     )
 
 

@@ -13,7 +13,9 @@ AXIS = 8
 def draw(curve: Curve, width: int, height: int) -> list[Row]:
     """A line with its range at the left and its steps below."""
     if len(curve.values) < 2:
-        return say("The loss is not known: it is read from the tensor that backward is called on.", width)
+        return say(
+            "The loss is not known: it is read from the tensor that backward is called on.", width
+        )
     if height < 3:
         return [[("loss ", "muted"), (numbers.scalar(curve.values[-1]), "text")]]
     ordered = sorted(curve.values)

@@ -49,8 +49,15 @@ def predicted(found: Prediction, width: int) -> Row:
             (f" predicted, {by}", "muted"),
         ]
         return clip(row, width)
-    row = [("predicted ", "muted"), (numbers.gib(found.allocated_gib), "text"), (", measured ", "muted")]
-    row += [(numbers.gib(found.measured_gib), "text"), (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high")]
+    row = [
+        ("predicted ", "muted"),
+        (numbers.gib(found.allocated_gib), "text"),
+        (", measured ", "muted"),
+    ]
+    row += [
+        (numbers.gib(found.measured_gib), "text"),
+        (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
+    ]
     return clip([*row, (f", {by}", "muted")], width)
 
 
@@ -66,7 +73,11 @@ def gpu_lines(snapshot: Snapshot, width: int) -> list[Row]:
     for rank in snapshot.summary.ranks:
         if rank.rank in snapshot.devices:
             on.setdefault(snapshot.devices[rank.rank], []).append(rank)
-    columns = ["alloc", "reserved", "used", "peak", "total"] if width >= WIDE else ["alloc", "used", "peak", "total"]
+    columns = (
+        ["alloc", "reserved", "used", "peak", "total"]
+        if width >= WIDE
+        else ["alloc", "used", "peak", "total"]
+    )
     rows = [_heading("GPU", columns, width)]
     for gpu in snapshot.summary.gpus:
         rows.append(_gpu_line(gpu, on.get((gpu.host, gpu.index), []), columns, width))
@@ -100,7 +111,14 @@ def rank_lines(snapshot: Snapshot, width: int, ranks: tuple[RankSummary, ...]) -
         total = totals.get(rank.host, float("nan"))
         figures = [rank.rss_gib, rank.peak_rss_gib, total]
         rows.append(
-            _line(f"{rank.rank:>4}", [(rank.rss_gib, "allocated", "━")], rank.peak_rss_gib, total, figures, width)
+            _line(
+                f"{rank.rank:>4}",
+                [(rank.rss_gib, "allocated", "━")],
+                rank.peak_rss_gib,
+                total,
+                figures,
+                width,
+            )
         )
     return rows
 
@@ -113,11 +131,21 @@ def figure_width(width: int) -> int:
 def _heading(name: str, columns: list[str], width: int) -> Row:
     each = figure_width(width)
     cells = width - LABEL - len(columns) * each
-    return [(left(name, LABEL) + " " * max(cells, 0) + "".join(right(c, each) for c in columns), "muted")]
+    return [
+        (
+            left(name, LABEL) + " " * max(cells, 0) + "".join(right(c, each) for c in columns),
+            "muted",
+        )
+    ]
 
 
 def _line(
-    name: str, parts: list[tuple[float, str, str]], peak: float, total: float, figures: list[float], width: int
+    name: str,
+    parts: list[tuple[float, str, str]],
+    peak: float,
+    total: float,
+    figures: list[float],
+    width: int,
 ) -> Row:
     each = figure_width(width)
     cells = width - LABEL - len(figures) * each
@@ -139,7 +167,12 @@ class Memory(ScrollingPanel):
     def note(self, snapshot: Snapshot) -> Row:
         if not snapshot.summary.gpus:
             return [("GiB", "muted")]
-        row: Row = [("━ ", "allocated"), ("allocated  ", "muted"), ("━ ", "reserved"), ("reserved  ", "muted")]
+        row: Row = [
+            ("━ ", "allocated"),
+            ("allocated  ", "muted"),
+            ("━ ", "reserved"),
+            ("reserved  ", "muted"),
+        ]
         row += [("━ ", "foreign"), ("other  ", "muted"), ("┃ ", "accent"), ("peak  GiB", "muted")]
         if snapshot.prediction is None:
             return row

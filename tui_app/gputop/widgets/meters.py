@@ -23,7 +23,9 @@ def draw(snapshot: Snapshot, width: int, height: int, first: int = 0) -> list[Ro
     rows: list[Row] = [_gpu(gpu, snapshot, width) for gpu in run.gpus]
     for host in run.hosts:
         rows += _host(host, snapshot, width, spacious=room >= 3 * len(run.hosts))
-    return rows[first : first + height] if rows else say("Meters start with the first sample.", width)
+    return (
+        rows[first : first + height] if rows else say("Meters start with the first sample.", width)
+    )
 
 
 def _gpu(gpu: GpuSummary, snapshot: Snapshot, width: int) -> Row:
@@ -50,13 +52,19 @@ def _host(host: HostSummary, snapshot: Snapshot, width: int, spacious: bool) -> 
     if numbers.known(host.run_wait_share):
         cpu.append(_field(f"{host.run_wait_share * 100:.0f}", "% waiting for a core", 4))
     rest = [
-        _field(numbers.gib(host.memory_used_gib), f"/ {numbers.gib(host.memory_total_gib)} GiB memory", 5),
+        _field(
+            numbers.gib(host.memory_used_gib),
+            f"/ {numbers.gib(host.memory_total_gib)} GiB memory",
+            5,
+        ),
         _field(numbers.rate(host.disk_read_mb_s), "read", 5),
         _field(numbers.rate(host.disk_write_mb_s), "written MB/s", 5),
     ]
     if not spacious:
         return [append_fitting(row, cpu + rest, width)]
-    second = append_fitting([(left("memory", NAME), "text")], [(rest[0][0], rest[0][1].removesuffix(" memory"))], width)
+    second = append_fitting(
+        [(left("memory", NAME), "text")], [(rest[0][0], rest[0][1].removesuffix(" memory"))], width
+    )
     third = append_fitting([(left("disk", NAME), "text")], rest[1:], width)
     return [append_fitting(row, cpu, width), second, third]
 

@@ -55,7 +55,11 @@ class Output(Described, ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            note = tabs(self.number, width) if self.tabbed and self.follow else [(self._note(), "muted")]
+            note = (
+                tabs(self.number, width)
+                if self.tabbed and self.follow
+                else [(self._note(), "muted")]
+            )
             return self._row(title_row(self.number, self.title, note, width, self.has_focus))
         index = round(self.scroll_offset.y) + y - 1
         if not self.view.lines and y == 1:
@@ -70,7 +74,11 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _note(self) -> str:
         if self.follow or not self.view.lines:
-            return f"{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}" if self.view.lines else ""
+            return (
+                f"{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}"
+                if self.view.lines
+                else ""
+            )
         return f"line {self.view.dropped + round(self.scroll_offset.y) + 1:,}, end: follow again"
 
     def _of_when(self) -> str:
@@ -104,13 +112,17 @@ class Output(Described, ScrollView, can_focus=True):
                 self._cache.clear()
             marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
             edge = Segment("▌", self._role("accent")) if marked else Segment(" ", self.rich_style)
-            strip = self._cache[key] = Strip([edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
+            strip = self._cache[key] = Strip(
+                [edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))]
+            )
         return strip
 
     def _style(self, look: Look) -> Style:
         style = self._looks.get(look)
         if style is None:
-            style = self._looks[look] = self.rich_style if look == PLAIN else self.rich_style + _rich(look)
+            style = self._looks[look] = (
+                self.rich_style if look == PLAIN else self.rich_style + _rich(look)
+            )
         return style
 
     def notify_style_update(self) -> None:
@@ -125,7 +137,10 @@ class Output(Described, ScrollView, can_focus=True):
     def copy_text(self, snapshot: Snapshot) -> str:
         """The lines on the screen."""
         first = round(self.scroll_offset.y)
-        return "\n".join(resolve_text(raw).rstrip() for raw in self.view.lines[first : first + self.size.height - 1])
+        return "\n".join(
+            resolve_text(raw).rstrip()
+            for raw in self.view.lines[first : first + self.size.height - 1]
+        )
 
     def move(self, step: int) -> None:
         """Scroll by ``step`` lines."""
@@ -143,7 +158,9 @@ class Output(Described, ScrollView, can_focus=True):
         if not needle:
             return False
         here = round(self.scroll_offset.y)
-        hits = [i for i, raw in enumerate(self.view.lines) if self.needle in resolve_text(raw).lower()]
+        hits = [
+            i for i, raw in enumerate(self.view.lines) if self.needle in resolve_text(raw).lower()
+        ]
         if not hits:
             return False
         above = [i for i in hits if i < here]

@@ -84,7 +84,8 @@ class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
         from gputop.render.rows import row_text
 
         return "\n".join(
-            row_text(row).rstrip() for row in self.content(snapshot, self.size.width, self.size.height - 1)
+            row_text(row).rstrip()
+            for row in self.content(snapshot, self.size.width, self.size.height - 1)
         )
 
     def rows(self, width: int, height: int) -> list[Row]:

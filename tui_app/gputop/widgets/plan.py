@@ -95,7 +95,9 @@ def _stack(request: Request, box: Box, bands: Sequence[Sequence[str]]) -> dict[s
 
 
 def _together(items: Sequence[Want]) -> Want:
-    return Want(max(i.least for i in items), max(i.enough for i in items), max(i.stretch for i in items))
+    return Want(
+        max(i.least for i in items), max(i.enough for i in items), max(i.stretch for i in items)
+    )
 
 
 def _compact(request: Request, body: Box) -> dict[str, Box]:
@@ -116,7 +118,11 @@ def _wide(request: Request, body: Box) -> dict[str, Box]:
     left = Box(body.x, body.y, width, body.height)
     right = Box(body.x + width + GAP, body.y, body.width - width - GAP, body.height)
     columns = (left, first), (right, second)
-    return {id: box for room, ids in columns for id, box in _stack(request, room, [[id] for id in ids]).items()}
+    return {
+        id: box
+        for room, ids in columns
+        for id, box in _stack(request, room, [[id] for id in ids]).items()
+    }
 
 
 def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[str]]:

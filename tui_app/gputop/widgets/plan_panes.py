@@ -33,9 +33,18 @@ class PlanTitle(Canvas):
         end: Row = [(source + " ", "accent")] if source else []
         room = width - row_width(start) - row_width(end) - 3
         start += [
-            ("   " + shorten(f"{ask.global_batch} x {ask.seq} tokens on {ask.gpus} x {ask.gpu}", max(room, 0)), "text")
+            (
+                "   "
+                + shorten(
+                    f"{ask.global_batch} x {ask.seq} tokens on {ask.gpus} x {ask.gpu}", max(room, 0)
+                ),
+                "text",
+            )
         ]
-        lines: list[Row] = [spread(start, end, width), [(" " + shorten(meaning, width - 2), "muted")]]
+        lines: list[Row] = [
+            spread(start, end, width),
+            [(" " + shorten(meaning, width - 2), "muted")],
+        ]
         return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]] if notice else lines
 
 
@@ -104,7 +113,9 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         inner, planned = width - 2, self.planned
         note: Row = []
         if planned is not None and planned.choices:
-            unknown = "" if planned.usd_per_gpu_hour is not None else "no rent known, ranked by time · "
+            unknown = (
+                "" if planned.usd_per_gpu_hour is not None else "no rent known, ranked by time · "
+            )
             note = [(f"{unknown}{planned.fitting:,} of {planned.searched:,} fit", "muted")]
         head = title_row("", "Strategies", note, inner, self.has_focus)
         if planned is None:
@@ -113,11 +124,19 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
             return [[(" ", ""), *row] for row in (head, *say("✖ " + planned.problem, inner))]
         room = height - 2
         cursor = min(self.cursor, len(planned.choices) - 1)
-        self.first = min(max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0))
+        self.first = min(
+            max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0)
+        )
         here = cursor if self.has_focus else None
         base_s = self.base.step_s if self.base else 0.0
         drawn = plan.table(
-            planned, inner, height=height - 1, first=max(self.first, 0), cursor=here, marked=self.marked, base_s=base_s
+            planned,
+            inner,
+            height=height - 1,
+            first=max(self.first, 0),
+            cursor=here,
+            marked=self.marked,
+            base_s=base_s,
         )
         return [[(" ", ""), *row] for row in (head, *drawn)]
 

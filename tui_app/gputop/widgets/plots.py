@@ -35,9 +35,14 @@ def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
         head = ruled(f"{plot.title}, {plot.unit}" if plot.unit else plot.title, note, width)
         return [head, *chart.draw(plot, width, height - 1)]
     if isinstance(plot, Columns):
-        return [ruled(plot.title, _phase_note(plot), width), *_columns(plot, width, height - 1, mono)]
+        return [
+            ruled(plot.title, _phase_note(plot), width),
+            *_columns(plot, width, height - 1, mono),
+        ]
     if isinstance(plot, Bars):
-        note = [part for name, style in plot.legend for part in (("━ ", style), (name + "  ", "muted"))]
+        note = [
+            part for name, style in plot.legend for part in (("━ ", style), (name + "  ", "muted"))
+        ]
         return [ruled(f"{plot.title}, {plot.unit}", note, width), *_bars(plot, width, height - 1)]
     return [ruled(plot.title, [], width), *_listing(plot, width, height - 1)]
 
@@ -49,7 +54,10 @@ def _phase_note(plot: Columns) -> Row:
         index = next(i for i, phase in enumerate(palette.PHASES) if phase.name == name)
         mean = sum(column[index] for column in plot.phases_ms) / max(len(totals), 1)
         share = mean * len(totals) / (sum(totals) or 1.0)
-        row += [("■ ", name), (f"{name} {numbers.duration_ms(mean)}, {numbers.percent(share)}  ", "muted")]
+        row += [
+            ("■ ", name),
+            (f"{name} {numbers.duration_ms(mean)}, {numbers.percent(share)}  ", "muted"),
+        ]
     return [*row, ("■ ", "track"), ("the rest", "muted")]
 
 
@@ -58,11 +66,15 @@ def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
     order = [i for i, phase in enumerate(palette.PHASES) if phase.name in plot.focus]
     cells, rows = width - chart.AXIS, height - 1
     spread = _resampled(plot.phases_ms, cells)
-    parts = [[*(c[i] for i in order), sum(v for i, v in enumerate(c) if i not in order)] for c in spread]
+    parts = [
+        [*(c[i] for i in order), sum(v for i, v in enumerate(c) if i not in order)] for c in spread
+    ]
     styles = [*(palette.PHASES[i].name for i in order), "track"]
     letters = [*(palette.PHASES[i].letter for i in order), "·"]
     totals = sorted(sum(part) for part in parts)
-    top = numbers.nice_ceiling((totals[min(len(totals) - 1, int(0.97 * len(totals)))] if totals else 1.0) * 1.05)
+    top = numbers.nice_ceiling(
+        (totals[min(len(totals) - 1, int(0.97 * len(totals)))] if totals else 1.0) * 1.05
+    )
     result: list[Row] = []
     for y, row in enumerate(stacked_columns(parts, styles, letters, max(rows, 1), top, mono=mono)):
         label = numbers.duration_ms(top) if y == 0 else "0" if y == rows - 1 and rows > 2 else ""
@@ -89,11 +101,19 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
     cells = max(width - LABEL - 10 * figures, 4)
     rows: list[Row] = []
     for bar in plot.bars[:height]:
-        label: Row = [("▲ " if bar.chosen else "  ", "high"), (left(bar.label, LABEL - 3) + " ", "text")]
-        texts = [(right(numbers.ms_column(value, digits), 10), _figure_style(style)) for value, style in bar.parts]
+        label: Row = [
+            ("▲ " if bar.chosen else "  ", "high"),
+            (left(bar.label, LABEL - 3) + " ", "text"),
+        ]
+        texts = [
+            (right(numbers.ms_column(value, digits), 10), _figure_style(style))
+            for value, style in bar.parts
+        ]
         values = [value for value, _ in bar.parts]
         widths = apportion([*values, max(top - sum(values), 0.0)], cells)
-        drawn: Row = [("━" * n, style) for n, (_, style) in zip(widths, bar.parts, strict=False) if n]
+        drawn: Row = [
+            ("━" * n, style) for n, (_, style) in zip(widths, bar.parts, strict=False) if n
+        ]
         rows.append([*label, *drawn, (" " * (cells - sum(widths[: len(values)])), ""), *texts])
     return rows
 

@@ -24,7 +24,12 @@ WITH_BARS = 72
 
 
 def draw(
-    snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None, mono: bool = False
+    snapshot: Snapshot,
+    width: int,
+    height: int,
+    first: int = 0,
+    cursor: int | None = None,
+    mono: bool = False,
 ) -> list[Row]:
     """The grid, ``first`` ranks scrolled away, the rank at ``cursor`` marked."""
     ranks = snapshot.summary.ranks
@@ -39,7 +44,9 @@ def draw(
     slowest = max(rank.step_time_mean_ms for rank in ranks)
     digits = numbers.digits_for(slowest)
     for index, rank in enumerate(ranks[first : first + height - 1], first):
-        row = _figures(rank, _mark(rank, marked.get(rank.rank), snapshot.ended), digits, index == cursor)
+        row = _figures(
+            rank, _mark(rank, marked.get(rank.rank), snapshot.ended), digits, index == cursor
+        )
         if width >= WITH_BARS:
             row += [("  ", ""), *split_bar(rank, slowest, BAR)]
         cells = width - row_width(row) - 2
@@ -59,7 +66,10 @@ def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, st
 def _figures(rank: RankSummary, mark: tuple[str, str], digits: int, chosen: bool) -> Row:
     ground = "/cursor" if chosen else ""
     own = rank.step_time_mean_ms - rank.wait_mean_ms
-    texts = [right(numbers.ms_column(v, digits), 9) for v in (rank.step_time_mean_ms, own, rank.wait_mean_ms)]
+    texts = [
+        right(numbers.ms_column(v, digits), 9)
+        for v in (rank.step_time_mean_ms, own, rank.wait_mean_ms)
+    ]
     return [
         (right(str(rank.rank), 4) + " ", "text" + ground),
         (mark[0] + " ", mark[1] + ground),
@@ -71,12 +81,21 @@ def _figures(rank: RankSummary, mark: tuple[str, str], digits: int, chosen: bool
 def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     """Mean milliseconds a step of each phase and rank; what is well above the other ranks is marked."""
     room = max((width - 7) // PHASE_CELLS, 1)
-    means = {p: [rank.phases_mean_ms.get(p, 0.0) for rank in ranks] for p in ranks[0].phases_mean_ms}
+    means = {
+        p: [rank.phases_mean_ms.get(p, 0.0) for rank in ranks] for p in ranks[0].phases_mean_ms
+    }
     names = sorted((p for p in means if max(means[p]) > 0), key=lambda p: -max(means[p]))[:room]
     names = [phase.name for phase in palette.PHASES if phase.name in names]
     digits = numbers.digits_for(max(max(means[p]) for p in names)) if names else 2
     typical = {name: median(means[name]) for name in names}
-    rows: list[Row] = [[(left("rank", 7) + "".join(right(name, PHASE_CELLS) for name in names) + "  mean ms", "muted")]]
+    rows: list[Row] = [
+        [
+            (
+                left("rank", 7) + "".join(right(name, PHASE_CELLS) for name in names) + "  mean ms",
+                "muted",
+            )
+        ]
+    ]
     for index, rank in enumerate(ranks):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
@@ -92,7 +111,9 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
 def split_bar(rank: RankSummary, slowest_ms: float, width: int) -> Row:
     """Own time as a heavy line, waiting for others as a light one, on the scale of the slowest rank."""
     wait = rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0
-    own, waiting, _ = apportion([rank.step_time_mean_ms - wait, wait, slowest_ms - rank.step_time_mean_ms], width)
+    own, waiting, _ = apportion(
+        [rank.step_time_mean_ms - wait, wait, slowest_ms - rank.step_time_mean_ms], width
+    )
     return [("━" * own, "allocated"), ("─" * waiting, "muted"), (" " * (width - own - waiting), "")]
 
 
@@ -131,7 +152,9 @@ def strip_chart(recent: RecentSteps, width: int, height: int, mono: bool = False
     top = numbers.nice_ceiling(min(max(measured), 3 * middle) * 1.02)
     rows: list[Row] = []
     for y in range(height):
-        label = numbers.duration_ms(top) if y == 0 else "0" if y == height - 1 and height > 2 else ""
+        label = (
+            numbers.duration_ms(top) if y == 0 else "0" if y == height - 1 and height > 2 else ""
+        )
         row: Row = [(right(label, AXIS - 1) + " ", "muted")]
         for wall in walls:
             units = wall / top * height - (height - 1 - y) if wall == wall else 0.0
@@ -157,11 +180,15 @@ class Ranks(ScrollingPanel):
         return legend(self.mono)
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(snapshot, width, height, self.first, self.cursor if self.has_focus else None, self.mono)
+        return draw(
+            snapshot, width, height, self.first, self.cursor if self.has_focus else None, self.mono
+        )
 
     def copy_text(self, snapshot: Snapshot) -> str:
         if not self.item_count(snapshot):
             return super().copy_text(snapshot)
         rank = snapshot.summary.ranks[self.cursor]
-        phases = ", ".join(f"{name} {value:.3f}" for name, value in rank.phases_mean_ms.items() if value > 0)
+        phases = ", ".join(
+            f"{name} {value:.3f}" for name, value in rank.phases_mean_ms.items() if value > 0
+        )
         return f"rank {rank.rank} on {rank.host}: step {rank.step_time_mean_ms:.3f} ms mean; of it {phases}"

@@ -22,7 +22,10 @@ class TopologyTitle(Canvas):
         self.redraw()
 
     def rows(self, width: int, height: int) -> list[Row]:
-        start: Row = [(" gputop topo", "bold accent"), ("   how the GPUs of a node hang together", "text")]
+        start: Row = [
+            (" gputop topo", "bold accent"),
+            ("   how the GPUs of a node hang together", "text"),
+        ]
         return [spread(start, [], width), [(" " + shorten(self._said, width - 2), "muted")]]
 
 

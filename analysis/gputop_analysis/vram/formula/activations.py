@@ -61,9 +61,16 @@ def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
     return Kept(
         outside=between + attention,
         mlp=(inside + adapters_mlp) / d.tp,
-        entry=kept.residual * hidden / d.outer_tp * (not _copies_input(d, kept) and kept.boundary == kept.residual),
-        mlp_peak=(inside + adapters_mlp) / d.tp + gradients + (2 * kept.residual + 2) * hidden / d.outer_tp,
-        norm_peak=(5 * 4 if kept.eager_norm and _rms(d) else 3 * kept.residual) * hidden / d.outer_tp,
+        entry=kept.residual
+        * hidden
+        / d.outer_tp
+        * (not _copies_input(d, kept) and kept.boundary == kept.residual),
+        mlp_peak=(inside + adapters_mlp) / d.tp
+        + gradients
+        + (2 * kept.residual + 2) * hidden / d.outer_tp,
+        norm_peak=(5 * 4 if kept.eager_norm and _rms(d) else 3 * kept.residual)
+        * hidden
+        / d.outer_tp,
     )
 
 
@@ -103,7 +110,9 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     """Queries, keys and values as the kernel takes them, its output, and for the eager one the scores of every head."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
-    eager = d.setup.attention == "eager" or (d.setup.attention == "sdpa" and (capped(d) or by_math(d)))
+    eager = d.setup.attention == "eager" or (
+        d.setup.attention == "sdpa" and (capped(d) or by_math(d))
+    )
     repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d))
@@ -131,7 +140,9 @@ def scores(d: Dims, kept: Habits) -> float:
     """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers; GPT-2's and BERT's
     is not upcast); the softmax, a dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
     older = d.model.family in SCORES_DROPOUT and written_out(d)
-    whole = d.recipe == "megatron" or (older and not kept.casts_inputs)  # autocast runs a softmax in fp32
+    whole = d.recipe == "megatron" or (
+        older and not kept.casts_inputs
+    )  # autocast runs a softmax in fp32
     softmax = d.compute if whole else 4.0 + d.compute * (d.compute < 4)
     dropped = d.setup.dropout > 0 or older
     return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
@@ -140,7 +151,9 @@ def scores(d: Dims, kept: Habits) -> float:
 def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
     """Input and output of the activation; where it is gated, also the other half and the product of both."""
     last = d.compute if trains_base(d) else 0
-    last += 3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
+    last += (
+        3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
+    )
     return width * ((3 * d.compute if d.model.gated_mlp else d.compute) + last)
 
 
@@ -153,7 +166,9 @@ def experts_kept(d: Dims, kept: Habits) -> Number:
     """The experts that a token passes: their input, inside, and output (kept to be weighted); the router's fp32
     scores."""
     shape = d.model
-    routed = shape.top_k * (2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn))
+    routed = shape.top_k * (
+        2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn)
+    )
     return routed + mlp_kept(d, kept, shared_width(shape)) + 4 * 2 * shape.experts
 
 

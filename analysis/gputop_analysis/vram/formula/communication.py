@@ -30,7 +30,9 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
         whole = sum((part.count for part in trained), 0.0)
         return least(whole, DEEPSPEED_BUCKET) * min(kept.gradients, 4.0)
     if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
-        return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(d.shards > 1)
+        return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(
+            d.shards > 1
+        )
     if sharding == "ddp" and not kept.flat_gradients:
         return sum((part.count * gradient_bytes(d, part, kept) for part in trained), 0.0)
     return 0.0
@@ -63,7 +65,9 @@ def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced, one's computed."""
     if d.setup.parallel.stage < 2:
         return 0.0
-    sizes = {part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained}
+    sizes = {
+        part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained
+    }
     return at_work(d) * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
 
 

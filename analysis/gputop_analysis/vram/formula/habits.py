@@ -48,13 +48,24 @@ def habits(setup: Setup) -> Habits:
     ZeRO-1: both at once (``bf16_optimizer.py`` sets the bf16 ones to zero and lets none go). Transformers, torchtitan
     and plain PyTorch: whatever the weights are.
     """
-    weights = BYTES[setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")]
+    weights = BYTES[
+        setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")
+    ]
     compute = 4.0 if setup.dtype == "fp32" else 2.0
-    megatron, deepspeed, nanotron = (setup.recipe == name for name in ("megatron", "deepspeed", "nanotron"))
-    master = 4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron) else 0.0
+    megatron, deepspeed, nanotron = (
+        setup.recipe == name for name in ("megatron", "deepspeed", "nanotron")
+    )
+    master = (
+        4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron) else 0.0
+    )
     accumulated = nanotron or (megatron and setup.dtype != "fp16")
     gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if accumulated else weights
-    twice = deepspeed and setup.dtype == "bf16" and gradients > weights and setup.parallel.sharding in BF16_OPTIMIZER
+    twice = (
+        deepspeed
+        and setup.dtype == "bf16"
+        and gradients > weights
+        and setup.parallel.sharding in BF16_OPTIMIZER
+    )
     sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     casts = weights > compute and not sharded
     residual = weights if casts else compute
@@ -67,9 +78,13 @@ def habits(setup: Setup) -> Habits:
         boundary=_boundary(setup, residual),
         casts_weights=casts,
         casts_inputs=casts,
-        flat_gradients=megatron or nanotron or twice or (deepspeed and setup.parallel.sharding == "zero3"),
+        flat_gradients=megatron
+        or nanotron
+        or twice
+        or (deepspeed and setup.parallel.sharding == "zero3"),
         passing_gradients=weights if nanotron else 0.0,
-        eager_norm=setup.recipe in ("transformers", "deepspeed", "plain") and not (setup.kernels or setup.compile),
+        eager_norm=setup.recipe in ("transformers", "deepspeed", "plain")
+        and not (setup.kernels or setup.compile),
     )
 
 

@@ -41,7 +41,9 @@ def parts(d: Dims) -> tuple[Part, ...]:
     table = counts["embeddings"] / d.tp
     tied = table * d.last * (1 - d.first) if shape.tied_embeddings else 0
     found = [
-        Part("layers", (share * counts["attention"] + mlps) / d.tp, trains("language"), linear=True),
+        Part(
+            "layers", (share * counts["attention"] + mlps) / d.tp, trains("language"), linear=True
+        ),
         Part("norms", share * small, trains("language")),
         Part("embeddings", table * d.first, trains("embeddings")),
         Part("head", counts["head"] / d.tp * d.last + tied, trains("language")),

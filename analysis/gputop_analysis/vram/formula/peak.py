@@ -42,11 +42,16 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
         ValueError: the model has no dimensions.
     """
     if not (setup.model.hidden and setup.model.layers):
-        raise ValueError(f"the dimensions of {setup.model.name or 'the model'} are not known: no hidden size or layers")
+        raise ValueError(
+            f"the dimensions of {setup.model.name or 'the model'} are not known: no hidden size or layers"
+        )
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
-    found = max((_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)), key=lambda one: one.allocated)
+    found = max(
+        (_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)),
+        key=lambda one: one.allocated,
+    )
     return found if capacity is None else _crowded(found, capacity)
 
 
@@ -89,7 +94,10 @@ def _peak(setup: Setup) -> Peak:
         operation=OPERATIONS[worst],
         phases=_highest(totals),
         timeline=tuple(zip(MOMENTS, totals.values(), strict=True)),
-        layers=tuple((f"layers.{index}", round(float(found.layer))) for index in range(round(float(d.layers)))),
+        layers=tuple(
+            (f"layers.{index}", round(float(found.layer)))
+            for index in range(round(float(d.layers)))
+        ),
         sources=SOURCES,
         notes=tuple(_notes(setup)),
         fragmentation=plenty - totals[worst],

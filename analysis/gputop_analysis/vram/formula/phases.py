@@ -41,7 +41,10 @@ def step(d: Dims) -> Step:
     held = states(d, found, kept)
     always = {"weights": held.weights, "optimizer": held.optimizer, "master_weights": held.master}
     gathered = communication.gathered(d, found, kept)
-    buffers = {name: communication.buckets(d, found, kept, name) for name in ("forward", "backward", "optimizer")}
+    buffers = {
+        name: communication.buckets(d, found, kept, name)
+        for name in ("forward", "backward", "optimizer")
+    }
     reduced = communication.layer_gradients(d, found, kept)
     early, late = gradients(d, held, kept)
     passing = kept.passing_gradients * sum((part.count for part in found if part.trained), 0.0)
@@ -104,7 +107,9 @@ def step(d: Dims) -> Step:
     return Step(found_phases, blocks, one)
 
 
-def pools(d: Dims, found: tuple[Part, ...], phases: dict[str, Bytes], kept: Habits, late: Number) -> Number:
+def pools(
+    d: Dims, found: tuple[Part, ...], phases: dict[str, Bytes], kept: Habits, late: Number
+) -> Number:
     """Most that the pools of all streams hold in the forward and backward pass, each at its own worst moment; ``late``
     bytes of gradients there are after it."""
     if d.setup.parallel.sharding not in ("fsdp2", "hsdp"):
@@ -156,7 +161,12 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
     images = vision.kept(d)
     if d.setup.offload_activations:
         one = 2 * one / most(d.layers * flight, 1)
-    return flight * d.layers * one + images, one, d.tokens * work, (flight - 1) * d.layers * one + images
+    return (
+        flight * d.layers * one + images,
+        one,
+        d.tokens * work,
+        (flight - 1) * d.layers * one + images,
+    )
 
 
 def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:
@@ -171,7 +181,9 @@ def _work(d: Dims, layer: Kept) -> Number:
     """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is recomputed first."""
     if d.setup.checkpointing == "none":
         return most(layer.mlp_peak - layer.mlp, layer.norm_peak)
-    return most(layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak)
+    return most(
+        layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak
+    )
 
 
 def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:

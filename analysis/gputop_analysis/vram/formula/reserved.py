@@ -61,7 +61,9 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     needed = most(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
         held = most(allocated, blocks.pools)
-        return _whole(held + EXPANDABLE * (blocks.activations + blocks.work + blocks.loss)), _whole(held)
+        return _whole(held + EXPANDABLE * (blocks.activations + blocks.work + blocks.loss)), _whole(
+            held
+        )
     sharded = d.setup.parallel.sharding
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
     after = blocks.rising + blocks.update

@@ -48,9 +48,15 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
     trained = [part for part in found if part.trained]
     copies = 1 + ("critic" in d.setup.roles)
     frozen = sum(role in d.setup.roles for role in ("reference", "reward"))
-    weights = sum(part.count * weight_bytes(d, part, kept) / over(d, part, stage >= 3) for part in found)
-    gradients = sum(part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2) for part in trained)
-    moments = sum(part.count * moment_bytes(d, part, kept) / over(d, part, stage >= 1) for part in trained)
+    weights = sum(
+        part.count * weight_bytes(d, part, kept) / over(d, part, stage >= 3) for part in found
+    )
+    gradients = sum(
+        part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2) for part in trained
+    )
+    moments = sum(
+        part.count * moment_bytes(d, part, kept) / over(d, part, stage >= 1) for part in trained
+    )
     master = sum(part.count * kept.master / over(d, part, stage >= 1) for part in trained)
     offload = d.setup.parallel.offload
     here = 0 if offload in ("optimizer", "all") else 1

@@ -24,10 +24,16 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
         return 0.0
     sharded = d.setup.parallel.stage >= 1
     if d.setup.optimizer == "adamw" and not kept.master and d.setup.parallel.offload == "none":
-        sizes = (part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded) for part in trained)
+        sizes = (
+            part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded)
+            for part in trained
+        )
         return sum(sizes, 0.0)
     copies = LOOPS.get(d.setup.optimizer, 0)
-    largest = [_largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded) for part in trained]
+    largest = [
+        _largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded)
+        for part in trained
+    ]
     loop = copies * most(*largest) if largest and copies else 0.0
     return loop + _flat_copies(d, trained, kept)
 
@@ -57,7 +63,11 @@ def _largest(d: Dims, part: Part) -> Number:
 
 def dequantised(d: Dims) -> Number:
     """The largest quantised weight in the computation's type, as each product with it makes it anew."""
-    return d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp if d.setup.quantized else 0
+    return (
+        d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
+        if d.setup.quantized
+        else 0
+    )
 
 
 CUBLAS_WORKSPACE = 2 * 8_519_680

@@ -82,7 +82,9 @@ def events(setup: Setup) -> EventLog | None:
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
-    training = Training(setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model))
+    training = Training(
+        setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
+    )
     found = _course(name, setup.model.family, depths_of(setup.model), training)
     if found is None:
         return None
@@ -97,7 +99,9 @@ def _course(
 ) -> tuple[tuple[Term, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
     found = store.load(name)
-    return None if found is None else (found.terms, course(_deepened(name, family, depths), training))
+    return (
+        None if found is None else (found.terms, course(_deepened(name, family, depths), training))
+    )
 
 
 @lru_cache(PLAYED)

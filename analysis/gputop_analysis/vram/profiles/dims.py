@@ -39,7 +39,9 @@ def dims(setup: Setup) -> dict[str, int]:
         "ffn": shape.ffn,
         "vocab": shape.vocab,
         "positions": shape.max_position,
-        "positions + 2": shape.max_position + 2 if shape.family == "opt" and shape.max_position else 0,
+        "positions + 2": shape.max_position + 2
+        if shape.family == "opt" and shape.max_position
+        else 0,
         "token_types": shape.token_types,
         "experts": shape.experts,
         "top_k": shape.top_k,

@@ -25,9 +25,13 @@ class Update(NamedTuple):
 
 
 UPDATES = {
-    "adamw": Update((SAME, SAME), together=1),  # the square roots in _multi_tensor_adam of torch/optim/adam.py
+    "adamw": Update(
+        (SAME, SAME), together=1
+    ),  # the square roots in _multi_tensor_adam of torch/optim/adam.py
     "adamw-fused": Update((SAME, SAME)),
-    "adamw-loop": Update((SAME, SAME), each=(SAME, SAME)),  # the square root and its quotient in _single_tensor_adam
+    "adamw-loop": Update(
+        (SAME, SAME), each=(SAME, SAME)
+    ),  # the square root and its quotient in _single_tensor_adam
     "adamw-8bit": Update(eight_bit=2),
     "adamw-paged": Update(),  # in unified memory, which PyTorch's allocator knows nothing of
     "adamw-paged-8bit": Update(),

@@ -63,10 +63,14 @@ def course(log: EventLog, training: Training) -> Course:
     ``log`` holds the weights, then one step of one micro-batch without memory of an optimizer.
     """
     update, gradients = UPDATES[training.optimizer], _gradients(log)
-    first, after, at_update = (_starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",)))
+    first, after, at_update = (
+        _starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",))
+    )
     wanted = [
         (row, kind)
-        for row, embedding in zip(gradients, _embeddings(log, gradients, training.tied), strict=True)
+        for row, embedding in zip(
+            gradients, _embeddings(log, gradients, training.tied), strict=True
+        )
         for kind in states(update, embedding)
     ]
     made = _Made(log, training.optimizer)
@@ -90,14 +94,20 @@ def course(log: EventLog, training: Training) -> Course:
 
 def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
     """Where the first of these phases begins; None: the first after the weights."""
-    found = (at for at, phase, _ in log.marks if (phase != "init" if phases is None else phase in phases))
+    found = (
+        at for at, phase, _ in log.marks if (phase != "init" if phases is None else phase in phases)
+    )
     return next(found, len(log.events))
 
 
 def _for_good(log: EventLog, first: int) -> list[int]:
     """Where the storages are made that no step frees, upwards; ``first``: where the weights are all there."""
     events = set(log.events[first:])  # a layer's storages come and go
-    kept = [row for row, layer in enumerate(log.layer) if layer < 0 and row in events and -row not in events]
+    kept = [
+        row
+        for row, layer in enumerate(log.layer)
+        if layer < 0 and row in events and -row not in events
+    ]
     return sorted(log.events.index(row, first) for row in kept)
 
 
@@ -135,8 +145,15 @@ class _Made:
         """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
         length, count, number = len(self.events), len(self.columns["bytes"]), self.number
         there = [at for at in self.there if start <= at < end]
-        inside = ((at, phase) for at, phase, _ in self.source.marks if start <= at < end and phase != "optimizer")
-        self.marks += [(length + at - start - sum(one < at for one in there), phase, step) for at, phase in inside]
+        inside = (
+            (at, phase)
+            for at, phase, _ in self.source.marks
+            if start <= at < end and phase != "optimizer"
+        )
+        self.marks += [
+            (length + at - start - sum(one < at for one in there), phase, step)
+            for at, phase in inside
+        ]
         events = self.source.events[start:end]
         for at in reversed(there):
             del events[at - start]
@@ -154,7 +171,9 @@ class _Made:
         self.play(start, end, step)
         added = {self.number[row] for row in gradients}
         again = self.events[at_start:]
-        self.events[at_start:] = chain.from_iterable((one, -one) if one in added else (one,) for one in again)
+        self.events[at_start:] = chain.from_iterable(
+            (one, -one) if one in added else (one,) for one in again
+        )
         for row, number in zip(gradients, held, strict=True):
             self.number[row] = number
 
@@ -181,7 +200,9 @@ class _Made:
         self.events += [-number for number in self.make(wanted, "temporaries")]
 
     def course(self) -> Course:
-        log = self.source.played(self.events, **self.columns, marks=tuple(self.marks), strings=tuple(self.strings))
+        log = self.source.played(
+            self.events, **self.columns, marks=tuple(self.marks), strings=tuple(self.strings)
+        )
         return Course(log, *self.kinds())
 
     def kinds(self) -> tuple[list[int], list[tuple[int, str, int]]]:
@@ -192,7 +213,13 @@ class _Made:
             for storage in self.how[how]:
                 codes[storage] += place * terms
         if any(streams):
-            codes = [code + stream * terms * len(hows) for code, stream in zip(codes, streams, strict=True)]
+            codes = [
+                code + stream * terms * len(hows)
+                for code, stream in zip(codes, streams, strict=True)
+            ]
         number = {code: kind for kind, code in enumerate(dict.fromkeys(codes))}
-        made = [(code % terms, hows[code // terms % len(hows)], code // (terms * len(hows))) for code in number]
+        made = [
+            (code % terms, hows[code // terms % len(hows)], code // (terms * len(hows)))
+            for code in number
+        ]
         return list(map(number.__getitem__, codes)), made

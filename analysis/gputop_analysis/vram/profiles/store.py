@@ -80,7 +80,9 @@ def decode(document: dict[str, Any]) -> Profile:
     marks = tuple((at, phase, step) for at, phase, step in document["marks"])
     strings, meta = tuple(document["strings"]), {"layers": document["layers"]}
     log = EventLog(*columns, events=events, marks=marks, strings=strings, meta=meta)
-    terms = tuple(Term(number, below, tuple(factors)) for number, below, factors in document["terms"])
+    terms = tuple(
+        Term(number, below, tuple(factors)) for number, below, factors in document["terms"]
+    )
     return Profile(terms, log)
 
 
@@ -96,7 +98,9 @@ def pack(profiles: dict[str, dict[str, Any]], versions: dict[str, str]) -> bytes
             places[text] = (len(body), len(body) + len(packed))
             body += packed
         names[variant] = places[text]
-    about = zlib.compress(json.dumps({"versions": versions, "profiles": names}, separators=(",", ":")).encode(), 9)
+    about = zlib.compress(
+        json.dumps({"versions": versions, "profiles": names}, separators=(",", ":")).encode(), 9
+    )
     return f"{len(about):0{_LENGTH}}".encode() + about + body
 
 

@@ -57,7 +57,9 @@ def _beyond(setup: Setup) -> bool:
         or setup.parallel.offload != "none"
         or setup.roles
         or setup.freeze
-        or (setup.quantized and setup.model.experts)  # whether experts are quantised depends on the version
+        or (
+            setup.quantized and setup.model.experts
+        )  # whether experts are quantised depends on the version
         or setup.images
         or not _one_size(setup.model)
         or setup.master_weights
