@@ -70,6 +70,7 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
     for _ in range(10):
         sampler.sample()
     now[0] = 0.5
+    state.session.step += 1
     sampler.flush()
     (event,) = sent
     line = get_batch.__code__.co_firstlineno + 2
@@ -81,6 +82,19 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
     assert (
         sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
     )
+
+
+def test_looks_of_a_step_that_never_ends_are_not_counted(waiting, sent):
+    waiting(get_batch)
+    state.session.phase = state.DATA
+    sampler = stacks.Sampler()
+    for _ in range(10):
+        sampler.sample()
+    state.session.step += 1
+    for _ in range(50):
+        sampler.sample()
+    sampler.flush()
+    assert [event["total"] for event in sent] == [10]
 
 
 def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
@@ -95,6 +109,7 @@ def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
     for _ in range(40):
         sampler.sample()
     now[0] = 4.0
+    state.session.step += 1
     sampler.flush()
     (event,) = sent
     assert event["phase"] == "forward" and event["total"] == 10 and event["period_ms"] == 200
@@ -139,6 +154,7 @@ def test_events_become_rarer_as_the_run_gets_long(waiting, sent, monkeypatch):
     for second in range(3600):
         now[0] = float(second)
         sampler.sample()
+        state.session.step += 1
         sampler.flush_if_due()
     assert 120 < len(sent) < 400
     assert sum(event["total"] for event in sent) > 3500
