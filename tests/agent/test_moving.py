@@ -16,11 +16,11 @@ def train(steps):
         opt.zero_grad(); net(torch.randn(8, 32)).square().mean().backward(); opt.step()
         time.sleep(0.02)
 train(30)
-end = time.monotonic() + 3
+end = time.monotonic() + 5
 with torch.no_grad():
     while time.monotonic() < end: net(torch.randn(8, 32))
 train(30)
-time.sleep(3)
+time.sleep(5)
 train(30)
 """
 
