@@ -1,4 +1,4 @@
-"""Makes ``docs/record.md`` from the contracts: ``python bench/record_page.py > docs/record.md``."""
+"""Makes ``docs/events.md`` from the contracts: ``python bench/record_page.py > docs/events.md``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a process of a run says, and what it can be told: the fields of hello, of its events and of commands.
 
 The definition for both ends. The guest follows these types and never imports them; readers derive their checks from
-them (``gputop_probes/record/schema.py``), and ``docs/record.md`` is made from them. A field that was not learnt is
+them (``gputop_probes/record/schema.py``), and ``docs/events.md`` is made from them. A field that was not learnt is
 null or missing. Units stand in the names.
 """
 

@@ -131,8 +131,8 @@ def test_the_page_is_current() -> None:
         text=True,
         check=True,
     ).stdout
-    assert made == (ROOT / "docs/record.md").read_text(), (
-        "make it anew: python bench/record_page.py > docs/record.md"
+    assert made == (ROOT / "docs/events.md").read_text(), (
+        "make it anew: python bench/record_page.py > docs/events.md"
     )
 
 
