@@ -11,7 +11,7 @@ from . import burst
 from .hooks import dynamo
 from .session import session
 
-_MIN_LOOKS = 20
+_MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib import metadata
 from typing import Any, Callable, Dict, List, Optional
 
@@ -157,15 +157,17 @@ class Job:
     def run(self, steps: int) -> None:
         """The steps, on fake tensors."""
         setup, tracker = self.setup, self.tracker
-        with (
-            build.quiet(),
-            as_on_cuda(),
-            as_for_real_tensors(),
-            self.rotary,
-            self.mode,
-            self.below,
-            tracker,
-        ):
+        with ExitStack() as contexts:
+            for context in (
+                build.quiet(),
+                as_on_cuda(),
+                as_for_real_tensors(),
+                self.rotary,
+                self.mode,
+                self.below,
+                tracker,
+            ):
+                contexts.enter_context(context)
             tracker.mark("init", 0)
             shared = {**setup, "repeated": self._repeated}
             self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)

@@ -263,9 +263,8 @@ def test_a_signal_during_a_collection_is_not_lost(tmp_path):
     assert (outcome.stdout, outcome.stderr, outcome.agent_errors) == ("5\n", "", "")
     (guest,) = outcome.guests
     assert guest.n_steps == 60
-    pauses = guest.of_type(
-        "gc"
-    )  # both collections of each round, though no step ended between them
+    # both collections of each round, though no step ended between them
+    pauses = [pause for pause in guest.of_type("gc") if pause["step"] >= 29]
     assert len(pauses) == 10
     assert (
         sum(pause["duration_ms"] for pause in pauses)

@@ -20,7 +20,10 @@ ENTRIES = {
 
 
 def with_names_and_parents(arrows: Graph, files: dict[str, Path]) -> Graph:
-    """The arrows, with modules that a table names in a string (``module`` or ``module:name``), and the packages that an import runs first."""
+    """The arrows, with modules that a table names in a string (``module`` or ``module:name``).
+
+    Also the packages that an import runs first.
+    """
     more: Graph = {}
     for name, path in files.items():
         nodes = ast.walk(ast.parse(path.read_text()))

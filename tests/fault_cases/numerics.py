@@ -38,7 +38,7 @@ CASES = (
         "NU07",
         "data that drifts away",
         ONE,
-        {"FAULT": "diverge", "STEPS": 1300},
+        {"FAULT": "diverge", "STEPS": 8000},
         title="the loss rises",
     ),
     Case("NU08", "a head that no loss needs", ONE, {"FAULT": "unused"}, title="pooler.weight"),

@@ -40,7 +40,7 @@ CASES = (
         "CE11",
         "hooks that pile up",
         SHAPES,
-        {"FAULT": "hooks_pile_up", "STEPS": 400},
+        {"FAULT": "hooks_pile_up", "STEPS": 900},
         title="slower and slower",
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),

@@ -55,7 +55,7 @@ class Climb:
 
 def climbing(view: RunView, rank: int) -> Climb | None:
     """The phase of a rank that climbs steadily over the whole run; None without one."""
-    rows = spread_rows(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
+    rows = _measured(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
     if len(rows) < 20:
         return None
     evenly = Evenly(rows)
@@ -87,6 +87,12 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     first = evenly.step(0)
     steps = int(rows["step"][-1]) - first + 1
     return Climb(rank, phase, part.ramp, part.alone_ms, (before, after), first, steps)
+
+
+def _measured(rows: Array) -> Array:
+    """Rows whose phases were measured: those estimated from windows follow them late."""
+    rows = spread_rows(rows)
+    return picked(rows, (rows["flags"] & wire.F_ESTIMATED) == 0)
 
 
 FEW_SHAPES = 4

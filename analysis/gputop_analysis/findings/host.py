@@ -34,7 +34,8 @@ PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
 LEAST_LEFT = 0.5
-"""Part of a step, at least, that host code is judged by: whose the waiting for a core was is not exact."""
+"""Part of a step that is left without the waiting for a core; where it is less, whose waiting that was is not exact
+enough to take it off."""
 
 
 @finding(
@@ -105,8 +106,8 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     name="host code between steps",
     family="host",
     cause="host",
-    trigger="time outside the named phases above 10 % of the step, without waiting for a core but at least half of it "
-    "(lower end of the 95 % interval)",
+    trigger="time outside the named phases above 10 % of the step, without its waiting for a core where that is less than "
+    "half of it (lower end of the 95 % interval)",
     fix="take the named line out of the loop, or do it less often",
     no_use="where the line is needed in each step",
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
@@ -190,7 +191,10 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     own = share_over(
         series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0)
     )
-    return own and replace(own, walls_ms=own.walls_ms * max(1 - waiting, LEAST_LEFT))
+    left = 1 - waiting
+    if own is None or left < LEAST_LEFT:
+        return own
+    return replace(own, walls_ms=own.walls_ms * left)
 
 
 def _accidents(series: RankSeries) -> Array:

@@ -175,11 +175,10 @@ class Probe:
 
     def _forward(self) -> torch.Tensor:
         positional, named = self.make_batch()
-        with (
-            nullcontext()
-            if self.autocast is None
-            else torch.autocast(self.device, dtype=self.autocast)
-        ):
+        precision: Any = nullcontext()
+        if self.autocast is not None:
+            precision = torch.autocast(self.device, dtype=self.autocast)
+        with precision:
             return loss_of(self.model(*positional, **named))
 
     def _phase(self, name: str, work: Any) -> Any:

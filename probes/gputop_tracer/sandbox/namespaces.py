@@ -141,13 +141,11 @@ def _write(path: str, text: str) -> None:
 
 def _raise_loopback() -> None:
     """A new network has a loopback device that is down."""
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket,
-    ):
-        request = struct.pack("16sh22x", b"lo", 0)
-        flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
-        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh22x", b"lo", flags | _UP))
+    with contextlib.suppress(OSError):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            request = struct.pack("16sh22x", b"lo", 0)
+            flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
+            fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh22x", b"lo", flags | _UP))
 
 
 def _continue_in_child(beside: Callable[[], Any], first: bool = False) -> None:

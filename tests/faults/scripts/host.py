@@ -15,6 +15,7 @@ from torch import nn
 warnings.simplefilter("ignore")
 FAULT = os.environ.get("FAULT", "none")
 COMPILED = FAULT in ("recompiles", "graph_breaks", "clean_compile")
+DYNAMO = COMPILED or FAULT == "profiler"  # torch.profiler imports it, too
 STEPS = int(os.environ.get("STEPS", "200"))
 SETTLED = 50
 PERIOD = 20
@@ -92,7 +93,7 @@ def train(net, model, optimizer):
 
 
 def main():
-    if not COMPILED:
+    if not DYNAMO:
         import eager  # noqa: F401
     net, model = make_model()
     options = {"foreach": {"foreach": False}, "clean_fused": {"fused": True}}.get(FAULT, {})
