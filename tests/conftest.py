@@ -1,6 +1,7 @@
 """For every test: a check that fails raises, in place of being reported as one that could not be judged.
 
-Only injected faults are tried again: they are measured against the clock, and a busy machine is no fault of ours.
+Tests that start real processes and hold them against the clock are tried again, since a busy
+machine is no fault of ours.
 """
 
 import os
@@ -59,14 +60,18 @@ LONG = ("agent", "tracer", "vram", "e2e", "planner", "launch", "recorder")
 """They begin, so that no worker is left with a long file when the others have nothing to do."""
 
 
+AGAINST_THE_CLOCK = ("agent", "e2e", "launch", "recorder")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in ONE_WORKER or item.path.name in SHARING:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
-        if (
-            item.path.parent.name == "faults"
-        ):  # a shared machine may be slow for as long as all three tries of one take
+        if item.path.parent.name in AGAINST_THE_CLOCK:
+            item.add_marker(pytest.mark.flaky(reruns=2))
+        # A shared machine may be slow for as long as all three tries of a fault take.
+        if item.path.parent.name == "faults":
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=10))
     items.sort(key=turn)
 
