@@ -291,9 +291,9 @@ class Hooks:
 
 def pass_over(ns: int) -> None:
     """Move all times that the guest has noted."""
-    session = sys.modules["gputop_agent.session"].session
-    fold = sys.modules["gputop_agent.steps"].fold
-    sampler = sys.modules["gputop_agent.sampling"].sampler
+    session = sys.modules["gputop_agent.runtime.session"].session
+    fold = sys.modules["gputop_agent.timing.steps"].fold
+    sampler = sys.modules["gputop_agent.timing.sampling"].sampler
     for owner, names in (
         (session, ("last_ns",)),
         (fold, ("began_ns", "end_ns")),
@@ -308,7 +308,7 @@ def pass_over(ns: int) -> None:
 
 def take_in_and_out(on: bool) -> None:
     """Put the guest's hooks where they were, or torch's own functions back."""
-    session = sys.modules["gputop_agent.session"].session
+    session = sys.modules["gputop_agent.runtime.session"].session
     optimizer = sys.modules["torch.optim.optimizer"]  # the attribute of the package is deleted
     for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         table = getattr(optimizer, name)
@@ -325,7 +325,7 @@ def take_in_and_out(on: bool) -> None:
 def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
     """Alternate blocks of steps with and without; see the module's page for what is compared."""
     base, added, wall_added = [], [], []
-    own = sys.modules.get("gputop_agent.own_cost")
+    own = sys.modules.get("gputop_agent.timing.own_cost")
     counted = own.own_cost.counted_steps if own else 0
     for i in range(pairs):
         found = {}

@@ -123,7 +123,10 @@ def start(folder, script, environ, *arguments, name="train.py"):
 GUEST = """
 import os, sys, threading, time
 import torch
-from gputop_agent import api, batch, clock, comm, device, hello, session as state, thread, transport
+from gputop_agent import api
+from gputop_agent.injection import hello, thread
+from gputop_agent.runtime import session as state, transport
+from gputop_agent.timing import batch, clock, comm, device
 S = state.session
 
 def begin(roots=(), optimizers=(), ddp=(), loader=None):

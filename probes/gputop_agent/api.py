@@ -3,8 +3,10 @@
 import threading
 from time import monotonic_ns
 
-from . import clock, current, device, interrupts, sampling, steps, transport, wire
-from .session import session
+from gputop_agent import wire
+from gputop_agent.runtime import current, interrupts, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import clock, device, sampling, steps
 
 _OTHER = wire.PHASES.index("other")
 _MAX_NAMES = 64

@@ -7,6 +7,7 @@ is left starts a new keeper. The command sees nothing but a pipe, as behind ``| 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import fcntl
 import mmap
 import os
@@ -148,9 +149,9 @@ class Output:
         """Where no screen shows the log after all: write it on our stdout, and pass on what follows."""
         if any(route.target >= 0 for route in self.routes):
             return
-        _kill(self._cells[keeper.KEEPER_PID])
         deadline = time.monotonic() + _START_WITHIN_S
         while self._keeper_at_work() and time.monotonic() < deadline:
+            self._kill_keeper()
             time.sleep(0.005)
         for number, route in enumerate(self.routes):
             if route.beside or route.source < 0:
@@ -281,8 +282,16 @@ class Output:
             and self._cells[keeper.PASSES_ON] == keeper.MUTE
         )
         if hung or mute:
-            _kill(self._cells[keeper.KEEPER_PID])
+            self._kill_keeper()
             self._stopped_since = None
+
+    def _kill_keeper(self) -> None:
+        """End the keeper that has the lock; one that came up a moment ago has not said yet who it is."""
+        pid = self._cells[keeper.KEEPER_PID]
+        if pid <= 0:  # to kill() 0 is our own process group, with the shell script that we run in
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
     def _close_broken(self) -> None:
         for number, route in enumerate(self.routes):
@@ -440,13 +449,6 @@ def _waiting_bytes(descriptor: int) -> int:
     except OSError:
         return 0
     return count[0]
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _copy(log: int, start: int) -> None:

@@ -463,8 +463,8 @@ def main(words):
         if log_number not in logs:
             logs[log_number] = Log(cells, log_number, log)
         streams.append(Stream(cells, memory, number, source, logs[log_number], target, beside))
+    cells[KEEPER_PID] = os.getpid()  # first: who is mute may be killed
     cells[PASSES_ON] = PASSING if any(stream.target >= 0 for stream in streams) else MUTE
-    cells[KEEPER_PID] = os.getpid()
     Keeper(cells, streams, list(logs.values())).run()
 
 

@@ -145,7 +145,7 @@ def train_short_steps(net):
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-        guest = sys.modules.get("gputop_agent.session")
+        guest = sys.modules.get("gputop_agent.runtime.session")
         counted += bool(guest and guest.session.hooks_out)
     print(repr(loss.item()))
     return counted
@@ -183,7 +183,8 @@ def code_of(function, path):
 
 def look_early():
     """Let the rare looks and some windows fall into these few steps."""
-    from gputop_agent import checkup, growth, sampling
+    from gputop_agent.timing import sampling
+    from gputop_agent.watchers import checkup, growth
 
     sampling.FIRST_STEP = sampling.CALM_STEPS = 0
     sampling.ASK_EVERY, sampling.PERIODS = 2, 2
@@ -202,7 +203,7 @@ def child(folder, name, fault):
         if fault is not None:
             break_it(*fault)
         if name != "reference":
-            from gputop_agent import core
+            from gputop_agent.injection import core
 
             with contextlib.suppress(Exception):  # as the injected finder does
                 core.install(torch, Finder())

@@ -49,7 +49,7 @@ def timed(phase):
 
 
 def agent_s():
-    clock = sys.modules.get("gputop_agent.clock")
+    clock = sys.modules.get("gputop_agent.timing.clock")
     return clock.totals[clock.AGENT_NS] / 1e9 if clock else 0.0
 
 

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from gputop_agent.hooks import forward
-from gputop_agent.session import session
+from gputop_agent.runtime.session import session
 
 
 def test_it_is_seen_without_a_warning_that_a_user_may_have_made_an_error(monkeypatch):

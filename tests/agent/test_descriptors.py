@@ -6,7 +6,7 @@ import os
 import pytest
 from agent_support import Outcome, run_plain, run_script
 
-from gputop_agent import descriptors
+from gputop_agent.runtime import descriptors
 
 pytestmark = pytest.mark.e2e
 

@@ -1,6 +1,7 @@
 """Where an exception is said to come from."""
 
-from gputop_agent import exceptions, frames
+from gputop_agent.runtime import frames
+from gputop_agent.watchers import exceptions
 
 
 def test_the_line_of_a_loaders_worker_is_found_in_what_torch_quotes(tmp_path, monkeypatch):

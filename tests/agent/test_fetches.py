@@ -9,8 +9,11 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from gputop_agent import affinity, batch, describe_loader, fetches, transport  # noqa: E402
-from gputop_agent.session import DATA, OTHER, session  # noqa: E402
+from gputop_agent.description import describe_loader  # noqa: E402
+from gputop_agent.runtime import affinity, transport  # noqa: E402
+from gputop_agent.runtime.session import DATA, OTHER, session  # noqa: E402
+from gputop_agent.timing import batch  # noqa: E402
+from gputop_agent.watchers import fetches  # noqa: E402
 
 
 class Rows(Dataset):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputop_agent import hello
+from gputop_agent.injection import hello
 
 
 @pytest.fixture

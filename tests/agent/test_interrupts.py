@@ -8,7 +8,8 @@ import signal
 import pytest
 from agent_support import AGENT_DIR, run_script
 
-from gputop_agent import interrupts, wire
+from gputop_agent import wire
+from gputop_agent.runtime import interrupts
 
 ALARMS = 600
 SCRIPT = f"""

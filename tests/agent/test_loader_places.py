@@ -8,7 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from gputop_agent import frames, loader_places  # noqa: E402
+from gputop_agent.runtime import frames  # noqa: E402
+from gputop_agent.watchers import loader_places  # noqa: E402
 
 
 class Rows(Dataset):

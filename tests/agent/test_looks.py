@@ -5,8 +5,10 @@ import sys
 import pytest
 import torch
 
-from gputop_agent import batch, debugging, frames, hello, shapes, transport
-from gputop_agent.session import session
+from gputop_agent.injection import debugging, hello
+from gputop_agent.runtime import frames, shapes, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import batch
 
 
 @pytest.fixture(autouse=True)

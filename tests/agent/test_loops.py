@@ -9,7 +9,10 @@ from agent_support import run_script
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop_agent import batch, clock, core, looks, steps, wire
+from gputop_agent import wire
+from gputop_agent.injection import core
+from gputop_agent.runtime import looks
+from gputop_agent.timing import batch, clock, steps
 
 SCRIPT = """
 import gc, json, os, random, sys, eager, torch, torch.nn.functional as F

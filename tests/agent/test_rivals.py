@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from gputop_agent import rivals, transport
-from gputop_agent import session as state
+from gputop_agent.runtime import session as state
+from gputop_agent.runtime import transport
+from gputop_agent.watchers import rivals
 
 
 @pytest.fixture

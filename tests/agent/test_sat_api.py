@@ -7,8 +7,10 @@ import threading
 import pytest
 
 import gputop
-from gputop_agent import api, clock, transport, wire
-from gputop_agent import session as state
+from gputop_agent import api, wire
+from gputop_agent.runtime import session as state
+from gputop_agent.runtime import transport
+from gputop_agent.timing import clock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from gputop_agent import batch  # noqa: E402
+from gputop_agent.timing import batch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

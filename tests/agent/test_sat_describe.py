@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset  # noqa: E402
 
-from gputop_agent import (  # noqa: E402
+from gputop_agent.description import (  # noqa: E402
     describe_loader,
     describe_model,
     describe_optimizer,

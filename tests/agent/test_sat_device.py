@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from gputop_agent import device, memory, transport, wire
+from gputop_agent import wire
+from gputop_agent.runtime import transport
+from gputop_agent.timing import device, memory
 
 
 class FakeGpu:

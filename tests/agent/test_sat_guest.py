@@ -15,7 +15,8 @@ SCRIPT = (
     sat_support.GUEST
     + """
 import gputop
-from gputop_agent import step_state, describe_loader
+from gputop_agent.description import describe_loader
+from gputop_agent.timing import step_state
 from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))

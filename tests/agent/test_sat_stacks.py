@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from gputop_agent import dump, frames, interrupts, stacks, transport
-from gputop_agent import session as state
+from gputop_agent.runtime import frames, interrupts, transport
+from gputop_agent.runtime import session as state
+from gputop_agent.watchers import dump, stacks
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
 SOURCE = "def fetch(started, gate):\n    started.set()\n    gate.wait()\n"

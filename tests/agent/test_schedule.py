@@ -2,8 +2,9 @@
 
 import pytest
 
-from gputop_agent import clock, sampling, schedule, shares, wire
-from gputop_agent.session import BACKWARD, EVAL, FORWARD, OTHER
+from gputop_agent import wire
+from gputop_agent.runtime.session import BACKWARD, EVAL, FORWARD, OTHER
+from gputop_agent.timing import clock, sampling, schedule, shares
 
 
 def windows(seed, block, until):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gputop_agent import tensor_work
-from gputop_agent.session import session
-from gputop_agent.step_state import open_step
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import tensor_work
+from gputop_agent.timing.step_state import open_step
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="instructions have no columns before"

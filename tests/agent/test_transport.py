@@ -90,8 +90,8 @@ def test_a_recorder_that_comes_back_gets_a_hello_and_what_it_missed(tmp_path):
 
 def test_a_reader_that_stops_never_blocks_and_the_loss_is_counted(tmp_path):
     body = """
-from gputop_agent import transport
-from gputop_agent.session import session
+from gputop_agent.runtime import transport
+from gputop_agent.runtime.session import session
 steps(3, 0.1)
 print("started", flush=True)
 sys.stdin.readline()

@@ -88,7 +88,7 @@ def counted(model, batch):
 
 
 def config_of(config):
-    from gputop_agent.describe_model import describe_config
+    from gputop_agent.description.describe_model import describe_config
 
     return describe_config(config)
 

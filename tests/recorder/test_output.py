@@ -8,6 +8,7 @@ import random
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -316,3 +317,43 @@ def test_a_slow_reader_holds_the_command_back(tmp_path: Path) -> None:
     assert written < 12
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, len(out)) == (0, 30 << 20)
+
+
+NEWCOMER = """
+import fcntl, os, signal
+from gputop_probes import output, output_keeper as keeper
+
+reading, writing = output.open_pipe()
+log = os.open("log", os.O_RDWR | os.O_CREAT)
+shared = output.share([output.Route(reading, log, os.dup(1))], log_mb=1)
+has_lock, told = os.pipe()
+newcomer = os.fork()
+if newcomer == 0:
+    fcntl.lockf(shared._shared, fcntl.LOCK_EX)
+    os.write(told, b"x")
+    signal.pause()
+os.read(has_lock, 1)
+shared._cells[keeper.PASSES_ON] = keeper.MUTE
+shared.tend()
+output._START_WITHIN_S = 0.1
+shared._front_lives = lambda: True
+shared.start_keeper = lambda: None
+{then}
+os.kill(newcomer, signal.SIGKILL)
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("then", ["shared.tend()", "shared.routes = []; shared.show()"])
+def test_a_keeper_that_has_not_said_who_it_is_is_not_killed(tmp_path: Path, then: str) -> None:
+    """A process id of 0 means our own process group: the shell script that gputop is a line of."""
+    done = subprocess.run(
+        [sys.executable, "-c", NEWCOMER.format(then=then)],
+        cwd=tmp_path,
+        env=support.environment(tmp_path),
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

@@ -201,6 +201,12 @@ def _source(phase: str, found: Straggler) -> str:
 
 
 _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p <= 0.01, with drift)"
+_NO_USE = "where what is seen there is the training's own purpose"
+_READS = "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
+_SILENT = "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+_TRAPS = "compiling or evaluating on one rank, and the warm-up: such steps are left out"
+_PICTURES = (RANK_WAITS, SLOW_AGAINST_OTHERS)
+"""What the stragglers of all phases have in common."""
 
 
 @finding(
@@ -210,19 +216,12 @@ _TRIGGER = "waits least for the others, which wait at least 3 % of the step and 
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its backward takes longer",
     fix="look at that rank's device: clocks, temperature, another process on it",
-    no_use="where what is seen there is the training's own purpose",
-    reads=(
-        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
-    ),
-    silent=(
-        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
-    ),
-    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    no_use=_NO_USE,
+    reads=_READS,
+    silent=_SILENT,
+    traps=_TRAPS,
     seen_on=CPU,
-    pictures=(
-        RANK_WAITS,
-        SLOW_AGAINST_OTHERS,
-    ),
+    pictures=_PICTURES,
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
@@ -248,19 +247,12 @@ def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its forward takes longer",
     fix="look at what that rank does in forward, and at its device",
-    no_use="where what is seen there is the training's own purpose",
-    reads=(
-        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
-    ),
-    silent=(
-        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
-    ),
-    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    no_use=_NO_USE,
+    reads=_READS,
+    silent=_SILENT,
+    traps=_TRAPS,
     seen_on=CPU,
-    pictures=(
-        RANK_WAITS,
-        SLOW_AGAINST_OTHERS,
-    ),
+    pictures=_PICTURES,
 )
 def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     """One rank takes longer in forward."""
@@ -278,19 +270,12 @@ def slow_forward(view: RunView, spec: Spec) -> Finding | None:
     cause="straggler",
     trigger=f"a rank {_TRIGGER}, and its data wait is longer",
     fix="look at that rank's shard, its storage and its workers",
-    no_use="where what is seen there is the training's own purpose",
-    reads=(
-        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
-    ),
-    silent=(
-        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
-    ),
-    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    no_use=_NO_USE,
+    reads=_READS,
+    silent=_SILENT,
+    traps=_TRAPS,
     seen_on=CPU,
-    pictures=(
-        RANK_WAITS,
-        SLOW_AGAINST_OTHERS,
-    ),
+    pictures=_PICTURES,
 )
 def slow_input(view: RunView, spec: Spec) -> Finding | None:
     """One rank gets its batches late."""
@@ -309,18 +294,11 @@ def slow_input(view: RunView, spec: Spec) -> Finding | None:
     trigger=f"a rank {_TRIGGER}, and its optimizer or the code around its step takes longer",
     fix="take work that only one rank does out of the loop",
     no_use="where only one rank can do that work and the others need its result",
-    reads=(
-        "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
-    ),
-    silent=(
-        "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
-    ),
-    traps="compiling or evaluating on one rank, and the warm-up: such steps are left out",
+    reads=_READS,
+    silent=_SILENT,
+    traps=_TRAPS,
     seen_on=CPU,
-    pictures=(
-        RANK_WAITS,
-        SLOW_AGAINST_OTHERS,
-    ),
+    pictures=_PICTURES,
 )
 def slow_host(view: RunView, spec: Spec) -> Finding | None:
     """One rank does more around its step: logging, metrics, a slower optimizer."""

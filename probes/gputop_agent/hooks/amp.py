@@ -2,10 +2,12 @@
 
 import sys
 
-from gputop_agent import clock, guard, late, modes, sampling, wire
-from gputop_agent.session import OPTIMIZER, session
-from gputop_agent.step_state import open_step
-from gputop_agent.steps import fold
+from gputop_agent import wire
+from gputop_agent.runtime import guard, late, modes
+from gputop_agent.runtime.session import OPTIMIZER, session
+from gputop_agent.timing import clock, sampling
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.steps import fold
 
 from . import autograd, optimizer
 

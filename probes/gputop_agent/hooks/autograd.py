@@ -3,24 +3,15 @@
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import (
-    activation,
-    batch,
-    checkup,
-    clock,
-    device,
-    events,
-    guard,
-    modes,
-    roots,
-    steps,
-    wire,
-)
-from gputop_agent.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
-from gputop_agent.sentinel import sentinel
-from gputop_agent.session import BACKWARD, FORWARD, H2D, OTHER, session
-from gputop_agent.step_state import open_step
-from gputop_agent.steps import fold
+from gputop_agent import wire
+from gputop_agent.runtime import guard, modes
+from gputop_agent.runtime.sentinel import sentinel
+from gputop_agent.runtime.session import BACKWARD, FORWARD, H2D, OTHER, session
+from gputop_agent.timing import activation, batch, clock, device, events, roots, steps
+from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.steps import fold
+from gputop_agent.watchers import checkup
 
 from . import optimizer
 

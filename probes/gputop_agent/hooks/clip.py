@@ -2,9 +2,10 @@
 
 import sys
 
-from gputop_agent import clock, device, guard, late, modes
-from gputop_agent.session import OPTIMIZER, session
-from gputop_agent.step_state import open_step
+from gputop_agent.runtime import guard, late, modes
+from gputop_agent.runtime.session import OPTIMIZER, session
+from gputop_agent.timing import clock, device
+from gputop_agent.timing.step_state import open_step
 
 max_norm = None  #: the limit that ``clip_grad_norm_`` was last called with
 

@@ -2,8 +2,9 @@
 
 import sys
 
-from gputop_agent import clock, finder, guard
-from gputop_agent.session import COMM
+from gputop_agent.runtime import finder, guard
+from gputop_agent.runtime.session import COMM
+from gputop_agent.timing import clock
 
 NAMES = (
     "all_reduce",

@@ -3,22 +3,13 @@
 import sys
 from time import monotonic_ns
 
-from gputop_agent import (
-    activation,
-    batch,
-    clock,
-    describe_loader,
-    device,
-    events,
-    fetches,
-    guard,
-    living,
-    loader_places,
-    sampling,
-)
-from gputop_agent.clock import stack
-from gputop_agent.session import DATA, EVAL, H2D, session
-from gputop_agent.step_state import open_step
+from gputop_agent.description import describe_loader
+from gputop_agent.runtime import guard, living
+from gputop_agent.runtime.session import DATA, EVAL, H2D, session
+from gputop_agent.timing import activation, batch, clock, device, events, sampling
+from gputop_agent.timing.clock import stack
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import fetches, loader_places
 
 from . import optimizer
 

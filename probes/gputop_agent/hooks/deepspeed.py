@@ -1,8 +1,9 @@
 """DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation boundary."""
 
-from gputop_agent import clock, finder, guard
-from gputop_agent.sentinel import sentinel
-from gputop_agent.session import OPTIMIZER, session
+from gputop_agent.runtime import finder, guard
+from gputop_agent.runtime.sentinel import sentinel
+from gputop_agent.runtime.session import OPTIMIZER, session
+from gputop_agent.timing import clock
 
 from . import optimizer
 

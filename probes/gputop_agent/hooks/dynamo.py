@@ -4,9 +4,11 @@ import sys
 import types
 from _thread import get_ident
 
-from gputop_agent import clock, finder, frames, guard, transport, wire
-from gputop_agent.session import COMPILE, session
-from gputop_agent.step_state import open_step
+from gputop_agent import wire
+from gputop_agent.runtime import finder, frames, guard, transport
+from gputop_agent.runtime.session import COMPILE, session
+from gputop_agent.timing import clock
+from gputop_agent.timing.step_state import open_step
 
 _MAX_BREAKS, _MAX_REASONS = 8, 500
 _MAX_REASON_CHARS = 200

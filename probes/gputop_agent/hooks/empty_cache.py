@@ -2,8 +2,8 @@
 
 from time import monotonic_ns
 
-from gputop_agent import frames, guard
-from gputop_agent.memory import emptied
+from gputop_agent.runtime import frames, guard
+from gputop_agent.timing.memory import emptied
 
 
 def install(torch):

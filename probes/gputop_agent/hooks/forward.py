@@ -9,11 +9,14 @@ from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from gputop_agent import checkup, clock, device, events, guard, interrupts, roots, wire
-from gputop_agent.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
-from gputop_agent.session import EVAL, FORWARD, H2D, OTHER, session
-from gputop_agent.step_state import open_step
-from gputop_agent.steps import fold
+from gputop_agent import wire
+from gputop_agent.runtime import guard, interrupts
+from gputop_agent.runtime.session import EVAL, FORWARD, H2D, OTHER, session
+from gputop_agent.timing import clock, device, events, roots
+from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.steps import fold
+from gputop_agent.watchers import checkup
 
 from . import optimizer
 

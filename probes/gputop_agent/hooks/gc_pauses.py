@@ -10,8 +10,8 @@ import gc
 from functools import partial
 from time import monotonic_ns
 
-from gputop_agent import clock
-from gputop_agent.session import session
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import clock
 
 
 def _noting(times):

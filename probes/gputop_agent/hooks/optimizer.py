@@ -5,25 +5,15 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent import (
-    activation,
-    checkup,
-    clock,
-    device,
-    events,
-    frames,
-    guard,
-    modes,
-    roots,
-    sampling,
-    steps,
-    wire,
-)
-from gputop_agent.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
-from gputop_agent.sentinel import sentinel
-from gputop_agent.session import H2D, OPTIMIZER, OTHER, session
-from gputop_agent.step_state import open_step
-from gputop_agent.steps import fold
+from gputop_agent import wire
+from gputop_agent.runtime import frames, guard, modes
+from gputop_agent.runtime.sentinel import sentinel
+from gputop_agent.runtime.session import H2D, OPTIMIZER, OTHER, session
+from gputop_agent.timing import activation, clock, device, events, roots, sampling, steps
+from gputop_agent.timing.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.steps import fold
+from gputop_agent.watchers import checkup
 
 is_compiling: Any = None
 

@@ -1,7 +1,8 @@
 """torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits for its neighbours."""
 
-from gputop_agent import clock, finder, guard
-from gputop_agent.session import COMM, session
+from gputop_agent.runtime import finder, guard
+from gputop_agent.runtime.session import COMM, session
+from gputop_agent.timing import clock
 
 
 def install(torch):

@@ -3,9 +3,11 @@
 import os
 import sys
 
-from gputop_agent import clock, finder, frames, guard, transport, wire
-from gputop_agent.session import CHECKPOINT, session
-from gputop_agent.step_state import open_step
+from gputop_agent import wire
+from gputop_agent.runtime import finder, frames, guard, transport
+from gputop_agent.runtime.session import CHECKPOINT, session
+from gputop_agent.timing import clock
+from gputop_agent.timing.step_state import open_step
 
 MIN_EVENT_NS = 1_000_000
 

@@ -86,7 +86,7 @@ def _load_agent(torch):
     package = importlib.util.module_from_spec(spec)
     sys.modules["gputop_agent"] = package
     spec.loader.exec_module(package)
-    from gputop_agent import core
+    from gputop_agent.injection import core
 
     core.install(torch, _FINDER)
 

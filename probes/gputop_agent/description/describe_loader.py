@@ -1,0 +1,67 @@
+"""The DataLoader that feeds the training, as the hello tells it."""
+
+from gputop_agent.runtime import interrupts, modes
+
+
+@modes.unseen
+def describe_loader(loader, site=None):
+    """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a loader."""
+    if loader is None:
+        return None
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    dataset = getattr(loader, "dataset", None)
+    collate = getattr(loader, "collate_fn", None)
+    iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
+    return {
+        "class": type(loader).__name__,
+        "batch_size": _batch_size(loader, batch_sampler),
+        "num_workers": getattr(loader, "num_workers", None),
+        "pin_memory": bool(getattr(loader, "pin_memory", False)),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "timeout_s": getattr(loader, "timeout", None),
+        "start_method": _start_method(loader),
+        "dataset": _dataset_name(dataset),
+        "dataset_length": None if iterable else _length(dataset),
+        "iterable": iterable,
+        "sampler": type(getattr(loader, "sampler", None)).__name__,
+        "collate_fn": getattr(collate, "__name__", type(collate).__name__),
+        "length": None if iterable else _length(batch_sampler),
+        "site": site,
+    }
+
+
+def _batch_size(loader, batch_sampler):
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _start_method(loader):
+    context = getattr(loader, "multiprocessing_context", None)
+    if context is None or not getattr(loader, "num_workers", 0):
+        return None
+    return context if isinstance(context, str) else getattr(context, "_name", None)
+
+
+def _dataset_name(dataset):
+    names = []
+    while dataset is not None and len(names) < 4:
+        names.append(type(dataset).__name__)
+        dataset = getattr(dataset, "__dict__", {}).get("dataset")  # Subset and its like
+    return " of ".join(names)
+
+
+def _length(sized):
+    """``len`` of a map-style dataset or of its batch sampler, None if it has none.
+
+    The loader itself is never asked: with an IterableDataset torch would then compare that length with what is
+    fetched, and warn.
+    """
+    try:
+        return len(sized)
+    except Exception:
+        interrupts.pass_on()
+        return None

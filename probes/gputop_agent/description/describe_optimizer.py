@@ -1,0 +1,103 @@
+"""The optimizer, mixed precision and its scaler, as the hello tells them."""
+
+import math
+
+from gputop_agent.runtime import interrupts
+
+_FLAGS = (
+    "fused",
+    "foreach",
+    "capturable",
+    "amsgrad",
+    "nesterov",
+    "maximize",
+    "weight_decay",
+    "momentum",
+    "eps",
+)
+
+
+def describe_optimizer(optimizers):
+    """The ``optimizer`` entry of the hello: the first live optimizer in full, the others by class; None without any."""
+    if not optimizers:
+        return None
+    main = unwrap(optimizers[0])
+    groups = getattr(main, "param_groups", None) or [{}]
+    first = groups[0]
+    found = {
+        "class": type(main).__name__,
+        "module": type(main).__module__.split(".")[0],
+        "groups": len(groups),
+        "parameters": sum(
+            _numel(parameter) for group in groups for parameter in group.get("params", ())
+        ),
+        "tensors": sum(len(group.get("params", ())) for group in groups),
+        "lr": number(first.get("lr")),
+        "betas": [number(beta) for beta in first["betas"]]
+        if isinstance(first.get("betas"), (tuple, list))
+        else None,
+        "state": _state(main),
+        "others": [type(unwrap(other)).__name__ for other in optimizers[1:8]],
+    }
+    for name in _FLAGS:
+        if name in first:
+            found[name] = plain(first[name])
+    return found
+
+
+def unwrap(optimizer):
+    """The torch optimizer inside Accelerate's, Lightning's or DeepSpeed's wrapper."""
+    for _ in range(4):
+        fields = getattr(optimizer, "__dict__", {})
+        inner = fields.get("optimizer", fields.get("_optimizer"))
+        if inner is None or not hasattr(inner, "param_groups"):
+            return optimizer
+        optimizer = inner
+    return optimizer
+
+
+def describe_amp(autocast, scaler):
+    """The ``amp`` entry: ``autocast`` and ``scaler`` are what the hooks saw (False, True or the dtype; the scaler)."""
+    enabled = bool(autocast)
+    dtype = str(autocast).replace("torch.", "") if enabled and autocast is not True else None
+    return {"autocast": enabled, "dtype": dtype, "grad_scaler": bool(scaler)}
+
+
+def plain(value):
+    """``value`` if JSON can carry it, else a float, else None. Reads no CUDA tensor."""
+    return value if value is None or isinstance(value, (bool, int, str)) else number(value)
+
+
+def number(value):
+    """A finite float out of a number or a one-element CPU tensor; None otherwise."""
+    if getattr(value, "is_cuda", False):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        interrupts.pass_on()
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _numel(parameter):
+    try:
+        return parameter.numel()
+    except (RuntimeError, ValueError, TypeError):
+        interrupts.pass_on()
+        return 0
+
+
+def _state(optimizer):
+    """``{name: dtype}`` of the tensors that the optimizer keeps for its first parameter; {} before its first step."""
+    state = getattr(optimizer, "state", None)
+    if not isinstance(state, dict):
+        return {}
+    for entry in state.values():
+        if isinstance(entry, dict):
+            return {
+                str(name): str(value.dtype).replace("torch.", "")
+                for name, value in entry.items()
+                if hasattr(value, "dtype") and hasattr(value, "numel") and value.numel() > 1
+            }
+    return {}

@@ -1,0 +1,59 @@
+"""How many steps the run will have, where a trainer knows it: Hugging Face's Trainer or Lightning."""
+
+import math
+import sys
+
+from gputop_agent.runtime import frames
+
+_HF_FILE = "transformers/trainer.py"
+_LIGHTNING_PARTS = ("lightning/pytorch/", "pytorch_lightning/")
+
+
+def total_steps():
+    """Optimizer steps of the whole run, read from the trainer on the calling thread's stack; None if there is none."""
+    for frame in frames.stack(sys._getframe(1), 128):
+        name = frames.short_name(frame.f_code.co_filename)
+        if name.endswith(_HF_FILE):
+            found = _from_hugging_face(_self_of(frame))
+        elif any(part in name for part in _LIGHTNING_PARTS):
+            found = _from_lightning(_self_of(frame))
+        else:
+            continue
+        if found:
+            return found
+    return None
+
+
+def _self_of(frame):
+    """The ``self`` of a method's frame, without leaving references to its other locals behind.
+
+    Before Python 3.13 ``f_locals`` is a snapshot kept by the frame: it would hold the first batch for the whole run, so
+    it is emptied; under a tracer that would change the locals themselves, so then the frame is left alone.
+    """
+    if sys.version_info >= (3, 13):
+        return frame.f_locals.get("self")
+    if sys.gettrace() is not None:
+        return None
+    snapshot = frame.f_locals
+    found = snapshot.get("self")
+    snapshot.clear()
+    return found
+
+
+def _from_hugging_face(trainer):
+    state = getattr(trainer, "state", None)
+    steps = getattr(state, "max_steps", None)
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _from_lightning(owner):
+    fields = getattr(owner, "__dict__", {})
+    trainer = fields.get("trainer", fields.get("_trainer", owner))
+    if type(trainer).__name__ != "Trainer":
+        return None
+    if isinstance(trainer.max_steps, int) and trainer.max_steps > 0:
+        return trainer.max_steps
+    batches, epochs = trainer.num_training_batches, trainer.max_epochs
+    if not epochs or epochs < 0 or not math.isfinite(batches):
+        return None
+    return math.ceil(batches / trainer.accumulate_grad_batches) * epochs

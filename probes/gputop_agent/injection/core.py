@@ -1,0 +1,54 @@
+"""Where the guest begins: called once, right after ``import torch``."""
+
+from gputop_agent.hooks import (
+    amp,
+    autograd,
+    clip,
+    collectives,
+    dataloader,
+    deepspeed,
+    dynamo,
+    empty_cache,
+    forward,
+    gc_pauses,
+    optimizer,
+    pipelining,
+    save,
+)
+from gputop_agent.injection import hello, process
+from gputop_agent.runtime import finder, guard, modes, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import activation, sampling, steps
+from gputop_agent.watchers import dryrun, exceptions
+
+HOOKS = (
+    modes,
+    forward,
+    optimizer,
+    autograd,
+    dataloader,
+    amp,
+    clip,
+    save,
+    collectives,
+    dynamo,
+    gc_pauses,
+    deepspeed,
+    pipelining,
+    empty_cache,
+    dryrun,
+    sampling,
+)
+
+
+def install(torch, import_finder):
+    """Put every hook in place. A hook that does not fit this version of torch is left out; the others work."""
+    session.torch = torch
+    finder.use(import_finder)
+    for hook in HOOKS:
+        guard.safely(hook.install, torch)
+    transport.on_reconnect = hello.send_again
+    steps.on_first_step = hello.on_first_step
+    activation.on_start.extend((exceptions.install, process.finalize_forked_child))
+    guard.safely(process.install)
+    guard.safely(exceptions.install)

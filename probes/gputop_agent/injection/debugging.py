@@ -1,0 +1,73 @@
+"""Aids for finding faults that make every step slower while they are on: anomaly mode, profilers, tracers.
+
+Whether they are on is looked at now and then from the agent's thread, because many are on for a part of the step only
+or for a part of the run.
+"""
+
+import sys
+from typing import Any
+
+from gputop_agent.hooks import dynamo
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import burst
+
+_MIN_LOOKS = 10
+_NO_CHANGE = 0.1  # shares are told again when they have moved by so much
+
+
+class Watch:
+    """How often the agent's thread found each aid switched on; ``session.debug`` gets the parts of the time so far."""
+
+    def __init__(self):
+        self.looks = 0
+        self.anomaly = 0
+        self.profiler = 0
+
+    def sample(self):
+        """Look once. Half a microsecond; reads two flags of the process and nothing of the training thread.
+
+        Not while torch compiles: it traces in anomaly mode by itself.
+        """
+        if dynamo.is_compiling():
+            return
+        torch = session.torch
+        self.looks += 1
+        if torch.is_anomaly_enabled():
+            self.anomaly += 1
+        if not burst.is_active() and getattr(
+            torch.autograd.profiler, "_is_profiler_enabled", False
+        ):
+            self.profiler += 1
+        if self.looks % _MIN_LOOKS == 0:
+            session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
+            session.debug["profiler"] = _rounded(self.profiler / self.looks)
+
+
+def _rounded(share):
+    return round(round(share / _NO_CHANGE) * _NO_CHANGE, 1)
+
+
+def describe_tracers():
+    """What traces the calling thread, which is the training's: ``{"trace", "profile", "dev_mode", "tracemalloc"}``.
+
+    ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module that it is from.
+    """
+    found: "dict[str, Any]" = {
+        "trace": _module_of(sys.gettrace()),
+        "profile": _module_of(sys.getprofile()),
+    }
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if monitoring is not None:
+        for key, ids in (("trace", (0, 1)), ("profile", (2,))):
+            names = [name for name in map(monitoring.get_tool, ids) if name]
+            found[key] = found[key] or (names[0] if names else None)
+    tracemalloc = sys.modules.get("tracemalloc")
+    found["dev_mode"] = bool(sys.flags.dev_mode)
+    found["tracemalloc"] = bool(tracemalloc is not None and tracemalloc.is_tracing())
+    return found
+
+
+def _module_of(function):
+    if function is None:
+        return None
+    return str(getattr(function, "__module__", None) or type(function).__module__)

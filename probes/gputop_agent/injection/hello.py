@@ -1,0 +1,220 @@
+"""Says what the run is: once after the first step, and what becomes known later as updates."""
+
+import os
+import sys
+from typing import Any
+
+from gputop_agent.description import (
+    describe_model,
+    describe_optimizer,
+    describe_parallel,
+    describe_process,
+    horizon,
+)
+from gputop_agent.hooks import clip
+from gputop_agent.injection import debugging
+from gputop_agent.runtime import interrupts, shapes, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import batch, device, flop_count
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import dryrun
+
+on_said: Any = []  # called once the hello is out
+_EARLY_S = 60.0  # for the first minute look for news every second, then every ten
+
+_sent: "dict[str, Any]" = {}  # the fields that the recorder knows
+_first_look_s = None
+_next_look_s = 0.0
+_n_roots = 0
+
+
+def on_first_step():
+    """Describe the run, send the hello, start the agent's thread. On the training thread, after its first step."""
+    session.debug.update(_attempt(debugging.describe_tracers))
+    fields = describe()
+    _sent.clear()
+    _sent.update(fields)
+    send_again()
+    flop_count.request_if_wanted()
+    dryrun.request_if_wanted()
+    for listener in on_said:
+        listener()
+
+
+def send_again():
+    """Send the hello with all that is known, as after a reconnect; needs no training thread."""
+    if not session.connected or not _sent:
+        return
+    transport.send_event("hello", **_sent)
+    session.hello_sent = session.connected
+
+
+def describe():
+    """Every field of the hello. What cannot be described is left out; the rest is told all the same."""
+    torch = session.torch or sys.modules["torch"]
+    session.cuda = session.cuda or torch.cuda.is_initialized()
+    roots = _alive(session.roots)
+    parameter = describe_model.first_parameter(roots)
+    if parameter is None:
+        parameter = _first_optimizer_parameter()
+    fields: "dict[str, Any]" = {"tid": session.native_tid}
+    for part in (
+        lambda: describe_process.describe_interpreter(torch),
+        lambda: describe_process.describe_device(torch, parameter, session.cuda),
+        lambda: {"launcher": describe_process.describe_launcher(os.environ)},
+        lambda: {"env": describe_process.describe_environment(os.environ)},
+        lambda: {"flags": describe_process.describe_flags(torch)},
+        _ranks,
+        lambda: {"model": _model(roots)},
+        lambda: {"parallel": describe_parallel.describe_parallel(roots, _alive(session.ddp))},
+        _total_steps,
+        dryrun.describe,
+        _late_fields,
+    ):
+        fields.update(_attempt(part))
+    if session.cuda and fields.get("device") == "cuda":
+        _attempt(lambda: device.activate(torch, fields["device_index"]) or {})
+    return fields
+
+
+def send_updates(now_s):
+    """Send what has changed since the hello; called by the agent's thread once a second."""
+    global _first_look_s, _next_look_s
+    if _first_look_s is None:
+        _first_look_s = now_s
+    if now_s < _next_look_s or not session.hello_sent:
+        return
+    _next_look_s = now_s if now_s - _first_look_s < _EARLY_S else now_s + 10.0
+    fields = _attempt(_late_fields)
+    if len(session.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
+        fields.update(
+            _attempt(lambda: {"model": _model(_alive(session.roots), describe_model.PATIENT_NS)})
+        )
+    _send_news(fields)
+
+
+def _send_news(fields):
+    news = {
+        name: value for name, value in fields.items() if value is not None and _is_news(name, value)
+    }
+    if news:
+        _sent.update(news)
+        transport.send_event("hello_update", **news)
+
+
+def send_last():
+    """At the end: what was counted since the last look, and what a short run has had no second to tell."""
+    if session.hello_sent:
+        _send_news(_attempt(_late_fields))
+
+
+def _graph_eval():
+    """Evaluation forwards that built a graph which no backward used."""
+    return {"forwards": open_step.graph_evals, "ms": round(open_step.graph_eval_ns / 1e6, 1)}
+
+
+def _is_news(name, value):
+    """Whether it says anything new; a learning rate moves by nature, and each step record has it."""
+    return (
+        _without_lr(_sent.get(name)) != _without_lr(value)
+        if name == "optimizer"
+        else _sent.get(name) != value
+    )
+
+
+def _without_lr(optimizer):
+    return {**(optimizer or {}), "lr": None}
+
+
+@session.after_fork
+def reset():
+    """Forget what the parent said (called in a fork's child)."""
+    global _first_look_s, _next_look_s, _n_roots
+    _sent.clear()
+    _first_look_s, _next_look_s, _n_roots = None, 0.0, 0
+
+
+def _late_fields():
+    """What often becomes known only after the first step; cheap, and free of CUDA calls."""
+    loader = _loader()
+    optimizers = _alive(list(session.optimizers.values()))
+    fields = {
+        "optimizer": describe_optimizer.describe_optimizer(optimizers),
+        "amp": describe_optimizer.describe_amp(session.autocast_seen, session.scaler_seen),
+        "compile": _attempt(_compile) or {"used": bool(session.compile_seen)},
+        "limits": describe_process.describe_limits(),
+        "checkpointing": bool(session.checkpointing_seen)
+        or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
+    }
+    if shapes.found is not None:
+        fields["shapes"] = shapes.found
+    if session.debug:
+        fields["debug"] = dict(session.debug)
+    if session.create_graph_seen:
+        fields["create_graph"] = True
+    if clip.max_norm is not None:
+        fields["clip"] = {"max_norm": describe_optimizer.number(clip.max_norm)}
+    if open_step.graph_evals:
+        fields["graph_eval"] = _graph_eval()
+    if loader is not None:
+        fields["dataloader"] = dict(loader, loop=batch.site, inside=list(batch.inside))
+    if batch.description is not None:
+        fields["batch"] = batch.description
+    if session.total_steps is not None:
+        fields["total_steps"] = session.total_steps
+    return fields
+
+
+def _compile():
+    from gputop_agent.hooks import dynamo
+
+    return dynamo.describe()
+
+
+def _loader():
+    """The description of the DataLoader that feeds training: the one of the first fetch that is not for evaluation."""
+    return open_step.loader if "dataloader" not in _sent and not open_step.evaluated else None
+
+
+def _model(roots, budget_ns=describe_model.BUDGET_NS):
+    global _n_roots
+    _n_roots = len(session.roots)
+    return describe_model.describe_model(roots, budget_ns)
+
+
+def _ranks():
+    found = describe_parallel.rank_and_world()
+    if found is not None:
+        session.rank, session.world_size = found
+    local = os.environ.get("LOCAL_RANK", "")
+    return {
+        "rank": session.rank,
+        "world_size": session.world_size,
+        "local_rank": int(local) if local.isdigit() else 0,
+    }
+
+
+def _total_steps():
+    if session.total_steps is None:
+        session.total_steps = horizon.total_steps()
+    return {"total_steps": session.total_steps}
+
+
+def _first_optimizer_parameter():
+    for optimizer in _alive(list(session.optimizers.values())):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                return parameter
+    return None
+
+
+def _alive(references):
+    return [found for found in (reference() for reference in references) if found is not None]
+
+
+def _attempt(describe_part):
+    try:
+        return describe_part()
+    except Exception:  # a library's inside that we misjudged: the rest of the hello is worth having
+        interrupts.pass_on()
+        return {}

@@ -1,0 +1,71 @@
+"""Forks and the end of the process."""
+
+import atexit
+import os
+import sys
+
+from gputop_agent import api
+from gputop_agent.injection import hello, thread
+from gputop_agent.runtime import guard, interrupts, transport
+from gputop_agent.runtime.session import SWITCHED_OFF, session
+from gputop_agent.timing import events, sampling, steps
+from gputop_agent.watchers import burst
+
+FLUSH_S = 0.2
+
+_ended_pid = 0
+
+
+def install():
+    """Register with the interpreter."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=after_fork)
+    atexit.register(at_exit)
+
+
+def after_fork():
+    """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
+    if session.thread_ident < 0:
+        return
+    try:
+        session.reset()
+        for reset in session.resets:
+            guard.safely(reset)
+    except Exception:
+        interrupts.pass_on()
+        guard.switch_off()
+
+
+def at_exit():
+    """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
+    global _ended_pid
+    try:
+        if session.thread_ident > 0 and session.pid == os.getpid() != _ended_pid:
+            _ended_pid = os.getpid()
+            _end()
+        elif session.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
+            transport.close()
+    except BaseException:  # also what a signal's handler raised: Python would only print it
+        session.errors += 1
+
+
+def _end():
+    guard.safely(sampling.settle)
+    guard.safely(burst.finish)
+    guard.safely(events.process_ends)
+    guard.safely(steps.end_record)
+    guard.safely(api.flush, float("inf"))
+    guard.safely(hello.send_last)
+    reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
+    transport.send_event(
+        "goodbye", steps=session.step, dropped=session.dropped, errors=session.errors, reason=reason
+    )
+    guard.safely(thread.stop)
+    transport.close(FLUSH_S)
+
+
+def finalize_forked_child():
+    """Called when training begins: children of multiprocessing's fork end by ``os._exit``."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, at_exit, exitpriority=-100)

@@ -1,0 +1,184 @@
+"""The agent's one thread: flushes stale records, runs the recorder's commands, samples the training thread's stack.
+
+It never calls CUDA (that could break a stream capture in the training thread) and never takes a lock of the training.
+It starts with the hello, does not survive a fork, and leaves without a word when the interpreter shuts down.
+"""
+
+import _thread
+import atexit
+import os
+import sys
+from time import monotonic, monotonic_ns
+
+from gputop_agent import api
+from gputop_agent.injection import debugging, hello
+from gputop_agent.runtime import affinity, guard, looks, paging, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import memory, sampling
+from gputop_agent.timing.own_cost import own_cost
+from gputop_agent.watchers import fetches, moving, rivals, stacks
+
+#: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
+#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of a core.
+RATES = ((20.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
+_MAX_COMMANDS_PER_TICK = 8
+_MAX_FAILURES = 3
+_IDLE_S = 0.5  # between ticks while no recorder listens
+
+_running_pid = 0
+_wake = (
+    None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
+)
+_loop = None
+_registered = False
+
+
+def start():
+    """Start the thread unless this process has it already."""
+    global _running_pid, _wake, _registered
+    if _running_pid == os.getpid():
+        return
+    _running_pid = os.getpid()
+    _wake = _thread.allocate_lock()
+    _wake.acquire()
+    if not _registered:
+        _registered = True
+        atexit.register(guard.safely, stop)
+    arguments = (
+        _run,
+        _wake,
+        _running_pid,
+    )  # guarded: an exception in a bare thread would be printed
+    _thread.start_new_thread(
+        guard.safely, arguments
+    )  # one of threading's would be among the user's own
+
+
+def stop():
+    """Ask the thread to end, without waiting for it, and send what the sampler has counted."""
+    global _running_pid
+    if _running_pid == os.getpid() and _wake is not None and _wake.locked():
+        _wake.release()
+        looks.restore()
+        if _loop is not None and session.connected:
+            _loop.sampler.flush()
+            _loop.fetches.flush()
+            _loop.rivals.look(monotonic())
+    _running_pid = 0
+
+
+@session.after_fork
+def reset():
+    """The thread did not survive the fork (called in the child)."""
+    global _running_pid
+    _running_pid = 0
+    looks.restore()
+
+
+def _run(wake, pid):
+    global _loop
+    session.agent_ident = _thread.get_ident()
+    loop = _loop = Loop()
+    failures = 0
+    pause = RATES[0][1]
+    while not wake.acquire(True, pause):
+        if sys.is_finalizing() or os.getpid() != pid:
+            return
+        try:
+            connected = loop.tick()
+        except Exception:  # the training does not notice
+            guard.failed("agent thread")
+            failures += 1
+            if failures > _MAX_FAILURES:
+                return
+            connected = True
+        pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
+
+
+class Loop:
+    """What one tick does."""
+
+    def __init__(self):
+        self.sampler = stacks.Sampler()
+        self.rivals = rivals.Watch()
+        self.fetches = fetches.Watch()
+        self.affinity = affinity.Watch()
+        self.paging = paging.Watch()
+        self.debugging = debugging.Watch()
+        self.moving = moving.Watch()
+        self._random = monotonic_ns() & 0x7FFFFFFF
+        self._second = 0.0
+        self._started = monotonic()
+
+    def tick(self):
+        """One round. Returns whether a recorder listens."""
+        now_ns = monotonic_ns()
+        sampling.watch(now_ns)
+        transport.flush_if_stale(now_ns)
+        self._run_commands()
+        if not session.connected:
+            return False
+        if not session.hello_sent:
+            hello.send_again()
+        if looks.await_moment(self.random(), shared=self.rivals.busy):
+            self.sampler.sample()
+        self.rivals.sample()
+        self.fetches.look()
+        self.debugging.sample()
+        now = monotonic()
+        if now - self._second >= 1.0:
+            self._second = now
+            self.sampler.flush_if_due()
+            self.rivals.look_if_due(now)
+            self.fetches.flush_if_due()
+            self.affinity.look()
+            self.paging.look_if_due(now)
+            self.moving.look_if_due(now)
+            api.flush(now)
+            hello.send_updates(now)
+            memory.send_if_due(now)
+            own_cost.send_if_due(now)
+        return True
+
+    def period_s(self):
+        """Seconds to the next tick, by the age of the run."""
+        age = monotonic() - self._started
+        return next(period for until, period in RATES if age < until)
+
+    def jittered(self, seconds):
+        """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's generator is touched."""
+        return seconds * (0.8 + 0.4 * self.random())
+
+    def random(self):
+        """A number between 0 and 1."""
+        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
+        return self._random / 0x7FFFFFFF
+
+    def _run_commands(self):
+        for _ in range(_MAX_COMMANDS_PER_TICK):
+            command = transport.poll_command()
+            if command is None:
+                return
+            execute(command)
+
+
+def execute(command):
+    """Run one command of the recorder; an unknown one is a newer recorder's and is ignored."""
+    name = command.get("cmd")
+    if name == "dump":
+        from gputop_agent.watchers import dump
+
+        dump.send(command.get("reason", ""))
+    elif name == "flight_recorder":
+        from gputop_agent.watchers import flight
+
+        flight.send(command.get("reason", ""))
+    elif name == "profile":
+        from gputop_agent.watchers import burst
+
+        burst.request(command)
+    elif name == "detach":
+        guard.switch_off()
+
+
+hello.on_said.append(start)

@@ -1,0 +1,31 @@
+"""Calls us back after a module was imported, through the finder that ``inject/sitecustomize.py`` put in place."""
+
+import sys
+from typing import Any
+
+from gputop_agent.runtime import guard
+
+_finder: Any = None
+_own_listeners = []
+
+
+def use(finder):
+    """Take over the injector's finder."""
+    global _finder
+    _finder = finder
+
+
+def after_import(name, callback):
+    """``callback(module)`` once ``name`` is imported; now if it is already."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(
+        getattr(module, "__spec__", None), "_initializing", False
+    ):
+        guard.safely(callback, module)
+    elif _finder is not None:
+        _finder.targets[name] = lambda module: guard.safely(callback, module)
+
+
+def after_own_import(listener):
+    """``listener(module)`` for every module of the guest that is imported from now on."""
+    _own_listeners.append(listener)

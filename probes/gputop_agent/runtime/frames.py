@@ -1,0 +1,173 @@
+"""Where a Python frame's code comes from, and how it is named to the user."""
+
+import linecache
+import os
+import sys
+
+from gputop_agent.runtime import interrupts
+
+USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
+
+_AGENT_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB_DIRS = (
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep,
+    os.path.join(sys.base_prefix, "lib", "python"),
+)
+_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_MAX_KNOWN = 4096
+
+_origins = {}  # file name of a code object -> origin
+_names = {}  # file name of a code object -> short name
+_places = {}  # site -> (file name, line number)
+_MAX_SOURCE_CHARS = 120
+
+
+def origin(filename):
+    """USER, LIBRARY, TORCH, STDLIB or AGENT for the file name of a code object."""
+    found = _origins.get(filename)
+    if found is None:
+        if len(_origins) >= _MAX_KNOWN:
+            _origins.clear()
+        found = _origins[filename] = _find_origin(filename)
+    return found
+
+
+def site(frame):
+    """``"train.py:118"``: the file relative to the working directory (or to its package), and the current line."""
+    file, line = frame.f_code.co_filename, frame.f_lineno or 0
+    found = "%s:%d" % (short_name(file), line)
+    if found not in _places:
+        if len(_places) >= _MAX_KNOWN:
+            _places.clear()
+        _places[found] = file, line
+    return found
+
+
+def source(site):
+    """The text of the line that a site names, as it is on the disk now; empty if it cannot be read."""
+    file, line = _places.get(site, ("", 0))
+    return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS] if origin(file) == USER else ""
+
+
+def package(frame):
+    """Top-level package that a frame of a library belongs to: ``lightning``."""
+    return short_name(frame.f_code.co_filename).replace("\\", "/").partition("/")[0]
+
+
+def label(frame):
+    """``"train.py:118 get_batch"``."""
+    return "%s %s" % (site(frame), frame.f_code.co_name)
+
+
+def short_name(filename):
+    """A file name as the user would say it: relative to the working directory or to site-packages, else its base."""
+    found = _names.get(filename)
+    if found is None:
+        if len(_names) >= _MAX_KNOWN:
+            _names.clear()
+        found = _names[filename] = _shorten(filename)
+    return found
+
+
+def stack(frame, limit=64):
+    """The frames from ``frame`` (innermost) outwards, at most ``limit``."""
+    found = []
+    while frame is not None and len(found) < limit:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def is_optimizer_step(frame):
+    """Whether the frame is torch's wrapper around an optimizer's ``step``."""
+    return frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith("optimizer.py")
+
+
+def is_user(frame):
+    """Whether the frame runs code that the user wrote: no package, no torch, no standard library."""
+    return origin(frame.f_code.co_filename) == USER
+
+
+def caller_site():
+    """Site of the innermost user frame of the calling thread; None if there is none."""
+    for frame in stack(sys._getframe(1)):
+        if is_user(frame):
+            return site(frame)
+    return None
+
+
+#: packages that own a loop, and build what the loop needs from the user's arguments
+TRAINERS = (
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+    "transformers",
+    "trl",
+)
+
+
+def packages(frame):
+    """Top-level packages between a frame and the innermost line of user code, the inner ones first."""
+    found = []
+    for one in stack(frame):
+        where = origin(one.f_code.co_filename)
+        if where == USER:
+            break
+        name = package(one)
+        if where == LIBRARY and name not in found:
+            found.append(name)
+    return found[:8]
+
+
+def own_site():
+    """Site of the innermost user frame of the calling thread; None where a trainer calls, or nobody.
+
+    accelerate alone is no trainer here: its functions are called by a loop of the user's own.
+    """
+    inside = packages(sys._getframe(1))
+    return None if any(name in TRAINERS[1:] for name in inside) else caller_site()
+
+
+def _find_origin(filename):
+    if filename == interrupts.HIDDEN_FILE:
+        return AGENT
+    if filename.startswith("<"):
+        return USER if filename.startswith(("<stdin>", "<string>", "<ipython")) else STDLIB
+    path = os.path.abspath(filename)
+    if path.startswith(_AGENT_DIR):
+        return AGENT
+    for marker in _PACKAGES:
+        if marker in path:
+            return TORCH if path.rpartition(marker)[2].startswith("torch" + os.sep) else LIBRARY
+    if path.startswith(_STDLIB_DIRS):
+        return STDLIB
+    torch_file = getattr(
+        sys.modules.get("torch"), "__file__", None
+    )  # a torch built from its sources
+    return TORCH if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep) else USER
+
+
+def _shorten(filename):
+    if filename.startswith("<"):
+        return filename
+    for marker in _PACKAGES:
+        if marker in filename:
+            return filename.rpartition(marker)[2]
+    for folder in _STDLIB_DIRS:
+        if filename.startswith(folder):
+            return os.path.basename(filename)
+    try:
+        relative = os.path.relpath(filename)
+    except (OSError, ValueError):
+        interrupts.pass_on()
+        relative = os.pardir
+    return os.path.basename(filename) if relative.startswith(os.pardir) else relative
+
+
+def _is_known(filename):
+    return origin(filename) not in (USER, LIBRARY)
+
+
+interrupts.is_known_file = _is_known

@@ -1,0 +1,45 @@
+"""Page faults of this process and the time that it spends in the kernel, which is what they cost."""
+
+from time import monotonic
+
+from gputop_agent.runtime import transport
+
+try:
+    import resource
+except ImportError:  # not a Unix
+    resource = None
+
+_MANY_PER_S = 2000.0
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 1.0, 30.0
+
+
+class Watch:
+    """Reads the process's own counters (1 us a look); one ``paging`` event for each period with many faults."""
+
+    def __init__(self):
+        self._started = self._looked = monotonic()
+        self._before = _counters()
+
+    def look_if_due(self, now_s):
+        """Look every second at first, every 30 s in the end."""
+        due = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
+        if now_s - self._looked < due:
+            return
+        elapsed_s, self._looked = now_s - self._looked, now_s
+        before, self._before = self._before, _counters()
+        faults, system_s = self._before[0] - before[0], self._before[1] - before[1]
+        if faults > _MANY_PER_S * elapsed_s:
+            transport.send_event(
+                "paging",
+                period_ms=round(elapsed_s * 1e3, 1),
+                faults=faults,
+                system_ms=round(system_s * 1e3, 3),
+            )
+
+
+def _counters():
+    """Minor faults and seconds in the kernel, of all threads; zeros where the system does not count."""
+    if resource is None:
+        return 0, 0.0
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_stime

@@ -1,0 +1,86 @@
+"""Updates that no optimizer hook sees (compiled or hand-written) are told from one trained parameter.
+
+An update in place moves its version; a fused one does not, but then its gradient is cleared before the next backward.
+"""
+
+import weakref
+from typing import Any
+
+from gputop_agent.runtime import modes
+
+MIN_UNSEEN = 4
+
+
+class Sentinel:
+    """The parameter, and whether it has to be looked at: no optimizer event ever, or none for suspiciously long."""
+
+    def __init__(self):
+        self.reference: Any = None
+        self.version = -1
+        self.events = 0  # optimizer steps seen in this process
+        self.unseen = 0  # backwards since the last of them
+        self.longest = 0  # most backwards between two of them
+        self.overdue = False
+        self.backwards = 0  # of the last step that ended by an update unseen
+        self.guess: Any = None  # where the first step ended if the change seen there was an update
+        self.believed = False  # such changes are updates
+        self.by_grads = (
+            False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
+        )
+        self.bare = False  # a tensor of no module: an update may put another one in its place
+
+    @modes.unseen
+    def watch(self, parameters, bare=False):
+        """Choose the first parameter that has a gradient."""
+        for parameter in parameters:
+            if parameter.requires_grad and parameter.is_leaf and parameter.grad is not None:
+                self.reference = weakref.ref(parameter)
+                self.version = parameter._version
+                self.bare = bare
+                return
+
+    def follow(self, parameter):
+        """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version alone."""
+        self.reference, self.version, self.by_grads = (
+            weakref.ref(parameter),
+            parameter._version,
+            True,
+        )
+
+    def optimizer_stepped(self):
+        """An optimizer event was seen: nothing needs to be inferred."""
+        self.by_grads = False
+        self.events += 1
+        self.longest = max(self.longest, self.unseen)
+        self.unseen = 0
+        self.overdue = False
+        self.guess = None
+        self.backwards = 0  # of the last step that ended by an update unseen
+
+    def watching(self):
+        """Whether boundaries have to be inferred."""
+        if self.reference is None:
+            return False
+        if not self.events or self.overdue:
+            return True
+        if self.unseen > max(MIN_UNSEEN, 4 * self.longest):
+            self.overdue = True
+            self.was_updated()  # from here on
+        return False
+
+    @modes.unseen
+    def was_updated(self):
+        """Whether the parameter changed, or lost its gradient, since the last time that it was asked or had."""
+        parameter = self.reference()
+        if parameter is None:
+            self.reference = None
+            return self.bare
+        version, self.version = self.version, parameter._version
+        return version != self.version or (parameter.grad is None and not self.by_grads)
+
+    def was_freed(self):
+        """Whether the parameter is gone, as at the end of a script that trained in a function."""
+        return self.reference is not None and self.reference() is None
+
+
+sentinel = Sentinel()

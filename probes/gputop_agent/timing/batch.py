@@ -1,0 +1,270 @@
+"""How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies nothing."""
+
+import ctypes
+import sys
+import zlib
+from collections import UserDict
+
+from gputop_agent.runtime import frames, interrupts, modes, shapes
+from gputop_agent.runtime.session import session
+
+_MAX_DEPTH = 4
+_MAX_ITEMS = 64
+_TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
+_TOKEN_DTYPES = ("torch.int64", "torch.int32")
+_CRC_BYTES = 4096
+_CRC_PERIOD = 50
+_CRC_FIRST = (
+    8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
+)
+_MASK_NAME = "attention_mask"
+_MASK_BYTES = 1 << 20  # so much of a mask is read at most
+
+_plans = {}  # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
+_count = 0
+_crc = 0
+description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
+site = None  # the line of user code that fetched it
+inside = ()  # packages between that line and the fetch
+_padding = [
+    0,
+    0,
+    0,
+]  # batches with a mask that were looked at, their places for tokens, the places that hold one
+
+
+@modes.unseen
+def count(batch):
+    """Size of one micro-batch.
+
+    Called at every training fetch or, without a DataLoader, with the first argument of the forward: the paths to the
+    two tensors are found once per batch type and only walked afterwards.
+
+    Returns:
+        ``(samples, tokens)``: dimension 0 of the first tensor, and the number of elements of the token ids (0 if the
+        batch has none); ``(0, 0)`` for a batch without tensors.
+    """
+    global _count
+    index = _count
+    _count = index + 1
+    if index % _CRC_PERIOD == 0 or index < _CRC_FIRST:
+        _look_closely(batch)
+    plan = _plans.get(type(batch))
+    if plan is not None:
+        try:
+            sample_path, token_path, axis = plan
+            if sample_path is None:
+                return 0, 0
+            value = batch
+            for get, key in sample_path:
+                value = get(value, key)
+            if index % shapes.PERIOD < shapes.WINDOW:
+                shapes.note(index, value.shape)
+            if token_path is None:
+                return value.shape[axis], 0
+            tokens = batch
+            for get, key in token_path:
+                tokens = get(tokens, key)
+            return value.shape[axis], tokens.numel()
+        except Exception:  # another structure under the same type
+            interrupts.pass_on()
+    try:
+        sample_path, token_path, axis = _make_plan(batch)
+        samples = _walk(batch, sample_path).shape[axis] if sample_path is not None else 0
+        return samples, _walk(batch, token_path).numel() if token_path is not None else 0
+    except Exception:  # a tensor subclass without a plain shape
+        interrupts.pass_on()
+        _plans[type(batch)] = (None, None, 0)
+        return 0, 0
+
+
+def take_crc():
+    """Fingerprint of the last batch that was sampled since the previous call; 0 if none was."""
+    global _crc
+    value, _crc = _crc, 0
+    return value
+
+
+def take_padding():
+    """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if there were none."""
+    global _padding
+    found, _padding = _padding, [0, 0, 0]
+    return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
+
+
+@session.after_fork
+def reset():
+    """Forget the counting of the parent process (called in a fork's child)."""
+    global _count, _crc, _padding, description, site, inside
+    _count = _crc = 0
+    _padding = [0, 0, 0]
+    description = site = None
+    inside = ()
+    shapes.reset()
+
+
+def describe(batch):
+    """``{"shapes": {name: [sizes]}, "dtypes": {name: "int64"}}`` of the first 16 tensors of a batch."""
+    shapes, dtypes = {}, {}
+    for path, tensor in list(_tensors(batch, (), 0))[:16]:
+        name = ".".join(str(key) for _, key in path) or "0"
+        shapes[name] = [int(size) for size in tensor.shape]
+        dtypes[name] = str(tensor.dtype).replace("torch.", "")
+    return {"shapes": shapes, "dtypes": dtypes}
+
+
+def _walk(value, path):
+    for get, key in path:
+        value = get(value, key)
+    return value
+
+
+def _make_plan(batch):
+    sample_path = token_path = named_path = None
+    shapes_seen = []
+    for path, tensor in _tensors(batch, (), 0):
+        shapes_seen.append(tuple(tensor.shape))
+        if sample_path is None:
+            sample_path = path
+        if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES:
+            if named_path is None and path and path[-1][1] in _TOKEN_NAMES:
+                named_path = path
+            if token_path is None:
+                token_path = path
+    plan = (sample_path, named_path or token_path, batch_axis(shapes_seen) or 0)
+    _plans[type(batch)] = plan
+    return plan
+
+
+def batch_axis(shapes):
+    """The dimension of the first tensor that counts samples, by what the others agree with; None: they do not tell."""
+    if not shapes:
+        return 0
+    first, others = shapes[0], shapes[1:]
+    if all(shape[0] == first[0] for shape in others):
+        return 0
+    if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in others):
+        return 1  # time comes first: labels or a hidden state have the batch's size elsewhere
+    return 0 if any(shape[0] == first[0] for shape in others) else None
+
+
+@modes.unseen
+def count_inputs(args, kwargs):
+    """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree on them."""
+    if len(args) > 1:
+        shapes = _shapes(list(args))
+        axis = batch_axis(shapes)
+        if axis != 0:
+            return (0 if axis is None else shapes[0][axis]), 0
+    return count(args[0] if args else kwargs)
+
+
+def _shapes(value):
+    return [tuple(tensor.shape) for _, tensor in _tensors(value, (), 0)]
+
+
+def _tensors(value, path, depth):
+    """Yield ``(path, tensor)`` for the tensors with at least one dimension, in the batch's own order."""
+    if _is_tensor(value):
+        if len(value.shape):
+            yield path, value
+        return
+    if depth == _MAX_DEPTH:
+        return
+    for get, key, item in _children(value):
+        for found in _tensors(item, path + ((get, key),), depth + 1):
+            yield found
+
+
+def _children(value):
+    """The parts of a container as ``(getter, key, part)``; only built-in accessors, so no user code runs."""
+    if isinstance(value, dict):
+        return [(dict.__getitem__, key, item) for key, item in dict.items(value)]
+    if isinstance(value, list):
+        return [
+            (list.__getitem__, i, list.__getitem__(value, i))
+            for i in range(min(list.__len__(value), _MAX_ITEMS))
+        ]
+    if isinstance(value, tuple):
+        return [
+            (tuple.__getitem__, i, item)
+            for i, item in enumerate(tuple.__iter__(value))
+            if i < _MAX_ITEMS
+        ]
+    if isinstance(value, UserDict):
+        return [(_user_item, key, item) for key, item in value.__dict__.get("data", {}).items()]
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict) and not isinstance(value, type) and not callable(value):
+        return [(_field, key, item) for key, item in fields.items()]
+    return []
+
+
+def _user_item(value, key):
+    return value.__dict__["data"][key]
+
+
+def _field(value, key):
+    return value.__dict__[key]
+
+
+def _is_tensor(value):
+    kind = type(value)
+    return hasattr(kind, "data_ptr") and hasattr(kind, "numel")
+
+
+def _look_closely(batch):
+    global _crc, description, site, inside
+    try:
+        if description is None:
+            found = describe(batch)
+            description = found if found["shapes"] else None
+            site = frames.caller_site()
+            inside = frames.packages(sys._getframe(1))
+        for _, key, value in _children(batch):
+            if key == _MASK_NAME and _is_tensor(value):
+                _count_padding(value)
+        for _, tensor in _tensors(batch, (), 0):
+            if str(tensor.device) == "cpu":
+                _crc = fingerprint(tensor)
+                if session.cuda and description is not None and "pinned" not in description:
+                    description = dict(description, pinned=bool(tensor.is_pinned()))
+                return
+    except Exception:  # what cannot be read is not described; the training goes on
+        interrupts.pass_on()
+
+
+def fingerprint(tensor):
+    """CRC-32 of the first 4 KiB of a plain, contiguous CPU tensor; 0 for any other."""
+    content = _content(tensor, _CRC_BYTES)
+    return zlib.crc32(content) & 0xFFFFFFFF if content is not None else 0
+
+
+def _count_padding(mask):
+    """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where its bytes are."""
+    if (
+        len(mask.shape) != 2
+        or str(mask.device) != "cpu"
+        or mask.dtype.is_floating_point
+        or mask.dtype.is_complex
+    ):
+        return
+    row_bytes = mask.shape[1] * mask.element_size()
+    rows = min(mask.shape[0], _MASK_BYTES // max(row_bytes, 1))
+    content = _content(mask, rows * row_bytes)
+    if content is None:
+        return
+    places, tokens = rows * mask.shape[1], len(content) - content.raw.count(b"\0")
+    if tokens <= places:
+        for i, value in enumerate((1, places, tokens)):
+            _padding[i] += value
+
+
+def _content(tensor, at_most):
+    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, where they lie; None for any other."""
+    if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
+        return None
+    if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
+        return None
+    size = min(tensor.numel() * tensor.element_size(), at_most)
+    address = tensor.data_ptr()
+    return (ctypes.c_char * size).from_address(address) if address and size > 0 else None

@@ -1,0 +1,119 @@
+"""The phase clock: every nanosecond of the training thread belongs to exactly one phase.
+
+``totals`` holds nanoseconds by phase first, then the time between two windows that no hook has measured (``sampling``
+divides it), then the counters below; all but the unmeasured time only ever grow. A step is the difference of two copies
+of it, which is why the phases of a record add up to its wall time to the nanosecond.
+"""
+
+from collections import deque
+from time import monotonic_ns
+
+from gputop_agent.runtime.session import OTHER, UNMEASURED, session
+
+N_PHASES = OTHER + 1
+GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS = range(
+    UNMEASURED + 1, UNMEASURED + 8
+)
+
+totals = [0] * (UNMEASURED + 8)
+floor = [0] * len(
+    totals
+)  # totals at the last end of a step, or where the present one may have ended
+stack = []  # phases to go back to
+MOST = 1 << 13
+"""Collections that are kept for the next booking: each process has them, also one that never trains and books none."""
+collections_began, collections_ended = (
+    deque(maxlen=MOST),
+    deque(maxlen=MOST),
+)  # times of the garbage collector's
+
+
+def enter(phase):
+    """Begin a phase inside the current one. Returns the time."""
+    now = monotonic_ns()
+    current = session.phase
+    totals[current] += now - session.last_ns
+    session.last_ns = now
+    stack.append(current)
+    session.phase = phase
+    return now
+
+
+def leave():
+    """End the innermost phase. Returns the time."""
+    now = monotonic_ns()
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+    session.phase = stack.pop() if stack else OTHER
+    return now
+
+
+def book():
+    """Book the time so far to the current phase. Returns the time."""
+    now = monotonic_ns()
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+    return now
+
+
+def book_until(now):
+    """Book the time until ``now``, which lies behind us, to the current phase."""
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+
+
+def switch(phase):
+    """End the current phase and go on in ``phase`` at the same depth. Returns the time."""
+    now = book()
+    session.phase = phase
+    return now
+
+
+def unwind(depth):
+    """Leave phases until ``depth`` are open; heals what an exception left behind."""
+    now = monotonic_ns()
+    totals[session.phase] += now - session.last_ns
+    session.last_ns = now
+    if len(stack) > depth:
+        session.phase = stack[depth]
+        del stack[depth:]
+
+
+def move(nanoseconds, source, target):
+    """Give time that was booked to ``source`` in this step to ``target``: no more than this step has of it."""
+    nanoseconds = max(0, min(nanoseconds, totals[source] - floor[source]))
+    totals[source] -= nanoseconds
+    totals[target] += nanoseconds
+
+
+def collected(until_ns):
+    """Nanoseconds of each collection that has ended by then and was not asked for before."""
+    found = []
+    while collections_ended and collections_ended[0] <= until_ns:
+        ended, began = collections_ended.popleft(), 0
+        while collections_began and collections_began[0] <= ended:
+            began = collections_began.popleft()
+        if began:
+            found.append(ended - began)
+    return found
+
+
+def rebase(phase):
+    """Make ``phase`` the one outside all others that are open. Returns the time."""
+    now = book()
+    if stack:
+        stack[0] = phase
+    else:
+        session.phase = phase
+    return now
+
+
+@session.after_fork
+def reset():
+    """Start from zero (in a forked child, or when training begins)."""
+    totals[:] = floor[:] = [0] * len(totals)
+    del stack[:]
+    collections_began.clear()
+    collections_ended.clear()
+    session.phase = OTHER
+    session.last_ns = monotonic_ns()

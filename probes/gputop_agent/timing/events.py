@@ -1,0 +1,171 @@
+"""What the beginning of a fetch, a forward or a backward means for the step being timed. All outside any of them."""
+
+import sys
+from collections import deque
+
+from gputop_agent import wire
+from gputop_agent.runtime import frames
+from gputop_agent.runtime.sentinel import sentinel
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import clock, steps
+from gputop_agent.timing.step_state import open_step
+
+WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
+
+MAX_FRAMES, MAX_PLACES = 12, 64  # that name a place; of a step
+
+known_optimizers = {}  # id -> step in which it last stepped, or was found
+gone_optimizers = deque()  # weak references to those that were freed since the last look
+
+
+def fetch_begins():
+    """The loop asks for a batch: the step is over if its optimizer has stepped."""
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    if session.manual:
+        return
+    if open_step.pending:
+        steps.close(clock.book())
+    elif open_step.backwards and sentinel.watching():
+        if sentinel.was_updated():
+            _update_inferred()
+        else:  # if the gradient is gone at the next forward, the step ended here
+            steps.cut_here()
+
+
+def compute_begins():
+    """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
+    if session.manual:
+        return
+    here = place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
+    if open_step.pending:
+        if all_stepped():
+            steps.close(clock.book())
+        elif here in open_step.places:
+            steps.close_at_cut() if open_step.cut is not None else steps.close(clock.book())
+        elif open_step.cut is None:
+            steps.cut_here()
+    elif open_step.backwards and sentinel.watching() and sentinel.was_updated():
+        _update_inferred()
+    if here and len(open_step.places) < MAX_PLACES:
+        open_step.places.add(here)
+
+
+def optimizer_begins(key):
+    """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says.
+
+    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here. Where
+    the batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one),
+    the step goes on.
+    """
+    if open_step.pending and key in open_step.stepped:
+        if open_step.last_fetch_step == session.step and not all_stepped():
+            open_step.cut = None
+        elif open_step.cut is not None:
+            steps.close_at_cut()
+        elif not session.manual:
+            steps.close(clock.book())
+
+
+def process_ends():
+    """Close the last step if it is complete."""
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    if (
+        open_step.pending
+    ):  # it ended with the last thing seen; what the script did after training is no part of it
+        steps.close(session.last_ns)
+    elif open_step.backwards and not session.manual and sentinel.watching():
+        complete = (
+            open_step.backwards >= sentinel.backwards
+            if sentinel.was_freed()
+            else sentinel.was_updated()
+        )
+        if complete:
+            _believe()
+            _close_inferred()
+
+
+def forget_optimizers():
+    """Forget those that were freed: others may get their ids."""
+    while gone_optimizers:
+        reference = gone_optimizers.popleft()
+        if session.optimizers.get(reference.key) is reference:
+            del session.optimizers[reference.key]
+            known_optimizers.pop(reference.key, None)
+            open_step.stepped.discard(reference.key)
+
+
+def all_stepped():
+    """Whether every optimizer that is in use has stepped since the last boundary."""
+    forget_optimizers()
+    if len(known_optimizers) < 2 or open_step.flags & wire.F_OPT_IN_BACKWARD:
+        return True
+    stepped, oldest = open_step.stepped, session.step - WAIT_STEPS
+    return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
+
+
+def place():
+    """Where the loop is: the lines that led here, but torch's. Where it has been before in a step, it has come around.
+
+    Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.
+    """
+    found, frame = [], sys._getframe(2)
+    while frame is not None and len(found) < MAX_FRAMES:
+        if frames.origin(frame.f_code.co_filename) in (frames.USER, frames.LIBRARY):
+            found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _update_inferred():
+    """Weights changed and no hook told. The first time, SAM may have moved them before its optimizer's first step.
+
+    So the first step ends only when there is a second such change, or with the process.
+    """
+    if sentinel.believed or sentinel.events or not known_optimizers:
+        _close_inferred()
+    elif sentinel.guess is None:
+        steps.cut_here()
+        sentinel.guess, open_step.cut = open_step.cut, None
+    elif open_step.backwards > sentinel.guess[5]:
+        _believe()
+        _close_inferred()
+
+
+def _believe():
+    """End the first step where the first change was seen; what came after is the next step's."""
+    sentinel.believed = True
+    guess, sentinel.guess = sentinel.guess, None
+    if guess is None or not open_step.backwards > guess[5]:
+        return
+    later, open_step.cut = open_step.cut, guess
+    open_step.flags |= wire.F_NO_OPT_EVENT
+    steps.close_at_cut()
+    if later is not None:
+        ended, upto, flags, loss_sum, loss_count, backwards = later
+        open_step.cut = (
+            ended,
+            upto,
+            flags,
+            loss_sum - guess[3],
+            loss_count - guess[4],
+            backwards - guess[5],
+        )
+
+
+def _close_inferred():
+    open_step.flags |= wire.F_NO_OPT_EVENT
+    sentinel.backwards = open_step.backwards
+    if open_step.cut is not None:
+        steps.close_at_cut()
+    else:
+        steps.close(clock.book())
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    known_optimizers.clear()
+    gone_optimizers.clear()
+    sentinel.__init__()

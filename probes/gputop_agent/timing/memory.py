@@ -1,0 +1,160 @@
+"""Memory of this process: CUDA's caching allocator and the resident set.
+
+The step's peak without resetting the user's statistics: torch's peak counter only moves up (until the user resets it).
+If it grew since the last record, that growth happened in between and the counter is the step's peak. If it did not, the
+step's peak lies somewhere below it, and the highest value seen at the marks (``note``) is reported.
+"""
+
+import os
+import sys
+from time import monotonic_ns
+from typing import Any
+
+from gputop_agent.runtime import descriptors, interrupts, transport
+from gputop_agent.runtime.session import session
+
+_RSS_PERIOD_NS = 100_000_000
+
+_cuda_stats: Any = None  # torch._C._cuda_memoryStats once CUDA is in use
+_device = 0
+_last_counter = -1
+_noted = 0
+_used = -1
+_stats: Any = None  # what the allocator said last
+_first_send_s = _next_send_s = 0.0
+
+_rss_ns = 0
+_rss = -1
+_page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Emptied:
+    """Calls of ``torch.cuda.empty_cache``, counted by its hook."""
+
+    calls = 0
+    spent_ns = 0
+    site: Any = None  # the line that called it first
+
+
+emptied = Emptied()
+
+
+def read():
+    """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never initialises CUDA."""
+    global _used
+    if _cuda_stats is None:
+        _used = rss()
+        return -1, -1, -1, _used
+    allocated, reserved, counter = _counters()
+    _used = allocated
+    return allocated, reserved, _peak_since_last(allocated, counter), rss()
+
+
+def last():
+    """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident set; -1: not known."""
+    return _used
+
+
+def send_if_due(now_s):
+    """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls no CUDA."""
+    global _next_send_s, _first_send_s
+    stats = _stats
+    if stats is None or now_s < _next_send_s:
+        return
+    _first_send_s = _first_send_s or now_s
+    _next_send_s = now_s + (2.0 if now_s - _first_send_s < 60.0 else 30.0)
+    transport.send_event(
+        "allocator",
+        step=session.step,
+        device_allocs=stats.get("num_device_alloc"),
+        device_frees=stats.get("num_device_free"),
+        retries=stats.get("num_alloc_retries"),
+        ooms=stats.get("num_ooms"),
+        inactive_split_bytes=stats["inactive_split_bytes"]["all"]["current"],
+        empty_cache_calls=emptied.calls,
+        empty_cache_ms=round(emptied.spent_ns / 1e6, 3),
+        empty_cache_site=emptied.site,
+    )
+
+
+def counters():
+    """``{"allocated_bytes", "reserved_bytes", "peak_allocated_bytes"}`` now; None off CUDA."""
+    if _cuda_stats is None:
+        return None
+    allocated, reserved, peak = _counters()
+    return {"allocated_bytes": allocated, "reserved_bytes": reserved, "peak_allocated_bytes": peak}
+
+
+def note():
+    """Remember the allocated bytes at this point of the step, if they are the highest so far."""
+    global _noted
+    if _cuda_stats is not None:
+        _noted = max(_noted, _counters()[0])
+
+
+def activate(torch, device):
+    """Read the allocator of CUDA device ``device`` from now on. The caller knows that CUDA is initialised."""
+    global _cuda_stats, _device, _last_counter
+    _device = device
+    _cuda_stats = torch._C._cuda_memoryStats
+    _last_counter = -1
+
+
+def rss():
+    """Resident set in bytes, read at most ten times a second; -1 where /proc is not there."""
+    global _rss_ns, _rss
+    now = monotonic_ns()
+    if now - _rss_ns >= _RSS_PERIOD_NS:
+        _rss_ns = now
+        _rss = _read_rss()
+    return _rss
+
+
+@session.after_fork
+def reset():
+    """Forget what belongs to the parent process (called in a fork's child)."""
+    global _cuda_stats, _rss_ns, _noted, _last_counter, _used, _stats
+    _cuda_stats = _stats = None
+    _used = -1
+    _rss_ns = _noted = 0
+    _last_counter = -1
+
+
+def _counters():
+    global _stats
+    stats = _stats = _cuda_stats(_device)
+    allocated = stats["allocated_bytes"]["all"]
+    return allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"]
+
+
+def _peak_since_last(allocated, counter):
+    global _last_counter, _noted
+    highest = max(_noted, allocated)
+    grew = (
+        counter != _last_counter
+    )  # up: a new peak; down: the user reset it, and it counts from there
+    _last_counter = counter
+    _noted = 0
+    return max(highest, counter) if grew else highest
+
+
+def anonymous_bytes():
+    """The part of the resident set that no file lies behind: mapped data sets are not in it; -1: not known."""
+    resident, shared = _statm()
+    return resident - shared if resident >= 0 else -1
+
+
+def _read_rss():
+    return _statm()[0]
+
+
+def _statm():
+    """``(resident, shared)`` in bytes."""
+    if not sys.platform.startswith("linux"):
+        return -1, 0
+    try:
+        fields = descriptors.read("/proc/self/statm", 128).split()
+        return int(fields[1]) * _page_bytes, int(fields[2]) * _page_bytes
+    except (OSError, ValueError, IndexError):
+        interrupts.pass_on()
+        return -1, 0

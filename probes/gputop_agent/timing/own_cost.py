@@ -1,0 +1,98 @@
+"""What gputop itself costs a step.
+
+Where windows open and shut: the median step with the hooks in less the median step just before and just after with the
+hooks out, pair by pair; the median of the pairs is what a measured step costs more, its order statistics the interval.
+All steps bear that in the proportion of those measured, and what opening, shutting and booking take by the clock.
+
+Where the hooks are always in: the time that our code takes between their first line and their last, by the clock; what
+the call of a hook itself takes, and what torch's code takes longer because of it, is not in it.
+"""
+
+from collections import deque
+from statistics import median
+
+from gputop_agent.runtime import transport
+from gputop_agent.runtime.session import session
+
+MAX_PAIRS = 256
+MIN_PAIRS = 8  # fewer give no interval
+MIN_STEPS = 20
+_EARLY_S, _LATE_S = 2.0, 10.0  # between two events
+_EARLY_EVENTS = 30
+
+
+class OwnCost:
+    """Sums over the steps so far."""
+
+    def __init__(self):
+        self.pairs = deque(maxlen=MAX_PAIRS)  # nanoseconds that a measured step took more
+        self.measured_steps = self.counted_steps = 0  # while windows opened and shut
+        self.wall_ns = 0  # of both
+        self.switching_ns = 0  # of opening, shutting and booking
+        self.hooked_steps = self.hooked_wall_ns = 0  # while all hooks were in
+        self._events = 0
+        self._next_s = 0.0
+
+    def add_pair(self, within, before, after):
+        """Wall times of the steps of a window, and of those next to it."""
+        if len(within) > 1 and len(before) > 1 and len(after) > 1:
+            self.pairs.append(median(within) - (median(before) + median(after)) / 2)
+
+    def summary(self):
+        """Fields of the event; None while too little is known."""
+        if len(self.pairs) >= MIN_PAIRS and self.counted_steps:
+            return self._by_windows()
+        if self.hooked_steps >= MIN_STEPS and not self.counted_steps:
+            return _fields(
+                "clock",
+                session.hook_ns / self.hooked_steps,
+                None,
+                self.hooked_wall_ns / self.hooked_steps,
+            )
+        return None
+
+    def _by_windows(self):
+        steps = self.measured_steps + self.counted_steps
+        share, always = self.measured_steps / steps, self.switching_ns / steps
+        low, middle, high = (always + share * value for value in median_ci95(self.pairs))
+        fields = _fields("windows", middle, (low, high), self.wall_ns / steps)
+        return dict(fields, measured_steps=self.measured_steps, counted_steps=self.counted_steps)
+
+    def send_if_due(self, now_s):
+        """From the agent's thread: an ``own_cost`` event every 2 s at first, every 10 s later."""
+        if now_s < self._next_s:
+            return
+        fields = self.summary()
+        if fields:
+            self._events += 1
+            self._next_s = now_s + (_EARLY_S if self._events < _EARLY_EVENTS else _LATE_S)
+            transport.send_event("own_cost", step=session.step, **fields)
+
+
+def _fields(method, cost_ns, interval, step_ns):
+    fields = {
+        "method": method,
+        "cost_us": round(cost_ns / 1e3, 3),
+        "step_us": round(step_ns / 1e3, 3),
+    }
+    if interval:
+        fields["low_us"], fields["high_us"] = (round(end / 1e3, 3) for end in interval)
+    return fields
+
+
+def median_ci95(values):
+    """``(low, median, high)``: the order statistics that hold the true median with 95 % (binomial, as a normal)."""
+    ordered = sorted(values)
+    last, half = len(ordered) - 1, 0.98 * len(ordered) ** 0.5
+    low = max(0, int(last / 2 - half))
+    high = min(last, int(last / 2 + half + 1))
+    return ordered[low], median(ordered), ordered[high]
+
+
+own_cost = OwnCost()
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    own_cost.__init__()

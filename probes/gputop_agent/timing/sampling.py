@@ -1,0 +1,528 @@
+"""Whether each step is measured, or windows of some steps at random times.
+
+While steps are long, all hooks are in. Where they are shorter than 5 ms and follow a pattern of updates that repeats,
+the hooks are taken out, and put in again for windows of a few steps. In between only the optimizer's own hook notes the
+time of each update: steps and wall times stay exact, everything else of these steps is estimated (``shares``). A window
+begins and ends where an update ends, so it holds whole steps, the logging of the one before it included.
+
+Whatever does not fit the pattern puts the hooks in, and steps are measured until it has repeated itself long enough.
+"""
+
+from collections import deque
+from operator import sub
+from time import monotonic_ns
+from typing import Any
+
+from gputop_agent import wire
+from gputop_agent.runtime import guard, modes, transport
+from gputop_agent.runtime.sentinel import sentinel
+from gputop_agent.runtime.session import OTHER, UNMEASURED, session
+from gputop_agent.timing import clock, device, events, replicas, schedule, steps
+from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
+from gputop_agent.timing.own_cost import own_cost
+from gputop_agent.timing.shares import Shares
+from gputop_agent.timing.step_state import open_step
+
+SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
+BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
+BOOK_NS, BOOK_EARLY_NS = (
+    50_000_000,
+    20_000_000,
+)  # counted steps wait so long; ranks are compared, they wait less
+FIRST_STEP = 120  # looks at gradients are frequent before
+CALM_STEPS = 64  # that were measured since something did not fit
+ASK_EVERY = 16  # steps
+STALL_NS, STALL_STEPS = 50_000_000, 10  # without an update: then the hooks come in
+MAX_PERIOD, PERIODS = 24, 4  # entries of a pattern, and how often it has to be seen
+_STEP_ENDS = 0  # in the log of updates: no optimizer has this id
+
+
+class Sampler:
+    """The one object that knows whether hooks are in, and why."""
+
+    def __init__(self):
+        self.log = deque(
+            maxlen=MAX_PERIOD * PERIODS
+        )  # ids of optimizers that stepped, and ``_STEP_ENDS``
+        self.calm_since = 0  # the step after which all fits
+        self.shares = Shares()
+        self.base = list(totals)  # totals when the step began that is being measured
+        self.hook_base = session.hook_ns  # when that step began
+        self.recent_ns = self.recent_steps = (
+            0  # of the steps since it was asked whether they are short
+        )
+        # -- the pattern: ids of optimizers, and whether a step ends with each
+        self.ids: Any = ()
+        self.ends: Any = ()
+        self.place = 0
+        # -- the window
+        self.window_left = 0  # steps; 0: all hooks stay in
+        self.window_marks: Any = []  # times of its updates
+        self.is_random = True  # it was opened by chance, or all hooks stay in
+        self.marks_before: Any = ()  # times of the last updates before it
+        self.pending_pair: Any = None  # walls of the last window and of what came before it
+        # -- between two windows
+        self.until_window = 0  # steps
+        self.passed = 0  # steps from the last window to the next one
+        self.book_at = 0  # so many noted updates are booked
+        self.due_ns = 0  # or at this time
+        self.updates = 0  # of optimizers, not booked yet
+        self.began_ns = 0  # when the first of the unbooked steps began
+        self.resuming = False  # the hooks came in in the middle of a step
+
+
+sampler = Sampler()
+
+
+# ------------------------------------------------------------------ all hooks are in
+
+
+def on_closed(step, flags):
+    """A step was closed by the hooks."""
+    self = sampler
+    self.log.append(_STEP_ENDS)
+    upto = steps.fold.upto
+    delta = [new - old for new, old in zip(upto, self.base)]
+    self.base = upto
+    hook_ns, self.hook_base = session.hook_ns - self.hook_base, session.hook_ns
+    wall_ns = sum(delta[: clock.N_PHASES])
+    if flags & wire.F_UNSTEADY:
+        if not self.window_left:
+            self.calm_since = step + 1
+    elif min(delta[: clock.N_PHASES]) >= 0:
+        if (
+            self.is_random
+        ):  # what the hooks took lies in "other"; steps without hooks have none of it
+            delta[OTHER] = max(0, delta[OTHER] - hook_ns)
+            self.shares.add_step(delta)
+        self.recent_ns += wall_ns
+        self.recent_steps += 1
+    if self.window_left:
+        return
+    own_cost.hooked_steps += 1
+    own_cost.hooked_wall_ns += wall_ns
+    if step % ASK_EVERY == 0:
+        _ask(step)
+
+
+def _ask(step):
+    """Begin with windows at the next update if the steps are short and plain."""
+    self = sampler
+    mean_ns = self.recent_ns / max(1, self.recent_steps)
+    is_short = self.recent_steps > 0 and mean_ns < SHORT_NS
+    self.recent_ns = self.recent_steps = 0
+    self.shares.window_ended()
+    if not is_short or step < max(FIRST_STEP, self.calm_since + CALM_STEPS) or not _allowed():
+        return
+    pattern = find_pattern(tuple(self.log))
+    if pattern:
+        self.ids, self.ends = pattern
+        self.place, self.window_left = 0, 1
+        self.window_marks = []
+
+
+def _allowed():
+    """Whether updates alone tell where steps end, and nothing of ours wants to see each step."""
+    if not _is_plain() or session.want_batch or open_step.look:
+        return False
+    if open_step.flags & wire.F_OPT_IN_BACKWARD or modes.watching():
+        return False
+    return bool(sentinel.events) and not sentinel.by_grads
+
+
+def _is_plain():
+    named = session.manual or session.engine_seen or session.phases_named
+    return not (named or session.step_listeners or session.nested_update_seen or sentinel.overdue)
+
+
+def find_pattern(log):
+    """The shortest pattern that the log has repeated ``PERIODS`` times.
+
+    Returns:
+        ``(ids, ends)``: ids of the optimizers in turn, and whether a step ends with each. None without a pattern.
+    """
+    for period in range(2, min(MAX_PERIOD, len(log) // PERIODS) + 1):
+        if (
+            log[-1] == _STEP_ENDS
+            and log[-period * PERIODS : -period] == log[-period * (PERIODS - 1) :]
+        ):
+            entries = log[-period:]
+            ids = tuple(entry for entry in entries if entry != _STEP_ENDS)
+            ends = tuple(
+                entries[i + 1] == _STEP_ENDS for i in range(period) if entries[i] != _STEP_ENDS
+            )
+            return (ids, ends) if sum(ends) == entries.count(_STEP_ENDS) else None
+    return None
+
+
+def update_ended(key):
+    """The optimizer with this id has stepped, and all hooks are in."""
+    self = sampler
+    self.log.append(key)
+    if not self.window_left and not self.resuming:
+        return
+    if key != self.ids[self.place]:
+        return _give_up()
+    if not _advance():
+        return
+    now = clock.book()
+    if self.resuming:
+        session.update_times.append(now)
+        _book(now)
+        _give_up()
+        return
+    self.window_marks.append(now)
+    if self.window_left > 1:
+        self.window_left -= 1
+    else:
+        _end_window(now)
+
+
+def _advance():
+    """Go on in the pattern. Returns whether a step has ended."""
+    self = sampler
+    ended = self.ends[self.place]
+    self.place = (self.place + 1) % len(self.ids)
+    return ended
+
+
+def _end_window(now):
+    """The last step of the window has ended: take the hooks out."""
+    self = sampler
+    if not _allowed() or self.shares.ordinary.step_ns() > LONG_NS:
+        if not open_step.look or not _is_plain():  # a look ends with the next step
+            _give_up()
+        return
+    with session.lock:
+        steps.close(now)
+        steps.end_record()
+        self.window_left = 0
+        if steps.fold.mark:
+            own_cost.measured_steps += len(self.window_marks)
+            own_cost.wall_ns += now - self.began_ns
+        self.shares.window_ended()
+        if self.is_random:
+            _note_pair()
+        self.is_random, open_step.weight = True, 1.0
+        _shut()
+    own_cost.switching_ns += monotonic_ns() - now
+
+
+def _note_pair():
+    """Remember the walls of the window that has ended, until those after it are known."""
+    self = sampler
+    if len(self.window_marks) > 1 and len(self.marks_before) > 2:
+        self.pending_pair = _walls(self.window_marks), _walls(self.marks_before)
+
+
+def _walls(times):
+    return list(map(sub, times[1:], times))
+
+
+def _shut():
+    self = sampler
+    if session.cuda:
+        device.pause()
+    self.began_ns = session.last_ns
+    clock.rebase(UNMEASURED)
+    block = schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
+    self.until_window = self.passed = (
+        schedule.window_after(schedule.seed(), session.step, block) - session.step
+    )
+    steps.fold.probing = False
+    steps.fold.mark = wire.F_ESTIMATED
+    self.updates = 0
+    _plan_booking()
+    for patch in session.removable:
+        patch.take_out()
+    session.hooks_out = True
+
+
+def _plan_booking():
+    self = sampler
+    early = session.world_size > 1
+    self.due_ns = session.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
+    self.book_at = self.until_window
+    if session.ddp and len(self.ids) == 1:
+        done = totals[OPTIMIZER_STEPS]
+        self.book_at = min(self.book_at, replicas.next_update(done) - done)
+
+
+# ------------------------------------------------------------------ between two windows
+
+
+def count(optimizer):
+    """An optimizer has stepped between two windows: note when. The one thing done for most short steps."""
+    self = sampler
+    if id(optimizer) != self.ids[self.place]:
+        return _out_of_turn()
+    self.updates += 1
+    if not _advance():
+        return
+    now = monotonic_ns()
+    session.update_times.append(now)
+    if now >= self.due_ns or len(session.update_times) >= self.book_at or open_step.flags:
+        _turn(now)
+
+
+def update_skipped(optimizer):
+    """GradScaler has skipped the update between two windows: a step all the same."""
+    count(optimizer)
+    sampler.updates -= 1
+
+
+def unbooked_updates():
+    """Updates that were counted and are not in ``clock.totals``."""
+    return sampler.updates
+
+
+def _turn(now):
+    """Book what was counted; open the window if it is time."""
+    self = sampler
+    with session.lock:
+        if not session.hooks_out:  # the agent's thread has put them in meanwhile
+            return
+        clock.book_until(now)
+        self.until_window -= len(session.update_times)
+        _complete_pair()
+        self.marks_before = [self.began_ns, *session.update_times][-9:]
+        _book(now)
+        if session.cuda:
+            device.read_back(session.step)
+        for listener in session.boundary_listeners:
+            guard.safely(listener, session.step - 1, transport.unix_ns(now))
+        if not _is_plain():
+            _resume()
+            _give_up()
+        elif self.until_window <= 0:
+            _open(now)
+        else:
+            _plan_booking()
+    own_cost.switching_ns += monotonic_ns() - now
+
+
+def _complete_pair():
+    self = sampler
+    if self.pending_pair and len(session.update_times) > 2:
+        within, before = self.pending_pair
+        own_cost.add_pair(within, before, _walls(session.update_times)[:8])
+        self.pending_pair = None
+
+
+def _book(now):
+    """Book the steps that were counted, up to ``now``; all time is booked. One with flags has a record of its own."""
+    self = sampler
+    times = session.update_times
+    if not times:
+        return
+    own_cost.counted_steps += len(times)
+    own_cost.wall_ns += times[-1] - self.began_ns
+    steps.book_collections(now, session.step)
+    if session.ddp:
+        _tell_ddp(times)
+    flags = open_step.flags
+    if flags & wire.F_UNSTEADY and len(times) > 1:
+        _book_plain(times[:-1])
+        times = times[-1:]
+    open_step.begin_step()
+    open_step.unsure = False
+    open_step.data_ns = open_step.samples = open_step.tokens = 0
+    _book_steps(times, flags, self.updates)
+    del session.update_times[:]
+
+
+def _book_so_far():
+    """Book what was counted up to now: the last step ends where the clock or the update is, whichever is later."""
+    times = session.update_times
+    if times and session.last_ns < times[-1]:
+        clock.book_until(times[-1])
+    elif times:
+        times[-1] = session.last_ns
+    _book(session.last_ns)
+
+
+def _book_plain(times):
+    """Book all steps but the last, which alone has time that was measured."""
+    self = sampler
+    plain_ns = times[-1] - self.began_ns
+    measured = [new - old for new, old in zip(totals, self.base)][: clock.N_PHASES]
+    unmeasured_ns = totals[UNMEASURED] - plain_ns
+    for phase, spent_ns in enumerate(measured):
+        totals[phase] -= spent_ns
+    totals[UNMEASURED] = plain_ns
+    _book_steps(times, 0, len(times) * len(self.ids) // sum(self.ends))
+    for phase, spent_ns in enumerate(measured):
+        totals[phase] += spent_ns
+    totals[UNMEASURED] = unmeasured_ns
+
+
+def _book_steps(times, flags, updates):
+    """Book steps that ended at ``times``: theirs are the unmeasured time and so many updates."""
+    self = sampler
+    n = len(times)
+    walls = list(map(sub, times, [self.began_ns, *times]))
+    unmeasured_ns, totals[UNMEASURED] = totals[UNMEASURED], 0
+    flags |= self.shares.divide(unmeasured_ns, walls)
+    self.shares.count(n)
+    totals[OPTIMIZER_STEPS] += updates
+    self.updates -= updates
+    is_fetching = session.step - open_step.last_fetch_step <= 2
+    steps.close_counted(n, times[-1], max(walls), flags)
+    self.began_ns = times[-1]
+    if is_fetching:
+        open_step.last_fetch_step = session.step - 1
+    for key in self.ids:
+        events.known_optimizers[key] = session.step
+    self.base = list(totals)
+
+
+def _tell_ddp(times):
+    from gputop_agent.timing import comm
+
+    comm.on_steps_counted(session.step, [transport.unix_ns(ended_ns) for ended_ns in times])
+
+
+def _open(now):
+    """Put the hooks in for a window."""
+    self = sampler
+    self.window_left = schedule.window_length(
+        schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
+    )
+    _put_in()
+    steps.fold.mark = wire.F_WINDOW
+    self.window_marks = []
+    self.base, self.hook_base = list(totals), session.hook_ns
+    open_step.weight = (self.window_left + self.passed) / self.window_left
+
+
+def measure_now():
+    """An epoch or an evaluation begins between two windows: measure this step, which is like no other."""
+    self = sampler
+    if not session.hooks_out or self.place or session.phase != UNMEASURED:
+        return
+    with session.lock:
+        _book_so_far()
+        self.window_left, self.is_random, self.window_marks = 1, False, []
+        _put_in()
+        self.base, self.hook_base = list(totals), session.hook_ns
+
+
+def _put_hooks_in():
+    """Patch torch again; what is booked is the caller's."""
+    for patch in session.removable:
+        patch.put_in()
+    session.hooks_out = False
+
+
+def _put_in():
+    _put_hooks_in()
+    _measure_again()
+    steps.fold.probing = True
+    steps.fold.mark = 0
+
+
+# ------------------------------------------------------------------ what does not fit
+
+
+def _out_of_turn():
+    """Another optimizer stepped than the pattern has: its step ends here."""
+    now = clock.book()
+    with session.lock:
+        session.update_times.append(now)
+        sampler.updates += 1
+        _book(now)
+        _resume()
+        _give_up()
+
+
+def _resume():
+    """Put the hooks in, in the middle of a step."""
+    if session.hooks_out:
+        _put_in()
+
+
+def _give_up():
+    """Measure each step again, until all has fitted for a while."""
+    self = sampler
+    self.window_left, self.resuming, self.is_random = 0, False, True
+    open_step.weight = 1.0
+    self.ids = self.ends = ()
+    self.calm_since = session.step
+    self.marks_before, self.pending_pair = (), None
+    self.log.clear()
+    self.recent_ns = self.recent_steps = 0
+    steps.end_record()
+    steps.fold.mark = 0
+    _measure_again()
+
+
+def _measure_again():
+    """What follows is measured; what was not since the last booking was our own work."""
+    clock.rebase(OTHER)
+    totals[OTHER] += totals[UNMEASURED]
+    totals[UNMEASURED] = 0
+
+
+def is_resuming():
+    """Whether the hooks came in in the middle of the present step."""
+    return sampler.resuming
+
+
+def watch(now_ns):
+    """From the agent's thread: put the hooks in where no update has come for long, as in an evaluation."""
+    self = sampler
+    if not session.hooks_out:
+        return
+    last_ns = session.update_times[-1] if session.update_times else self.began_ns
+    limit_ns = max(STALL_NS, STALL_STEPS * self.shares.ordinary.step_ns())
+    if now_ns - last_ns > limit_ns and session.lock.acquire(False):
+        try:
+            if session.hooks_out:
+                self.resuming = True
+                _put_hooks_in()
+        finally:
+            session.lock.release()
+
+
+def settle():
+    """Book what was counted and put the hooks in; the process ends, or the script says where its steps do."""
+    if not (session.hooks_out or sampler.resuming):
+        return
+    with session.lock:
+        _book_so_far()
+        _resume()
+        _give_up()
+
+
+def mend():
+    """A hook was broken off: steps that were counted stay counted."""
+    self = sampler
+    n = len(session.update_times)
+    del session.update_times[:]
+    totals[OTHER] += totals[UNMEASURED]
+    totals[OPTIMIZER_STEPS] += self.updates
+    totals[UNMEASURED] = self.updates = 0
+    if n:
+        steps.fold.upto, steps.fold.end_ns, steps.fold.last_step = (
+            totals[:],
+            session.last_ns,
+            session.step + n - 1,
+        )
+        steps.fold.n_steps += n
+        session.step += n
+    if session.hooks_out:
+        _put_hooks_in()
+    self.__init__()
+    steps.fold.mark = 0
+
+
+@session.after_fork
+def reset():
+    """In a forked child: the hooks are in until it has trained for a while."""
+    _put_hooks_in()
+    sampler.__init__()
+
+
+def install(torch):
+    """Register with what closes steps."""
+    steps.on_closed, steps.on_mend = on_closed, mend

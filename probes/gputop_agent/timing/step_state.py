@@ -1,0 +1,109 @@
+"""What is known of the step being timed, and what is not known yet.
+
+Two things only show later. A batch's fetch was for training or for evaluation: the next forward tells. A forward
+without gradients in train mode was an evaluation (a fetch follows) or part of training, such as a GAN's detached
+generator or a frozen teacher (a backward follows).
+"""
+
+from typing import Any
+
+from gputop_agent import wire
+from gputop_agent.runtime.session import DATA, EVAL, FORWARD, session
+from gputop_agent.timing import clock
+from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
+
+NAN = float("nan")
+
+
+class StepState:
+    """The current step. ``begin_step`` forgets what belongs to one step only."""
+
+    def __init__(self):
+        # -- open calls
+        self.in_forward = False
+        self.in_backward = False
+        self.in_optimizer = 0  # nested: a subclass's step calls its base's
+        self.optimizer_depth = 0  # of the phase stack, outside the optimizer
+        # -- undecided
+        self.unsure = False  # any of the next five is set
+        self.data_ns = 0
+        self.samples = 0
+        self.tokens = 0
+        self.soft_eval_ns = 0  # forwards booked as evaluation that may have been training
+        self.evaluated = False  # an evaluation forward followed the last fetch
+        # -- the loss computed between a forward's end and its backward
+        self.gap_began = 0  # the surrounding phase's total at the forward's end
+        # -- what runs between two forwards that evaluate
+        self.eval_began = 0  # the total of "other" at the end of the last of them
+        self.eval_forward_ns = 0
+        self.eval_seen: Any = None
+        # -- input
+        self.last_fetch_step = -100
+        self.iterator_id = 0  # of the DataLoader's iterator that was asked last
+        self.loader: Any = None  # description of its DataLoader
+        self.stepped = set()  # ids of the optimizers that stepped
+        # -- a rare look at gradients and parameters (checkup): its stage, 0 for none
+        self.look = 0
+        self.look_due = 10  # the step after which it is asked whether one is to begin
+        # -- evaluation forwards that built a graph, which no backward used
+        self.graphed = 0  # since the last fetch; undecided
+        self.weight = 1.0  # steps that each measured one stands for
+        self.graph_evals = 0
+        self.graph_eval_ns = 0
+        self.begin_step()
+
+    def begin_step(self):
+        """Forget the step that was closed."""
+        self.pending = False  # an optimizer stepped: the next event closes the step
+        self.flags = 0
+        self.backwards = 0
+        self.grads = 0  # calls of autograd.grad
+        self.forwards = 0
+        self.inputs: Any = (
+            None  # of the last forward with gradients, until a backward shows that it trains
+        )
+        self.counted_at: Any = (
+            None  # the place of the backward whose batches are counted, of several optimizers
+        )
+        self.places = set()  # of the loop, where forwards and backwards of this step began
+        self.loss_sum = 0.0
+        self.loss_count = 0
+        self.loss_is_known = False  # GradScaler.scale saw the unscaled loss of the coming backward
+        self.grad_norm = NAN
+        self.stepped.clear()
+        self.forward_ns = 0  # forwards with gradients since the last backward
+        self.gap_phase = -1  # the phase around the last of them
+        self.cut: Any = None  # where the step ends if it turns out that it has ended
+
+    def belongs_to_training(self):
+        """A training forward or a backward began: what was undecided was training."""
+        totals[SAMPLES] += self.samples
+        totals[TOKENS] += self.tokens
+        if self.soft_eval_ns:
+            clock.move(self.soft_eval_ns, EVAL, FORWARD)
+            self.forwards += 1
+        self.data_ns = self.samples = self.tokens = self.soft_eval_ns = self.graphed = 0
+        self.evaluated = self.unsure = False
+
+    def belongs_to_evaluation(self):
+        """The next batch is fetched (or the step ends) and no backward came: what was undecided was evaluation."""
+        if self.soft_eval_ns:
+            self.evaluated = True
+            self.flags |= wire.F_EVAL
+            if self.graphed:
+                self.graph_evals += round(self.weight * self.graphed)
+                self.graph_eval_ns += round(self.weight * self.soft_eval_ns)
+                self.graphed = 0
+        if self.evaluated:
+            clock.move(self.data_ns, DATA, EVAL)
+            self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+            self.evaluated = self.unsure = False
+
+
+open_step = StepState()
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    open_step.__init__()

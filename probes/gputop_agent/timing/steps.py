@@ -1,0 +1,363 @@
+"""Closes steps, folds fast ones and packs the records.
+
+A record stands for all steps that ended since the last record, which is sent once 20 ms have passed: at most 50 records
+a second, however fast the loop. A step whose flags make it unsteady is never folded with others.
+"""
+
+import math
+from _thread import get_ident
+from time import monotonic_ns, thread_time_ns
+from typing import Any
+
+from gputop_agent import wire
+from gputop_agent.runtime import guard, interrupts, modes, transport
+from gputop_agent.runtime.session import OTHER, session
+from gputop_agent.timing import batch, clock, comm, device, memory
+from gputop_agent.timing.clock import (
+    AGENT_NS,
+    COMPUTE_CPU_NS,
+    GC_NS,
+    MICRO_BATCHES,
+    N_PHASES,
+    OPTIMIZER_STEPS,
+    SAMPLES,
+    TOKENS,
+    totals,
+)
+from gputop_agent.timing.step_state import NAN, open_step
+from gputop_agent.wire import F_NO_FORWARD, F_UNSTEADY
+
+FOLD_NS = 20_000_000
+STALE_NS = 200_000_000
+LONG_PAUSE_NS = 10_000_000  # of the garbage collector: told of
+NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
+MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
+MAX_NONFINITE_EVENTS = 5
+STANDS_OUT = 4  # times the last gradient norm of a record: then the largest one is told, so that folding hides no jump
+_UINT32 = 0xFFFFFFFF
+_FLOAT32_MAX = 3.4e38
+
+
+def _nothing(*_):
+    """Until somebody registers."""
+
+
+on_closed = _nothing  # on_closed(step, flags): a step was closed by the hooks
+on_first_step = _nothing  # on_first_step(): say what this process is
+on_manual_start = _nothing  # on_manual_start(now_ns): gputop.step() is the first sign of a training
+on_look_due = _nothing  # on_look_due(step): a step at or after ``open_step.look_due`` has ended
+on_mend = _nothing  # on_mend(): a hook was broken off
+
+
+class Fold:
+    """The steps that ended since the last record."""
+
+    def __init__(self):
+        self.base = list(totals)  # totals when the last record ended
+        self.began_ns = self.end_ns = session.last_ns
+        self.upto = self.base  # totals at the end of the last step
+        self.n_steps = 0
+        self.last_step = 0  # index of the last of them
+        self.flags = 0
+        self.wall_max_ns = 0
+        self.loss = self.loss_max = self.grad_norm = self.grad_norm_max = NAN
+        self.lr = self.loss_scale = NAN  # set by the optimizer hooks
+        self.cpu_base_ns = thread_time_ns()  # -1: not known
+        self.cpu_upto_ns = -1
+        self.probing = True
+        self.mark = 0  # flags of each record while windows are open and shut
+        self.memory: Any = (-1, -1, -1, -1)
+        self.loss_step = -1  # the last one whose loss was read
+        self.nonfinite_events = 0
+        self.hello_ns = 0
+
+
+fold = Fold()
+
+
+@session.after_fork
+def reset():
+    """Start from zero: in a forked child, and when training begins."""
+    fold.__init__()
+
+
+def close(now_ns, upto=None):
+    """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that moment."""
+    step = session.step
+    flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
+    if not step:
+        flags |= wire.F_FIRST
+    paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
+    if upto:
+        upto[GC_NS] += paused_ns
+    loss = NAN
+    if open_step.loss_count:
+        loss = open_step.loss_sum / open_step.loss_count
+        if loss - loss != 0:
+            flags |= wire.F_NONFINITE
+            _report_nonfinite(step, loss, fold.loss_step)
+        fold.loss_step = step
+    with session.lock:
+        alone = flags & F_UNSTEADY
+        if alone and fold.n_steps:
+            _emit()
+        if now_ns - fold.end_ns > fold.wall_max_ns:
+            fold.wall_max_ns = now_ns - fold.end_ns
+        fold.upto, fold.end_ns, fold.last_step = upto or totals[:], now_ns, step
+        clock.floor[:] = fold.upto
+        fold.n_steps += 1
+        open_step.pending, open_step.backwards = (
+            False,
+            0,
+        )  # counted: what interrupts the rest does not have it counted again
+        fold.flags |= flags
+        fold.loss, fold.grad_norm = loss, open_step.grad_norm
+        if open_step.loss_count and not loss <= fold.loss_max:  # also where there is none yet
+            fold.loss_max = loss
+        if not open_step.grad_norm <= fold.grad_norm_max:
+            fold.grad_norm_max = open_step.grad_norm
+        if fold.probing:
+            fold.cpu_upto_ns = thread_time_ns()
+        if alone or now_ns - fold.began_ns >= FOLD_NS:
+            if not step and not session.hello_sent:
+                say_hello()
+            _emit()
+    open_step.begin_step()
+    if not step:
+        totals[AGENT_NS] += fold.hello_ns
+        open_step.flags |= wire.F_AGENT
+    if session.ddp or session.cuda or session.step_listeners or session.boundary_listeners:
+        _tell(step, transport.unix_ns(now_ns), flags)
+    if step >= open_step.look_due:
+        look_closer(step)
+    session.step = step + 1
+    on_closed(step, flags)
+
+
+def close_counted(n, end_ns, wall_max_ns, flags):
+    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked. Ends a record."""
+    with session.lock:
+        fold.wall_max_ns = wall_max_ns
+        fold.upto, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
+        clock.floor[:] = fold.upto
+        fold.n_steps += n
+        fold.flags |= flags
+        fold.loss = fold.grad_norm = NAN
+        fold.probing = False
+        _emit()
+        session.step += n
+
+
+def end_record():
+    """Send what is folded: what follows is measured in another way."""
+    with session.lock:
+        if fold.n_steps:
+            _emit()
+
+
+def book_collections(until_ns, step):
+    """Count the garbage collector's pauses that ended by then; long ones are told of. Returns nanoseconds."""
+    spent_ns = 0
+    for pause_ns in clock.collected(until_ns):
+        spent_ns += pause_ns
+        if pause_ns >= LONG_PAUSE_NS:
+            transport.send_event("gc", step=step, duration_ms=round(pause_ns / 1e6, 3))
+    totals[GC_NS] += spent_ns
+    return spent_ns
+
+
+def close_at_cut():
+    """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to the next one."""
+    now_ns, upto, flags, loss_sum, loss_count, backwards = open_step.cut
+    later_flags = open_step.flags & ~flags
+    later = (
+        open_step.loss_sum - loss_sum,
+        open_step.loss_count - loss_count,
+        open_step.backwards - backwards,
+    )
+    forwards, inputs = open_step.forwards, open_step.inputs
+    open_step.flags, open_step.loss_sum, open_step.loss_count = flags, loss_sum, loss_count
+    close(now_ns, upto)
+    open_step.flags, open_step.forwards, open_step.inputs = (
+        open_step.flags | later_flags,
+        forwards,
+        inputs,
+    )
+    open_step.loss_sum, open_step.loss_count, open_step.backwards = later
+
+
+def cut_here():
+    """Remember this moment as a possible end of the step."""
+    open_step.cut = (
+        clock.book(),
+        totals[:],
+        open_step.flags,
+        open_step.loss_sum,
+        open_step.loss_count,
+        open_step.backwards,
+    )
+    clock.floor[:] = open_step.cut[1]
+
+
+def manual_step():
+    """``gputop.step()``: the step ends here. From the first call on, nothing else ends one."""
+    if not session.manual:
+        session.manual = True
+        if not session.thread_ident:
+            on_manual_start(monotonic_ns())
+            return
+    now = clock.book()
+    if open_step.unsure:
+        open_step.belongs_to_evaluation()
+    open_step.flags |= wire.F_MANUAL
+    close(now)
+
+
+def flush_stale(now_ns):
+    """From the agent's thread: send finished steps that wait because the training thread is busy with a long one."""
+    if fold.n_steps and now_ns - fold.end_ns >= STALE_NS and session.lock.acquire(False):
+        try:
+            if fold.n_steps:
+                _emit()
+        finally:
+            session.lock.release()
+
+
+def book_agent_time(function, *args):
+    """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
+    before = clock.enter(OTHER)
+    guard.safely(modes.unseen(function), *args)
+    spent_ns = clock.leave() - before
+    totals[AGENT_NS] += spent_ns
+    if spent_ns >= NOTABLE_NS:
+        open_step.flags |= wire.F_AGENT
+
+
+def say_hello():
+    """Reach the recorder and say what this process is. On the training thread."""
+    transport.connect()
+    before = clock.book()
+    guard.safely(modes.unseen(on_first_step))
+    fold.hello_ns = clock.book() - before
+
+
+def look_closer(step):
+    """A step at or after ``open_step.look_due`` has ended: does a look at gradients begin?"""
+    guard.safely(on_look_due, step)
+
+
+def mend():
+    """A hook was broken off: nothing is open any more, and the time up to now is booked."""
+    open_step.in_forward = open_step.in_backward = False
+    open_step.in_optimizer, open_step.gap_phase, open_step.cut = 0, -1, None
+    if fold.n_steps:
+        session.step = max(session.step, fold.last_step + 1)
+    on_mend()
+    del clock.stack[:]
+    session.phase = OTHER
+    now = monotonic_ns()
+    totals[OTHER] += now - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.base[:N_PHASES])
+    session.last_ns = now
+
+
+def _tell(step, t_end_ns, flags):
+    comm.on_step_closed(step, t_end_ns)
+    if session.cuda:
+        device.on_step_closed(step, t_end_ns, flags)
+    for listener in (*session.step_listeners, *session.boundary_listeners):
+        guard.safely(listener, step, t_end_ns)
+
+
+def _emit():
+    """Pack and hand over the fold. Call under ``session.lock``, from either thread."""
+    by_training_thread = get_ident() == session.thread_ident
+    cpu_ns = _cpu_ns(by_training_thread)
+    if by_training_thread:
+        if not session.cuda:
+            _look_for_cuda()
+        fold.memory = memory.read()
+    allocated, reserved, peak, rss = fold.memory
+    upto, base = fold.upto, fold.base
+    delta = [new - old for new, old in zip(upto, base)]
+    if min(delta[:N_PHASES]) < 0:
+        delta[:N_PHASES] = _levelled(delta[:N_PHASES])
+    record = wire.STEP.pack(
+        transport.unix_ns(fold.end_ns),
+        fold.end_ns - fold.began_ns,
+        *delta[:N_PHASES],
+        fold.wall_max_ns,
+        cpu_ns,
+        delta[COMPUTE_CPU_NS] if fold.probing else -1,
+        delta[GC_NS],
+        delta[AGENT_NS],
+        allocated,
+        reserved,
+        peak,
+        rss,
+        fold.loss,
+        fold.loss_max,
+        _float32(
+            fold.grad_norm_max
+            if fold.grad_norm_max > STANDS_OUT * fold.grad_norm
+            else fold.grad_norm
+        ),
+        _float32(fold.lr),
+        _float32(fold.loss_scale),
+        fold.last_step & _UINT32,
+        fold.n_steps,
+        delta[SAMPLES] & _UINT32,
+        delta[TOKENS] & _UINT32,
+        delta[MICRO_BATCHES] & _UINT32,
+        delta[OPTIMIZER_STEPS] & _UINT32,
+        fold.flags | fold.mark,
+        session.dropped & _UINT32,
+        batch.take_crc() & _UINT32,
+    )
+    fold.probing = fold.n_steps <= MAX_PROBED_STEPS
+    fold.base, fold.began_ns = upto, fold.end_ns
+    fold.n_steps = fold.flags = fold.wall_max_ns = 0
+    fold.loss_max = fold.grad_norm_max = NAN
+    transport.send_step(record, fold.end_ns)
+
+
+def _levelled(phases):
+    """The same sum without a negative part: what one has too little is taken from the largest."""
+    owed = sum(part for part in phases if part < 0)
+    levelled = [max(0, part) for part in phases]
+    while owed < 0 and max(levelled) > 0:
+        largest = levelled.index(max(levelled))
+        taken = min(levelled[largest], -owed)
+        levelled[largest] -= taken
+        owed += taken
+    return levelled
+
+
+def _cpu_ns(by_training_thread):
+    """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
+    if not fold.probing:
+        fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
+    known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0
+    cpu_ns = fold.cpu_upto_ns - fold.cpu_base_ns if known else -1
+    fold.cpu_base_ns = fold.cpu_upto_ns
+    return cpu_ns
+
+
+def _look_for_cuda():
+    cuda = session.torch.cuda
+    if cuda.is_initialized():
+        session.cuda = True
+        guard.safely(device.activate, session.torch, cuda.current_device())
+
+
+def _report_nonfinite(step, loss, before):
+    if fold.nonfinite_events < MAX_NONFINITE_EVENTS:
+        fold.nonfinite_events += 1
+        transport.send_event("nonfinite", step=step, value=repr(loss), unread=step - before - 1)
+
+
+def _float32(value):
+    return value if abs(value) < _FLOAT32_MAX or value != value else math.copysign(math.inf, value)
+
+
+transport.on_tick = flush_stale
+interrupts.mend_step = mend

@@ -1,0 +1,118 @@
+"""Tells tensor work in the user's own lines from host code.
+
+Torch's operators are C: a stack sample that falls into ``logits = u @ v.T`` ends in the user's line and looks like
+one in ``time.sleep``. The instruction that the frame stands at tells them apart. Between forward and backward it is
+tensor work if its text is an operator, a call of torch or of a method that tensors have; elsewhere, where tensors may
+well be computed for statistics, only updates in place count. Needs the columns of instructions (Python 3.11);
+before that nothing is known to be tensor work.
+"""
+
+import ast
+import linecache
+import types
+from itertools import islice
+
+from gputop_agent.runtime import interrupts
+from gputop_agent.runtime.session import session
+from gputop_agent.timing.step_state import open_step
+
+_MAX_KNOWN = 4096
+_HOST = frozenset(
+    ("item", "tolist", "numpy", "cpu", "cuda", "to", "pin_memory", "share_memory_", "backward")
+)
+_PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
+_OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
+
+_known = {}  # (code, instruction, in a loss) -> label
+
+
+def label(frame):
+    """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
+    key = frame.f_code, frame.f_lasti, _in_loss()
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
+    return found
+
+
+def _in_loss():
+    """Whether a forward with gradients has ended and its backward has not begun; always where no module was found."""
+    return open_step.gap_phase >= 0 or not session.roots
+
+
+def _label(node, names, in_loss):
+    if isinstance(node, ast.Call):
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        in_place = (
+            method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
+        )
+        work = in_place or (in_loss and _is_torch_call(node.func, names))
+    else:
+        work = isinstance(node, _OPERATORS) and (in_loss or _mentions_gradient(node))
+    return "torch/_C " + _name(node) if work else ""
+
+
+def _node(code, instruction):
+    """The expression or statement that the instruction belongs to; None where its text cannot be had."""
+    if not hasattr(code, "co_positions") or instruction < 0:
+        return None
+    position = next(islice(code.co_positions(), instruction // 2, None), ())
+    if not position or None in position:
+        return None
+    first, last, begin, end = position
+    lines = [linecache.getline(code.co_filename, line).encode() for line in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    text = b"".join(lines).decode()
+    for source in ("(" + text + ")", text):
+        try:
+            body = ast.parse(source).body[0]
+            return body.value if isinstance(body, ast.Expr) else body
+        except (SyntaxError, IndexError):
+            interrupts.pass_on()
+            continue
+    return None
+
+
+def _is_torch_call(callee, names):
+    if isinstance(callee, ast.Name):
+        return _is_torchs(names.get(callee.id))
+    if not isinstance(callee, ast.Attribute):
+        return False
+    root = callee
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    owner = names.get(root.id) if isinstance(root, ast.Name) else None
+    return (
+        _is_torchs(owner) if isinstance(owner, types.ModuleType) else _is_tensor_method(callee.attr)
+    )
+
+
+def _is_torchs(thing):
+    name = (
+        thing.__name__
+        if isinstance(thing, types.ModuleType)
+        else getattr(thing, "__module__", None)
+    )
+    return isinstance(name, str) and name.partition(".")[0] == "torch"
+
+
+def _is_tensor_method(name):
+    """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss flows."""
+    return (
+        name not in _HOST
+        and hasattr(session.torch.Tensor, name)
+        and not any(hasattr(kind, name) for kind in _PLAIN)
+    )
+
+
+def _mentions_gradient(node):
+    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in ast.walk(node))
+
+
+def _name(node):
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", "") or getattr(node.func, "id", "call")
+    return "operator"

@@ -1,0 +1,293 @@
+"""A look at gradients and parameters in a few steps, for what no step record tells.
+
+After step 20, 40, 60 and 100, and then every 500 steps but at most every 5 s, the next step is looked at four times:
+before its forward (which gradients are still held), before its first backward (are they zero?), before its update
+(which parameters have none) and after it (did the update change anything?). One ``checkup`` event says it all; later
+ones are sent only where something has changed, and once more where two looks have agreed with that one. Nothing waits
+for a GPU: what lies there is read at the next look.
+"""
+
+import sys
+from time import monotonic_ns
+from typing import Any
+
+from gputop_agent.runtime import interrupts, late, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import replicas, steps
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import growth
+
+FIRST_STEPS = (20, 40, 60, 100)
+PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
+EVERY_STEPS = 10  # whether a look is due is asked
+GIVE_UP_STEPS = 3  # a look that met no update for so long ends
+MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
+MAX_NAMES = 8
+SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
+VANISHED = (
+    2.0**-24
+)  # of the largest learning rate: a million such steps are less than one of the largest
+_SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
+
+
+class Checkup:
+    """The look that is going on, and when the next one is due."""
+
+    def __init__(self):
+        self.next_step = FIRST_STEPS[0]
+        self.not_before_ns = 0
+        self.began_step = 0
+        self.count = False  # memory has grown: count the tensors
+        self.optimizer: Any = None  # the one whose parameters are looked at
+        self.found: "dict[str, Any]" = {}
+        self.values = late.Late()
+        self.weights: Any = None  # a parameter and a copy of its values before the update
+        self.unsent: Any = None  # (found, values) that wait for a device
+        self.warned_looked = False
+        self.gist: Any = None  # what was found last, in short
+        self.alike = 0  # looks in a row that found the same
+        self.lr_peak = 0.0  # the largest learning rate that a look has seen
+
+
+K = Checkup()
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    K.__init__()
+    growth.reset()
+    replicas.reset()
+
+
+def on_step_closed(step):
+    """A step at or after ``open_step.look_due`` has ended: begin a look, or give one up that met no update."""
+    open_step.look_due = step + EVERY_STEPS
+    if session.ddp:
+        replicas.begin()
+    if open_step.look:
+        if step >= K.began_step + GIVE_UP_STEPS:
+            _finish()
+        return
+    K.count = growth.due(step)
+    if K.count or (step >= K.next_step and monotonic_ns() >= K.not_before_ns):
+        _begin(step)
+
+
+def _begin(step):
+    K.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
+    K.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
+    optimizers = [
+        optimizer
+        for optimizer in (reference() for reference in session.optimizers.values())
+        if optimizer
+    ]
+    if optimizers and late.may_look():
+        _send_unsent()
+        K.optimizer = max(
+            optimizers, key=lambda one: sum(len(group["params"]) for group in one.param_groups)
+        )
+        K.found, K.values, K.weights = {"step": step}, late.Late(), None
+        K.began_step, open_step.look = step, 1
+
+
+def before_forward():
+    """The first forward after an update."""
+    steps.book_agent_time(_look_at_held)
+
+
+def before_backward():
+    """The first backward after an update."""
+    steps.book_agent_time(_look_at_stale)
+
+
+def before_update(optimizer):
+    """The update begins."""
+    if optimizer is K.optimizer:
+        steps.book_agent_time(_look_at_missing, optimizer)
+
+
+def after_update(optimizer):
+    """The update is done."""
+    if optimizer is K.optimizer:
+        steps.book_agent_time(_look_at_change)
+        _finish()
+
+
+def _look_at_held():
+    """Gradients that are held at a forward were not freed; zeroed ones take as much memory as others."""
+    if K.count:
+        K.count = False
+        growth.count()
+    if open_step.look == 1:
+        open_step.look = 2
+        parameters = _trainable()
+        K.found["parameter_bytes"] = sum(map(_bytes, parameters))
+        K.found["held_bytes"] = sum(_bytes(one.grad) for one in parameters if one.grad is not None)
+
+
+def _look_at_stale():
+    """Gradients that are not zero before the first backward are added up over steps. With one optimizer only."""
+    if 0 < open_step.look < 3 and not open_step.backwards:
+        open_step.look = 3
+        if sum(reference() is not None for reference in session.optimizers.values()) > 1:
+            return  # this backward may be for another one, whose turn to be cleared comes first
+        held = [
+            one.grad.detach()
+            for one in _trainable()
+            if one.grad is not None and late.is_plain(one.grad)
+        ]
+        held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
+        if not held:
+            K.found["stale"] = False
+        elif late.may_look():
+            K.values.put(
+                "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
+            )
+
+
+def _look_at_missing(optimizer):
+    """Parameters without a gradient take no part in the update. Keep some values to compare with."""
+    parameters = _trainable()
+    without = [one for one in parameters if one.grad is None]
+    if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
+        _note_missing(parameters, without)
+        _look_at_gradients(parameters)
+    K.found["lr_max"] = max(
+        (_number(group.get("lr")) for group in optimizer.param_groups), default=None
+    )
+    low = [
+        one
+        for one in parameters
+        if one.dtype is session.torch.bfloat16 and one.grad is not None and late.is_plain(one)
+    ]
+    if low and late.may_look():
+        largest = max(low, key=lambda one: one.numel())
+        K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
+
+
+def _note_missing(parameters, without):
+    K.found["trainable"] = sum(one.numel() for one in parameters)
+    K.found["without_gradient"] = sum(one.numel() for one in without)
+    K.found["without_gradient_names"] = _names(without[:MAX_NAMES]) if without else []
+
+
+def _look_at_gradients(parameters):
+    """How many of the values that are looked at are not zero: of tensors from the first to the last."""
+    held = [
+        one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)
+    ]
+    if held and late.may_look():
+        chosen = sorted(
+            {round(i * (len(held) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+        )
+        parts = [
+            held[i].reshape(-1)[:MAX_VALUES] for i in chosen if held[i].device == held[0].device
+        ]
+        K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
+        K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
+
+
+def _look_at_change():
+    """How many of the values that have a gradient did the update change?"""
+    parameters = _trainable()
+    if "trainable" not in K.found and parameters and all(one.grad is None for one in parameters):
+        _note_missing(parameters, parameters)
+    if K.weights is not None and late.may_look():
+        parameter, before = K.weights
+        gradient = parameter.grad
+        if gradient is not None and late.is_plain(gradient):
+            wanted = gradient.detach().reshape(-1)[:MAX_VALUES] != 0
+            stuck = (parameter.detach().reshape(-1)[:MAX_VALUES] == before) & wanted
+            K.values.put("bf16_pushed", wanted.sum())
+            K.values.put("bf16_stuck", stuck.sum())
+
+
+def _finish():
+    """End the look, whatever it has seen."""
+    if not K.warned_looked:
+        K.warned_looked = True
+        K.found["scheduler_first"] = _scheduler_came_first()
+    K.unsent = K.found, K.values
+    K.optimizer = K.weights = None
+    open_step.look = 0
+    if not session.cuda:
+        _send_unsent()
+
+
+def _send_unsent():
+    if K.unsent is not None:
+        found, values = K.unsent
+        known = values.read()
+        K.unsent = None
+        if known is not None:
+            if "stale" in known:
+                known["stale"] = known["stale"] > 0
+            _send(dict(found, **known))
+
+
+def _send(found):
+    pushed, lr = found.get("bf16_pushed"), found.get("lr_max")
+    stuck = round(found["bf16_stuck"] / pushed, 1) if pushed else None
+    held, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
+    K.lr_peak = max(K.lr_peak, lr or 0.0)
+    learns = lr is not None and lr > VANISHED * K.lr_peak
+    gist = held, found.get("stale"), found.get("without_gradient"), stuck, learns, dead
+    K.alike = K.alike + 1 if gist == K.gist else 1
+    if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:
+        K.gist = gist
+        transport.send_event("checkup", alike=K.alike, **found)
+
+
+def _trainable():
+    """Parameters of the optimizer that want gradients."""
+    return [
+        one for group in K.optimizer.param_groups for one in group["params"] if one.requires_grad
+    ]
+
+
+def _bytes(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def _number(lr):
+    if getattr(lr, "is_cuda", False):
+        return -1.0
+    try:
+        return float(lr)
+    except (TypeError, ValueError):
+        interrupts.pass_on()
+        return -1.0
+
+
+def _names(parameters):
+    """Names of parameters in the modules that are trained; None for one that lies in none of them."""
+    wanted = {id(parameter): None for parameter in parameters}
+    todo = [("", root) for root in (reference() for reference in session.roots) if root is not None]
+    seen = set()
+    while todo:
+        prefix, module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name, parameter in (module.__dict__.get("_parameters") or {}).items():
+            if id(parameter) in wanted:
+                wanted[id(parameter)] = prefix + name
+        for name, child in (module.__dict__.get("_modules") or {}).items():
+            if child is not None:
+                todo.append((prefix + name + ".", child))
+    return list(wanted.values())
+
+
+def _scheduler_came_first():
+    """Whether torch has warned of it; Python keeps given warnings in the module whose line caused them."""
+    for module in list(sys.modules.values()):
+        given = getattr(module, "__dict__", {}).get("__warningregistry__")
+        if given and any(
+            type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING) for key in list(given)
+        ):
+            return True
+    return False
+
+
+steps.on_look_due = on_step_closed

@@ -1,0 +1,103 @@
+"""A trial of a training: ends it after a few steps, with the model cut to a few layers where that is asked for.
+
+Asked for by ``gputop dryrun`` through the environment; without that, nothing here runs.
+"""
+
+import os
+from typing import Any
+
+from gputop_agent import wire
+from gputop_agent.runtime import finder, guard
+from gputop_agent.runtime.session import session
+
+_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+_SECOND_HAND = (  # what launchers raise when a rank has failed
+    "CalledProcessError",
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SignalException",
+)
+_PER_LAYER = ("layer_types", "mlp_layer_types", "block_types")  # a word for each layer
+
+
+class Cut:
+    """What was asked for, and the deepest model that it was done to."""
+
+    layers = 0
+    whole = 0
+
+
+def steps_wanted():
+    """After how many steps the training is to end; 0: this is no trial."""
+    return _number(wire.ENV_DRYRUN_STEPS)
+
+
+def wants(error):
+    """Whether an exception is told though the process has not trained yet: in a trial the first step may not come."""
+    return (
+        bool(steps_wanted())
+        and type(error).__name__ not in _SECOND_HAND
+        and isinstance(error, Exception)
+    )
+
+
+def install(_torch):
+    """Wait for transformers if models are to be cut."""
+    Cut.layers = _number(wire.ENV_DRYRUN_LAYERS)
+    if Cut.layers:
+        finder.after_import("transformers.modeling_utils", _cut_models)
+
+
+def request_if_wanted():
+    """Listen for steps. Called once, with the hello."""
+    if steps_wanted() and _end_when_done not in session.step_listeners:
+        session.step_listeners.append(_end_when_done)
+
+
+def describe():
+    """The ``dryrun`` entry of the hello."""
+    if not steps_wanted():
+        return {}
+    return {
+        "dryrun": {"steps": steps_wanted(), "layers": Cut.layers or None, "of": Cut.whole or None}
+    }
+
+
+def _end_when_done(step, *_):
+    """The training thread leaves at the boundary of a step: every rank at the same one, with nothing under way.
+
+    SystemExit passes `except Exception`, runs the script's `finally` and its exit handlers, and saves nothing.
+    """
+    if step + 1 >= steps_wanted():
+        session.step = step + 1
+        raise SystemExit(0)
+
+
+def _cut_models(module):
+    """Every model of transformers is made from a configuration that its base class is given first."""
+    kind: Any = module.PreTrainedModel
+    original = kind.__init__
+
+    def __init__(self, config, *args, **kwargs):
+        guard.safely(_cut, config)
+        original(self, config, *args, **kwargs)
+
+    guard.patch(kind, "__init__", guard.dress(__init__, original))
+
+
+def _cut(config):
+    for name in _COUNTS:
+        count = getattr(config, name, None)
+        if isinstance(count, int) and count > Cut.layers:
+            setattr(config, name, Cut.layers)
+            Cut.whole = max(Cut.whole, count)
+    for name in _PER_LAYER:
+        kinds = getattr(config, name, None)
+        if isinstance(kinds, (list, tuple)) and len(kinds) > Cut.layers:
+            setattr(config, name, kinds[: Cut.layers])
+
+
+def _number(name):
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else 0

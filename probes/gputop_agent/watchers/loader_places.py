@@ -1,0 +1,60 @@
+"""Where a DataLoader is built: the line of user code that its settings stand in."""
+
+import sys
+
+from gputop_agent.runtime import frames, guard, living
+
+_built = living.Living()  # DataLoader -> site, None where a package built it
+
+
+def noting(original):
+    """``DataLoader.__init__`` that notes its caller."""
+
+    def wrapper(self, *args, **kwargs):
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            guard.vanish(error, "DataLoader.__init__")
+            raise
+        try:
+            _built.put(self, _site(self, sys._getframe(1)))
+        except Exception:
+            guard.failed("DataLoader.__init__")
+        return result
+
+    return guard.dress(wrapper, original)
+
+
+def of(loader):
+    """The site where a loader was built; None where a package did it, or nobody saw it."""
+    return _built.get(loader)
+
+
+def _site(loader, frame):
+    """Of the line that calls the constructor, past constructors of subclasses and what is wrapped around them.
+
+    A package that only passes the user's arguments on leaves its caller's line; one that owns the loop has made a
+    loader anew, whose settings stand where the one of the same data was built.
+    """
+    while frame is not None and _first_argument(frame) is loader:
+        frame = frame.f_back
+    if any(name in frames.TRAINERS for name in frames.packages(frame)):
+        return _of_same_data(loader)
+    for one in frames.stack(frame):
+        if frames.is_user(one):
+            return frames.site(one)
+    return None
+
+
+def _of_same_data(loader):
+    data = getattr(loader, "dataset", None)
+    for other, site in _built.items():
+        if site and data is not None and getattr(other, "dataset", None) is data:
+            return site
+    return None
+
+
+def _first_argument(frame):
+    """Of the function that a frame runs: a constructor's, or of what a package has put around one, is the loader."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None

@@ -1,0 +1,125 @@
+"""What an out-of-memory error met: the module that asked, and what the device's memory was held for.
+
+Called once, when such an error ends the process: its frames and all that they hold are still alive. Runs no user code.
+"""
+
+from time import monotonic_ns
+
+from gputop_agent.description import describe_model
+from gputop_agent.runtime import guard, interrupts
+from gputop_agent.runtime.session import session
+from gputop_agent.timing import activation, memory, roots, steps
+
+_CALLS = ("_call_impl", "_wrapped_call_impl", "_slow_forward")
+_WORDS = ("out of memory", "outofmemory")
+MAX_STATES = 200_000  # entries of the optimizers' states that are counted
+
+
+def is_one(error):
+    """Whether an exception says that a device has no memory left."""
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and any(word in str(error)[:400].lower() for word in _WORDS)
+    )
+
+
+def introduce():
+    """A process whose first step had no room has not said who it is: find what it trains, and say hello."""
+    if activation.before_training():
+        activation.start(monotonic_ns(), by_backward=False)
+        guard.safely(roots.discover)
+    if not session.hello_sent:
+        guard.safely(steps.say_hello)
+
+
+def describe(traceback):
+    """``{"module", "module_class", "memory"}`` for the event; what cannot be read is left out."""
+    found = {}
+    for part in (lambda: _module(traceback), lambda: {"memory": held()}):
+        try:
+            found.update(part())
+        except Exception:  # the process ends anyway: the rest of the event is worth having
+            interrupts.pass_on()
+    return found
+
+
+def held():
+    """Bytes by what they are held for, of this process: parameters, gradients, states, and what the allocator says."""
+    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    optimizers = [
+        one for one in (reference() for reference in session.optimizers.values()) if one is not None
+    ]
+    found = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
+    seen = set()
+    for root in roots:
+        for module in describe_model.modules_of(root):
+            for tensor in list((module.__dict__.get("_buffers") or {}).values()):
+                found["buffers_bytes"] += _size(tensor, seen)
+            for tensor in list((module.__dict__.get("_parameters") or {}).values()):
+                _add_parameter(found, tensor, seen)
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            for tensor in group.get("params", ()):
+                _add_parameter(found, tensor, seen)
+        found["optimizer_bytes"] += _state_bytes(optimizer, seen)
+    counters = memory.counters()
+    if counters is not None:
+        found.update(counters)
+    return found
+
+
+def _add_parameter(found, tensor, seen):
+    found["weights_bytes"] += _size(tensor, seen)
+    found["gradients_bytes"] += _size(getattr(tensor, "grad", None), seen)
+
+
+def _state_bytes(optimizer, seen):
+    total = count = 0
+    state = getattr(optimizer, "state", None) or {}
+    for entry in list(state.values()):
+        for value in entry.values() if isinstance(entry, dict) else ():
+            count += 1
+            if count > MAX_STATES:
+                return total
+            total += _size(value, seen)
+    return total
+
+
+def _size(tensor, seen):
+    """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies elsewhere."""
+    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
+    if (
+        not hasattr(tensor, "element_size")
+        or id(tensor) in seen
+        or (session.cuda and not tensor.is_cuda)
+    ):
+        return 0
+    seen.add(id(tensor))
+    return tensor.numel() * tensor.element_size()
+
+
+def _module(traceback):
+    """The innermost module whose forward was going on; nothing where the error came from the autograd engine."""
+    inner = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_name in _CALLS:
+            inner = traceback.tb_frame.f_locals.get("self", inner)
+        traceback = traceback.tb_next
+    if inner is None:
+        return {}
+    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    path = next((path for root in roots for path, module in _named(root) if module is inner), "")
+    return {"module": path, "module_class": type(inner).__name__}
+
+
+def _named(root):
+    todo, seen = [("", root)], set()
+    while todo:
+        path, module = todo.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        children = module.__dict__.get("_modules") or {}
+        todo.extend(
+            (path + "." + name if path else name, child) for name, child in children.items()
+        )

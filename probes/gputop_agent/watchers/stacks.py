@@ -1,0 +1,217 @@
+"""Names the code behind a phase: samples the training thread's stack and counts the lines it was seen in."""
+
+import os
+import sys
+from time import monotonic
+
+from gputop_agent import wire
+from gputop_agent.runtime import current, frames, transport
+from gputop_agent.runtime.session import OTHER, session
+from gputop_agent.timing import tensor_work
+
+_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
+_SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
+_SELDOM_EVERY = 4
+_TOP = 12
+_FOLDED = 12
+_MAX_PATH = 10
+_MIN_INTERVAL_S = 2.0
+_MAX_INTERVAL_S = 30.0
+_MAX_SITES = 512
+_MAX_INSIDE = 32
+#: parts of the standard library that only pass a call on
+_TRANSPARENT = (
+    "contextlib.py",
+    "functools.py",
+    "_weakrefset.py",
+    "weakref.py",
+    "typing.py",
+    "abc.py",
+    "enum.py",
+)
+_CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+
+
+class Sampler:
+    """Counts by phase and place; ``flush`` sends them and starts anew."""
+
+    def __init__(self):
+        self._ticks = 0
+        self._ticks_at_flush = 0
+        self._counts = {}  # phase index -> {(site, function, caller, path): {inside: count}}
+        self._open = {}  # likewise, of the step that has not ended yet
+        self._open_step = -1
+        self._started = self._flushed = monotonic()
+
+    def sample(self):
+        """Look once, if the phase of the moment is one that wants a name."""
+        self._ticks += 1
+        if session.step != self._open_step:
+            self._step_ended()
+        frame = sys._current_frames().get(session.thread_ident)
+        phase = current.phase(frame)
+        if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
+            if frame is not None:
+                self._count(phase, describe(frame, phase == OTHER), path_of(frame))
+                if phase in _SELDOM and not session.checkpointing_seen:
+                    session.checkpointing_seen = _in_checkpoint(frame)
+
+    def _step_ended(self):
+        """Count the looks of the step that was open; those of one that never ends, a hang, name no cost of steps."""
+        self._open_step = session.step
+        looks, self._open = self._open, {}
+        for phase, places in looks.items():
+            for place, inside in places.items():
+                for name, count in inside.items():
+                    _add(self._counts, phase, place, name, count)
+
+    def flush_if_due(self):
+        """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""
+        now = monotonic()
+        interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60))
+        if now - self._flushed >= interval and self._counts:
+            self.flush()
+
+    def flush(self):
+        """Send what was counted in steps that have ended."""
+        if session.step != self._open_step:
+            self._step_ended()
+        counted, self._counts = self._counts, {}
+        period_ms = self._end_window()
+        for phase, places in counted.items():
+            samples = _most(places)
+            transport.send_event(
+                "stacks",
+                phase=wire.PHASES[phase],
+                period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
+                total=sum(sample["count"] for sample in samples),
+                samples=samples[: _TOP + _FOLDED],
+            )
+
+    def _end_window(self):
+        """Mean milliseconds between two looks since the last flush; above a tick where the GIL is held."""
+        now = monotonic()
+        elapsed_ms = (now - self._flushed) * 1e3
+        ticks = self._ticks - self._ticks_at_flush
+        self._flushed, self._ticks_at_flush = now, self._ticks
+        return elapsed_ms / max(1, ticks)
+
+    def _count(self, phase, found, path):
+        _add(self._open, phase, place=found[:3] + (path,), inside=found[3], count=1)
+
+
+def _add(counts, phase, place, inside, count):
+    """Count looks at a place, within the bounds of what is kept."""
+    places = counts.setdefault(phase, {})
+    insides = places.get(place)
+    if insides is None:
+        if len(places) >= _MAX_SITES:
+            return
+        insides = places[place] = {}
+    if inside in insides or len(insides) < _MAX_INSIDE:
+        insides[inside] = insides.get(inside, 0) + count
+
+
+def _most(places):
+    """Entries of the event, the most seen first; of many places the rarer ones are counted at their callers' lines."""
+    samples = sorted(
+        (_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"]
+    )
+    folded = {}
+    for sample in samples[_TOP:]:
+        above = tuple(sample["path"][:-1])
+        site, _, function = (above[-1] if above else sample["site"]).partition(" ")
+        known = folded.setdefault(
+            above, dict(sample, site=site, function=function, path=list(above), code="", count=0)
+        )
+        known["count"] += sample["count"]
+    return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
+
+
+def _sample(place, inside):
+    """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
+    site, function, caller, path = place
+    return {
+        "site": site,
+        "function": function,
+        "caller": caller,
+        "path": list(path),
+        "inside": max(inside, key=lambda name: inside[name]),
+        "code": frames.source(site),
+        "count": sum(inside.values()),
+    }
+
+
+def describe(frame, look_closer=False):
+    """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
+
+    ``site`` and ``function`` are the innermost line of user code, or of a package where there is none; ``caller`` is
+    the next line of user code further out (of anything, if there is none), and ``inside`` the innermost frame of a
+    package, torch or the standard library that it was waiting in (empty if none). ``look_closer`` asks of a line of
+    user code whether it is inside one of torch's C functions.
+    """
+    found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
+    if not found:
+        return "", "", "", ""
+    index = _first(found, (frames.USER,))
+    if index is None:
+        index = _first(found, (frames.LIBRARY,)) or 0
+    chosen, outer = found[index], found[index + 1 :]
+    caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
+    inside = (
+        frames.label(_telling(found[:index]))
+        if index
+        else tensor_work.label(found[0])
+        if look_closer
+        else ""
+    )
+    library = _first(found[:index], (frames.LIBRARY,))
+    if library:  # below a trainer's own line the package says more than the torch function it calls
+        inside = frames.label(found[library])
+    elif index and frames.origin(found[0].f_code.co_filename) == frames.TORCH:
+        inside = _on_behalf_of(found[:index]) or inside
+    return frames.site(chosen), chosen.f_code.co_name, caller, inside
+
+
+def _telling(found):
+    """The innermost frame that does more than pass a call on; the innermost one where none does."""
+    names = [os.path.basename(frame.f_code.co_filename) for frame in found]
+    return next((frame for frame, name in zip(found, names) if name not in _TRANSPARENT), found[0])
+
+
+def path_of(frame):
+    """Lines of user code from the outermost to the innermost frame, ``(package)`` where one lies between two of them.
+
+    Of a deep stack the outermost are left out.
+    """
+    path = []
+    for one in frames.stack(frame):
+        origin = frames.origin(one.f_code.co_filename)
+        if origin == frames.USER:
+            path.append(frames.label(one))
+        elif origin == frames.LIBRARY:
+            name = "(%s)" % frames.package(one)
+            if path and path[-1] != name:
+                path.append(name)
+    return tuple(reversed(path[:_MAX_PATH]))
+
+
+def _in_checkpoint(frame):
+    """Whether activation checkpointing is on the stack: running a segment, or running it again."""
+    return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in frames.stack(frame))
+
+
+def _on_behalf_of(found):
+    """The standard library's frame that calls torch: a deepcopy is host code, however much of it copies tensors."""
+    for frame in reversed(found):
+        name = frame.f_code.co_filename
+        if frames.origin(name) == frames.STDLIB and os.path.basename(name) not in _TRANSPARENT:
+            return frames.label(frame)
+    return ""
+
+
+def _first(found, origins):
+    for index, frame in enumerate(found):
+        if frames.origin(frame.f_code.co_filename) in origins:
+            return index
+    return None
