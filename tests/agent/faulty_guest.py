@@ -29,19 +29,19 @@ import gputop_agent
 
 #: They hold nothing but a ``try`` around the rest, or are what an ``except`` block calls; see test_never_harm.
 THIN = {
-    "guard.failed",
-    "guard.around.wrapper",
-    "loader_places.noting.wrapper",
+    "runtime.guard.failed",
+    "runtime.guard.around.wrapper",
+    "watchers.loader_places.noting.wrapper",
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",
     "hooks.dynamo.compile_begins",
     "hooks.dynamo.compile_ended",
-    "exceptions._chain.excepthook",
-    "process.at_exit",
-    "process.after_fork",
-    "interrupts.pass_on",  # is called by each ``except`` block
-    "guard.vanish",
+    "watchers.exceptions._chain.excepthook",
+    "injection.process.at_exit",
+    "injection.process.after_fork",
+    "runtime.interrupts.pass_on",  # is called by each ``except`` block
+    "runtime.guard.vanish",
     "hooks.forward._watch_pickling.__reduce_ex__",
 }
 
@@ -49,7 +49,7 @@ THIN = {
 def modules():
     found = [gputop_agent]
     for info in pkgutil.walk_packages(gputop_agent.__path__, "gputop_agent."):
-        if ".inject" not in info.name and ".trace" not in info.name:  # programs of their own
+        if info.name != "gputop_agent.inject.sitecustomize":  # a program of its own
             found.append(importlib.import_module(info.name))
     return found
 

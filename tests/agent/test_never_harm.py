@@ -177,9 +177,9 @@ def test_thin_entries_hold_nothing_but_a_try():
         ("hooks/optimizer.py", "after_step"),
         ("hooks/dynamo.py", "compile_begins"),
         ("hooks/dynamo.py", "compile_ended"),
-        ("guard.py", "failed"),
-        ("process.py", "at_exit"),
-        ("process.py", "after_fork"),
+        ("runtime/guard.py", "failed"),
+        ("injection/process.py", "at_exit"),
+        ("injection/process.py", "after_fork"),
     ):
         tree = ast.parse((AGENT_DIR / file).read_text())
         function = next(

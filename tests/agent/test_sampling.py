@@ -40,7 +40,10 @@ class Net(nn.Module):
     def forward(self, x):
         time.sleep(200e-6)
         return self.layer(x)
-agent = {name: sys.modules["gputop_agent." + name] for name in ("sampling", "session")}
+agent = {
+    "sampling": sys.modules["gputop_agent.timing.sampling"],
+    "session": sys.modules["gputop_agent.runtime.session"],
+}
 agent["sampling"].SHORT_NS = agent["sampling"].LONG_NS = 10**9  # a busy machine's steps too
 S = agent["session"].session
 net = Net()
