@@ -317,6 +317,8 @@ class Hello(TypedDict, total=False):
     """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
     create_graph: bool
     checkpointing: bool
+    network_beside: bool
+    """Most steps run a network without gradients too: a policy, a target, a teacher."""
     shapes: Shapes
     parallel: ParallelFacts
     dataloader: LoaderInUse

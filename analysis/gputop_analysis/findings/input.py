@@ -231,11 +231,17 @@ def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
 
 
 def per_batch_ms(view: RunView, wait: Share) -> float:
-    """Waiting for one batch: with gradient accumulation a step takes several."""
+    """Waiting for one batch: with gradient accumulation a step takes several.
+
+    Backward passes are counted where the size of a batch is not known; a GAN makes several for one batch.
+    """
     series = view.per_rank[wait.rank]
-    batches = float(series.rows["micro_batches"][series.steady].sum()) / max(
-        series.n_steps[series.steady].sum(), 1
-    )
+    steps = max(int(series.n_steps[series.steady].sum()), 1)
+    batches = float(series.rows["micro_batches"][series.steady].sum()) / steps
+    samples = float(series.rows["samples"][series.steady].sum()) / steps
+    size = (view.hello(wait.rank).get("dataloader") or {}).get("batch_size")
+    if isinstance(size, int) and size > 0 and samples > 0:
+        batches = min(batches, samples / size)
     return wait.mean_ms / max(1.0, batches)
 
 

@@ -115,6 +115,6 @@ def recommender(steps):
 
 
 if on("negatives", "clean_negatives", "reload", "clean_reload"):
-    recommender(STEPS or 500)
+    recommender(STEPS or 1500)
 else:
     vae(STEPS or 400)
