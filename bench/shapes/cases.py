@@ -97,7 +97,13 @@ SHAPES = (
     Shape("gan_nan", "gan.py", ("NU01", "NU02"), also=("NU01", "NU02", "NU03", "NU07")),
     Shape("slow_env", "dqn.py", HOST, timed=True),
     Shape("python_replay", "dqn.py", HOST, also=("HO03",), timed=True, twin=False),
-    Shape("slow_rollout", "dqn.py", ("HO06", "HO08"), also=("HO06", "HO08", "HO15"), timed=True),
+    Shape(
+        "slow_rollout",
+        "dqn.py",
+        ("HO06", "HO08", "HO15"),
+        also=("HO06", "HO08", "HO15"),
+        timed=True,
+    ),
     Shape("auc", "diffusion.py", HOST, timed=True),
     Shape("dump", "diffusion.py", ("HO06", "HO07"), timed=True),
     Shape("sample_each", "diffusion.py", ("HO08", "HO06"), timed=True),
@@ -207,5 +213,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "clean_always_clipped": {"STEPS": "720"},
     "losses_keep_graph": {"STEPS": "350"},
     "killed": {"STEPS": "300"},
+    "collect_garbage": {"STEPS": "150"},
     "rank_hangs": {"GPUTOP_HANG_S": "4"},
 }

@@ -90,6 +90,8 @@ class Optimizer(_Class, total=False):
     module: Line
     groups: Count
     parameters: Count
+    all_parameters: Count
+    """Of all optimizers, each parameter counted once."""
     tensors: Count
     lr: Real
     """Of the first parameter group."""

@@ -44,17 +44,18 @@ def batches():
                     cleaned(lines[row])  # at: regex_clean
         if on("json_lines"):
             with cost:
-                for _ in range(4):
+                for _ in range(24):
                     found = [json.loads(documents[row])["row"] for row in rows]  # at: json_lines
             yield torch.tensor(found)
             continue
         if on("vocabulary_anew") or (on("clean_vocabulary_anew") and step % 200 == 0):
             with cost:
-                words = vocabulary()  # at: vocabulary_anew
+                words = [vocabulary() for _ in range(3)].pop()  # at: vocabulary_anew
         if on("python_mask"):
             with cost:
+                rows_of = range(160)
                 mask = [
-                    [1.0 if i % 7 else 0.0 for i in range(48)] for _ in range(32)
+                    [1.0 if i % 7 else 0.0 for i in range(48)] for _ in rows_of
                 ]  # at: python_mask
                 torch.tensor([[x * 2 for x in row] for row in mask])  # at: python_mask
         elif on("clean_python_mask"):

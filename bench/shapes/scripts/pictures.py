@@ -123,7 +123,7 @@ class Trainer:
                     self.body.zero_grad(), self.head.zero_grad()
                 self.step += 1
                 for callback in self.callbacks:
-                    callback.on_step(self)
+                    callback.on_step(self)  # at: callback_evaluates
                 if self.step >= steps:
                     return
 
@@ -146,9 +146,8 @@ callbacks = {
     "clean_callback_evaluates": [Evaluate(60)],
 }.get(FAULT, [Callback()])
 workers = 1 if on("one_worker", "clean_one_worker") else 0
-loader = DataLoader(
-    Pictures(), 16, shuffle=True, num_workers=workers
-)  # at: jpeg_large numpy_loop one_worker
+data = Pictures()
+loader = DataLoader(data, 16, num_workers=workers)  # at: jpeg_large numpy_loop one_worker
 steps = STEPS or 500
 Trainer(model, callbacks, 2 if on("clean_never_zeroed") else 1).fit(loader, steps)
 if not workers:
