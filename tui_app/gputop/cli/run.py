@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,10 +180,11 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
         return _watch_headless(handle, options), False
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
-        print(
-            f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
-            file=sys.stderr,
-        )
+        with suppress(OSError):  # the terminal may be gone
+            print(
+                f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
+                file=sys.stderr,
+            )
         return 128 + result.signal if result.signal else 0, True
     if (
         result.still_running and result.signal is None
