@@ -48,7 +48,7 @@ def leave():
     process.at_exit()
     guard.safely(thread.stop)
     process.begin_anew()
-    session.thread_ident = SWITCHED_OFF
+    session.thread_ident, session.ended_pid = SWITCHED_OFF, 0
     _resting = True
 
 

@@ -30,8 +30,6 @@ def after_fork():
 
 def begin_anew():
     """Forget the run so far: silent until it trains again."""
-    global _ended_pid
-    _ended_pid = 0
     try:
         session.reset()
         for reset in session.resets:
