@@ -79,6 +79,12 @@ COMMANDS: list[Command] = [
         "a few real steps of your training: what fails, what it takes",
         "gputop.cli.dryrun",
     ),
+    Command(
+        "memory",
+        FIT,
+        "who holds a GPU's memory, from an allocator snapshot",
+        "gputop.cli.memory",
+    ),
     Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
     Command(
         "plan", SPLIT, "how to split a training over GPUs, its speed and cost", "gputop.cli.plan"
