@@ -14,7 +14,9 @@ ENTRIES = {
     "gputop.cli",  # the console script
     "gputop.__main__",
     "gputop.accelerate",  # imported by a script beside its framework
+    "gputop.doctor.hardware_probe",  # sent to other hosts as text
     "gputop.lightning",
+    "gputop.pytest_plugin",
     "gputop.transformers",
     "gputop.screenshots",  # python -m
     "gputop_tracer.__main__",  # started by its path

@@ -75,7 +75,7 @@ class _Panel:
 
         self._recording = recording
         self._ended = threading.Event()
-        self._handle = display(_Text(panel_text({})), display_id=True)
+        self._handle: Any = display(_Text(panel_text({})), display_id=True)
         self._thread = threading.Thread(target=self._renew, name="gputop panel", daemon=True)
 
     def start(self) -> None:
