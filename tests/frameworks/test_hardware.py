@@ -33,12 +33,17 @@ def test_a_file_without_hosts_is_refused(tmp_path, text):
         places(tmp_path / "hosts")
 
 
-SSH = """#!/bin/sh
+SLOW = """s/    data = torch.ones(LINK/\\
+    send = dist.send\\
+    dist.send = lambda *a: (time.sleep(0.5), send(*a))\\
+    data = torch.ones(LINK/"""
+SSH = f"""#!/bin/sh
 host=$1; shift
 if [ "$host" = 127.0.0.3 ]; then
-  exec sh -c "sed 's/    data = torch.ones(LINK/    time.sleep(0); send = dist.send; dist.send = lambda *a: (time.sleep(0.5), send(*a)); data = torch.ones(LINK/' | $*"
+  sed '{SLOW}' | sh -c "$*"
+else
+  exec sh -c "$*"
 fi
-exec sh -c "$*"
 """
 
 

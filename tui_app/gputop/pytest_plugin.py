@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from math import comb
 from typing import Any
 
@@ -113,7 +114,7 @@ def _named_inputs(module: Any, inputs: tuple[Any, ...]) -> Any:
     return dict(frame.f_locals.get("kwargs", {})) if frame is not None else {}
 
 
-def _amount(mark: pytest.Mark, units: dict[str, float], example: str) -> float:
+def _amount(mark: pytest.Mark, units: Mapping[str, float], example: str) -> float:
     text = str(mark.args[0]) if mark.args else ""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     scale = None
@@ -125,14 +126,13 @@ def _amount(mark: pytest.Mark, units: dict[str, float], example: str) -> float:
 
 
 def _step_problem(times: list[float], limit_s: float) -> str:
-    gaps = sorted(after - before for before, after in zip(times, times[1:], strict=False))
-    if len(times) - 1 - _WARM_UP >= _FEWEST_STEPS:
-        gaps = sorted(b - a for a, b in zip(times[_WARM_UP:], times[_WARM_UP + 1 :], strict=False))
-    else:
+    steady = times[_WARM_UP:]
+    if len(steady) <= _FEWEST_STEPS:
         return (
             f"limit_step: {len(times)} optimizer steps in this test, "
             f"{_FEWEST_STEPS + _WARM_UP + 1} are needed to judge"
         )
+    gaps = sorted(after - before for before, after in pairwise(steady))
     low = gaps[_low_rank(len(gaps))]
     if low <= limit_s:
         return ""
@@ -156,16 +156,14 @@ def _low_rank(count: int) -> int:
 def _memory_problem(watch: _Watch, limit: float, gpu: str) -> str:
     if watch.module is None:
         return "limit_vram: no module with weights to train was called in this test"
-    import gputop
+    from gputop.api import estimate
     from gputop_analysis.vram.setup import OPTIMIZERS
 
     options = {}
     if watch.optimizer in OPTIMIZERS:
         options["optimizer"] = watch.optimizer
     try:
-        found = gputop.estimate(
-            watch.module, inputs=watch.inputs, gpu=gpu, calibrate=False, **options
-        )
+        found = estimate(watch.module, inputs=watch.inputs, gpu=gpu, calibrate=False, **options)
     except (LookupError, ValueError) as error:
         return f"limit_vram: {error}"
     need = found.device_total

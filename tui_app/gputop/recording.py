@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop import __version__, log
 from gputop_agent import wire
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Recording:
             if not name.startswith(PREFIX) and not isinstance(value, (str, bytes, bool)):
                 numbers[name] = value
         if numbers:
-            log(**numbers)
+            self._ask("log", numbers)
 
     def timed(self, name: str, elapsed_ns: int) -> None:
         """Count time that the framework measured, under its own name."""
@@ -105,7 +104,7 @@ def _begin(name: str, run_dir: Path | None) -> Recording:
     if not os.environ.get(wire.ENV_SOCKET):
         from gputop_probes.in_process import join
 
-        joined = join(_command(), run_dir, name, __version__)
+        joined = join(_command(), run_dir, name, sys.modules["gputop"].__version__)
         joined.put_into(os.environ)
     importlib.import_module("gputop_agent.injection.in_process").load()
     return Recording(joined)

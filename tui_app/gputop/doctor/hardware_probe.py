@@ -90,7 +90,7 @@ def measure_host(folder):
     """All of this host, device by device."""
     import torch
 
-    names = ["cuda:%d" % i for i in range(torch.cuda.device_count())] or ["cpu"]
+    names = [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"]
     devices = {}
     for name in names:
         devices[name] = measure_device(torch, name)
@@ -100,12 +100,12 @@ def measure_host(folder):
 
 def measure_links(rank, world, where):
     """All-reduce of all ranks, then sends between each pair, in GB/s; the first rank's are printed."""
-    import datetime
+    import datetime as dt
 
     import torch
     import torch.distributed as dist
 
-    patience = datetime.timedelta(seconds=60)
+    patience = dt.timedelta(seconds=60)
     dist.init_process_group(
         "gloo", init_method=where, rank=rank, world_size=world, timeout=patience
     )
