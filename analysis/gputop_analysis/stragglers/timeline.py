@@ -147,7 +147,7 @@ def _timeline(path: str, rows: list[_Row]) -> Timeline:
         whole &= ~np.isnan(starts[op]).any(axis=0)
     if not whole.any():
         raise TimelineError(f"{path} has no step in which every worker has every operation")
-    first = np.nanmin([starts[op].min(axis=0) for op in common], axis=0)[whole]
+    first = np.min([starts[op][:, whole].min(axis=0) for op in common], axis=0)
     return Timeline(
         path=path,
         starts={op: starts[op][:, whole] - first for op in sorted(common)},

@@ -68,8 +68,8 @@ def judge(timeline: Timeline) -> WhatIf:
         TimelineError: its operations do not fit together.
     """
     try:
-        player = Player(timeline, graph(timeline))
-        return _judged(player)
+        with np.errstate(all="ignore"):  # a result that is not finite is refused below
+            return _judged(Player(timeline, graph(timeline)))
     except (ValueError, KeyError, IndexError, FloatingPointError):
         raise TimelineError(
             f"{timeline.path}: its operations do not fit together as those of a pipeline"
