@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported, SystemCommand
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.screen import Screen
 
 from gputop.actions import applies, on_screen, target
-from gputop.app import keymap, theme
+from gputop.app import keymap, palette_places, plain_terminal, theme
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
 from gputop.app.rhythm import SLOW, Rhythm
@@ -25,6 +27,7 @@ from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
+from gputop.widgets.ranks import Ranks
 
 if TYPE_CHECKING:
     from gputop.screens.catalog import CatalogScreen
@@ -84,8 +87,17 @@ class GputopApp(InterruptedApp):
         assert isinstance(screen, MainScreen)
         return screen
 
+    typed_early = b""
+    """Keys that came before the app could read them."""
+
     def on_mount(self) -> None:
         self.install_signal_handlers()
+        if self.ascii_only:
+            plain_terminal.install(self)
+        if self.typed_early and b"\x1b" not in self.typed_early:
+            for char in self.typed_early.decode(errors="ignore"):
+                name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
+                self.post_message(Key(name or _character_to_key(char), char))
         if self._ticking:
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
@@ -185,6 +197,11 @@ class GputopApp(InterruptedApp):
         from gputop.screens.evidence import EvidenceScreen
 
         self._open(EvidenceScreen, message.finding)
+
+    def on_ranks_chosen(self, message: Ranks.Chosen) -> None:
+        from gputop.screens.ranks import RanksScreen
+
+        self._open(RanksScreen, message.rank)
 
     def action_budget(self) -> None:
         from gputop.screens.budget import BudgetScreen
@@ -402,6 +419,9 @@ class GputopApp(InterruptedApp):
 
     # ---- command palette
 
+    def action_palette(self) -> None:
+        self.action_command_palette()
+
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         for action in on_screen(name):
@@ -416,6 +436,21 @@ class GputopApp(InterruptedApp):
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
         )
+        yield from palette_places.places(self)
+
+    def open_finding(self, index: int) -> None:
+        """Open the evidence of a finding by its place in the list."""
+        snapshot = self.main.snapshot
+        if snapshot is not None and index < len(snapshot.findings):
+            self.on_findings_chosen(Findings.Chosen(snapshot.findings[index]))
+
+    def open_run(self, run_dir: Path) -> None:
+        """Leave for another run, which is then shown in place of this one."""
+        self.exit(AppResult("quit", then=run_dir))
+
+    def open_rank(self, rank: int) -> None:
+        """Open the ranks at one of them."""
+        self.on_ranks_chosen(Ranks.Chosen(rank))
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)
