@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
 
 COLLECT_AFTER_S = 1.5
+TOGETHER_NS = 10 * 10**9
+"""Stacks that come within this belong to one look at all ranks."""
 
 
 class GputopApp(InterruptedApp):
@@ -174,17 +176,34 @@ class GputopApp(InterruptedApp):
         count = len(snapshot.notices)
         known, self._seen_notices = self._seen_notices, count
         if known is not None and count > known and self.source.mode == "live":
-            self.show_notice(snapshot.notices[known])
+            self.show_notice(snapshot.notices[-1])
 
     def show_notice(self, notice: Notice) -> None:
         """Open what an agent sent."""
         from textual.content import Content
 
-        from gputop.screens import texts
+        from gputop.screens import stacks, texts
         from gputop.screens.dialog import TextDialog
 
-        text = texts.notice_text(notice)
-        self.push_screen(TextDialog(texts.notice_title(notice), Content(text), text))
+        title, text = texts.notice_title(notice), texts.notice_text(notice)
+        together = self._dumped_with(notice)
+        if len(together) > 1:
+            title = f"Stacks of {len(together)} ranks"
+            text = stacks.text(together, min(self.size.width * 96 // 100, 100) - 8)
+        if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
+            self.pop_screen()
+        self.push_screen(TextDialog(title, Content(text), text))
+
+    def _dumped_with(self, notice: Notice) -> list[Notice]:
+        """The newest stack of each rank that came within seconds of this one."""
+        if notice.kind != "stack_dump" or self._newest is None:
+            return []
+        near = [
+            one
+            for one in self._newest.notices
+            if one.kind == "stack_dump" and abs(one.t_ns - notice.t_ns) < TOGETHER_NS
+        ]
+        return list({one.rank: one for one in near}.values())
 
     # ---- screens above the main one
 
@@ -292,7 +311,7 @@ class GputopApp(InterruptedApp):
 
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         body = texts.help_text(
-            self.source.mode, self.source.control is not None, self.theme_variables, name
+            self.source.mode, self.source.control is not None, self.theme_variables, name, self.size
         )
         self.push_screen(TextDialog("Keys", body))
 

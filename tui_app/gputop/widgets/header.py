@@ -67,9 +67,9 @@ def band(snapshot: Snapshot, width: int) -> Row:
 def _fitting(headline: str, label: str, word: str, worth: list[str], width: int) -> tuple[str, str]:
     """The fullest label and worth beside the whole headline; a name gives way, a health never does."""
     short = label if label == word else ""
-    tries = [(label, text) for text in worth] + [(short, text) for text in worth[-1:]]
+    tries = [(name, text) for text in worth for name in (label, short)]
     for tried in [*tries, (label, ""), (short, "")]:
-        if 7 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
+        if 6 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
             return tried
     return short, worth[-1] if worth and width >= 78 else ""
 
