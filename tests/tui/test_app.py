@@ -49,11 +49,12 @@ async def test_a_glance_shows_verdict_step_findings_and_output(running):
                 break
             await step(app, pilot)  # the output is read and drawn on its own
         for words in (
-            "attention",
+            "INPUT-BOUND",
             "data wait takes 34 %",
+            "Fix: ",
             "380 / 400",
             "backward",
-            "GPU and host",
+            "0 H100",
             "INFO step  380",
         ):
             assert words in text, words
