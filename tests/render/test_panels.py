@@ -80,11 +80,13 @@ def test_the_chart_names_the_parts_and_takes_the_waiting_out_of_backward(four):
 
 def test_slow_steps_are_wider_and_the_newest_stands_at_the_right(four):
     line = Timeline(
-        bin_s=0.5, phases_ms=((4.0,) * 10,) * 12, wait_ms=(math.nan,) * 12, steps=(1,) * 12
+        bin_s=0.5, phases_ms=((4.0,) * 10,) * 8, wait_ms=(math.nan,) * 8, steps=(1,) * 8
     )
-    rows = step_chart.chart(four._replace(timeline=line), 40, 6)
+    rows = step_chart.chart(four._replace(timeline=line), 60, 6)
     area = texts(rows)[-2][step_chart.AXIS :]
-    assert area[:8].isspace() and not area[8:].count(" ") and len(area) == 32
+    assert area[:4].isspace() and not area[4:36].count(" ")
+    narrow = texts(step_chart.chart(four._replace(timeline=line), 40, 6))[-2]
+    assert not narrow[step_chart.AXIS :].count(" ") and len(narrow) == 40
 
 
 def test_a_gap_stands_where_the_run_stood(four):

@@ -104,7 +104,7 @@ _ROLES_ANSI = {
     "band-high": "ansi_yellow",
     "band-good": "ansi_green",
     "band-info": "ansi_bright_black",
-    "on-band": "ansi_bright_white",
+    "on-band": "ansi_black",
     "on-phase": "ansi_black",
     "heat0": "ansi_blue",
     "heat1": "ansi_bright_black",

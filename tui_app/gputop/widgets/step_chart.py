@@ -18,6 +18,8 @@ TAG = 16
 """Cells of a name, which goes on where the area ends."""
 TAGS_FROM = 44
 """Cells of a chart from which on it has names."""
+WIDEST = 4
+"""Cells of a bin at most."""
 LEAST_SHARE = 0.015
 """Of the step, from which on a part has a name."""
 
@@ -65,8 +67,9 @@ def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, flo
         weighted = [(None, 0.0)] * lead + list(zip(columns, line.steps, strict=True))
         merged = [_joined(weighted[i : i + joined]) for i in range(0, len(weighted), joined)]
         return merged, line.bin_s * joined
-    wider = max(min(cells // max(len(columns), 1), 4), 1)
-    return [column for column in columns for _ in range(wider)], line.bin_s / wider
+    count = len(columns)
+    filled = min(cells, WIDEST * count)
+    return [columns[x * count // filled] for x in range(filled)], line.bin_s * count / filled
 
 
 def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[float, ...]:
@@ -86,7 +89,8 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     tagged = width - AXIS >= TAGS_FROM
     cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
     columns, cell_s = in_cells(line, parted(line), cells)
-    columns = columns[-cells:]
+    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), 0)
+    columns = columns[begun:][-cells:]
     totals = [sum(column) for column in columns if column[0] == column[0]]
     top = numbers.nice_ceiling(_typical_high(totals) * 1.08)
     looks = list(PARTS.values())
