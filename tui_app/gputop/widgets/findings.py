@@ -43,7 +43,7 @@ def draw(
 
 def rows_each(count: int, width: int, height: int) -> int:
     """Rows of one finding: one where it is wide or there is no room, else title and worth, else the fix too."""
-    if height < 2 * min(count, 2) or (width >= ONE_LINE_FROM and height < 3 * count):
+    if height < 2 * min(count, 2) or (width >= ONE_LINE_FROM and height < 4 * count):
         return 1
     return max(2, min(height // count, 6))
 
