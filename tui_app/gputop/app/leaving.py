@@ -9,7 +9,7 @@ from textual.command import CommandPalette
 from textual.events import Event, InputEvent
 from textual.notifications import SeverityLevel
 
-from gputop.app import theme
+from gputop.app import hangup, theme
 from gputop_probes.record.plain import plain_line, plain_text
 
 Result = TypeVar("Result")
@@ -24,6 +24,12 @@ class LeavingApp(App[Result]):
     def __init__(self) -> None:
         # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
         super().__init__(ansi_color=theme.colourless() or None)
+
+    def on_load(self) -> None:
+        self._ended = hangup.watch()
+
+    def on_unmount(self) -> None:
+        self._ended.set()
 
     def notify(
         self,
