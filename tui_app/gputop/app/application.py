@@ -455,7 +455,7 @@ class GputopApp(InterruptedApp):
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
         )
-        yield from palette_places.places(self)
+        yield from palette_places.places(self, self.source, self.main.snapshot)
 
     def open_finding(self, index: int) -> None:
         """Open the evidence of a finding by its place in the list."""
