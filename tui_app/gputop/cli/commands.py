@@ -58,6 +58,7 @@ COMMANDS: list[Command] = [
     Command(
         "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
     ),
+    Command("why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.why"),
     Command(
         "findings",
         SLOW,
