@@ -5,7 +5,7 @@ Read from the modules ``transformers/models/FAMILY/modeling_FAMILY.py`` of Huggi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,38 @@ FAMILIES: dict[str, Traits] = {
     "phi3": Traits(qkv=("qkv_proj",), gate=("gate_up_proj",)),
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
+    "gpt_neo": Traits(
+        out="out_proj",
+        up="c_fc",
+        down="c_proj",
+        out_bias=True,
+        mlp_bias=True,
+        norm="layer",
+        learned_positions=True,
+    ),
+    "gptj": Traits(
+        out="out_proj",
+        up="fc_in",
+        down="fc_out",
+        mlp_bias=True,
+        head_bias=True,
+        norm="layer",
+        norms_per_layer=1,
+    ),
+    "starcoder2": Traits(up="c_fc", down="c_proj", **_GPT_MLP),
+    "nemotron": Traits(norm="layer"),
+    "cohere": Traits(norm="layer-weight", norms_per_layer=1),
+    "granitemoe": Traits(gate=("input_linear",), down="output_linear"),
+    "qwen": Traits(qkv=("c_attn",), out="c_proj", gate=("w1", "w2"), down="c_proj", qkv_bias=True),
+    "baichuan": Traits(qkv=("W_pack",)),
+    "internlm2": Traits(qkv=("wqkv",), out="wo", gate=("w1", "w3"), down="w2"),
+    "chatglm": Traits(
+        qkv=("query_key_value",),
+        out="dense",
+        gate=("dense_h_to_4h",),
+        down="dense_4h_to_h",
+        qkv_bias=True,
+    ),
     "gpt_neox": _NEOX,
     "bloom": Traits(
         qkv=("query_key_value",),
@@ -147,6 +179,14 @@ FAMILIES: dict[str, Traits] = {
     "glm4_moe": Traits(qkv_bias=True),
     "bert": _BERT,
     "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "distilbert": replace(
+        _BERT,
+        qkv=("q_lin", "k_lin", "v_lin"),
+        out="out_lin",
+        up="lin1",
+        down="lin2",
+    ),
     "t5": Traits(
         qkv=("q", "k", "v"),
         out="o",

@@ -14,6 +14,7 @@ from functools import cache
 
 from gputop_analysis.catalog.gpus import GpuSpec, gpus
 from gputop_analysis.catalog.nearest import most_alike
+from gputop_analysis.data import table
 
 MEMORY_TOLERANCE = 0.07
 """Share by which the memory in a name may differ from the data sheet: a B200 of 180 GB is sold as one of 192."""
@@ -25,7 +26,7 @@ _REFUSED = {
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
 _NOISE = re.compile(
-    r"^gpu\s*\d+\s*:|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\bhbm\d?\w?|\bgddr\d\w?"
+    r"^gpu\s*\d+\s*:|^gpu(?=\s\d+x)|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\bhbm\d?\w?|\bgddr\d\w?"
     r"|\bgen\s?\d\b|\bnvl\d+\b|[®™]|\((?:r|tm)\)"
 )
 _NEUTRAL = frozenset(
@@ -70,6 +71,7 @@ _NEUTRAL = frozenset(
             "ram",
         ),
         *("hgx", "dgx", "baseboard", "board", "module", "mcm", "oam", "ac", "mba", "vf", "nvlink"),
+        *("lc", "standard", "dedicated", "instance", "spot"),
         *("cloud", "colab", "kaggle", "aws", "gcp", "azure", "lambda", "runpod"),
         *(
             "each",
@@ -147,7 +149,9 @@ def match_gpu(name: str) -> GpuMatch:
     """
     if exact := _by_exact_name().get(_plain(name)):
         return GpuMatch(exact, name)
-    text = _NOISE.sub(" ", name.lower())
+    if rented := _instances().get(_letters(name)):
+        return GpuMatch(rented[0], name, rented[1])
+    text = _NOISE.sub(" ", name.lower().replace("_", " "))
     for reason, pattern in _REFUSED.items():
         if re.search(pattern, text):
             raise _unknown(name, f" ({reason})")
@@ -286,6 +290,14 @@ def _by_exact_name() -> dict[str, GpuSpec]:
     """GPUs by what means no other: the table's names and the drivers'."""
     index = {_plain(spec.name): spec for spec in gpus()}
     return index | {driver: spec for spec in gpus() for driver in spec.driver_names}
+
+
+@cache
+def _instances() -> dict[str, tuple[GpuSpec, int]]:
+    """GPUs of servers and rented machines, and how many one has."""
+    named = {spec.name: spec for spec in gpus()}
+    rows = table("instances.csv")
+    return {_letters(row["written"]): (named[row["gpu"]], int(row["count"])) for row in rows}
 
 
 @cache

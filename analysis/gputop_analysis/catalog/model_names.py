@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from gputop_analysis.catalog.other_kinds import kind_of
 from gputop_analysis.data import table
 
 SUGGESTIONS = 5
@@ -25,6 +26,13 @@ _TUNED = re.compile(
 )
 _RELEASE = re.compile(r"\bv\d+(?:\.\d+)?\b")
 _DATE = re.compile(r"(?<![\d.])\d{4}(?![\d.a-z])")
+_FAMILY = r"(?P<family>[a-z]+)"
+_SIZE = r"(?P<size>\d+(?:\.\d+)?[bm])"
+_OTHER_SHAPE = re.compile(
+    r"llava|[-_]vl\b|video|vision|audio|omni|\bmoe\b|eagle|draft|medusa|chinese|korean|japanese|distil"
+    r"|distill|prune|minitron|extended|merge|\d+x\d|mini(?:cpm|gpt)|expand|tiny|nano|lite|reward|\brm\b"
+)
+"""Words of models that have another shape than the one that their name ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,10 @@ def match_name(name: str) -> ModelName:
     for alias, row, why in _aliases():
         if (alias.core, alias.release) == (reading.core, reading.release):
             return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
-    return _by_core(name, plain) or _by_major(name, plain) or _raise(name)
+    for reader in (_by_core, _by_major, _by_family, _by_ending):
+        if found := reader(name, plain):
+            return found
+    return _raise(name)
 
 
 def _by_core(name: str, plain: str) -> ModelName | None:
@@ -102,6 +113,35 @@ def _by_major(name: str, plain: str) -> ModelName | None:
     return ModelName(row, f"{name.strip()} is taken as {row}, the only one of that kind")
 
 
+def _by_family(name: str, plain: str) -> ModelName | None:
+    """``llama-8b`` and ``8B llama`` as the newest of that family and size."""
+    bare = _TUNED.sub("", _unquantised(_last(plain))).strip("-. ")
+    said = re.fullmatch(rf"{_FAMILY}-?{_SIZE}", bare) or re.fullmatch(rf"{_SIZE}-{_FAMILY}", bare)
+    if said is None:
+        return None
+    pattern = rf"{said['family']}-?\d+(?:\.\d+)?-{re.escape(said['size'])}"
+    rows = [row["name"] for row in table("models.csv") if re.fullmatch(pattern, row["name"])]
+    if not rows:
+        return None
+    others = f"; there is also {', '.join(rows[:-1])}" if rows[1:] else ""
+    return ModelName(rows[-1], f"{name.strip()} is taken as {rows[-1]}, the newest{others}")
+
+
+def _by_ending(name: str, plain: str) -> ModelName | None:
+    """``Hermes-3-Llama-3.1-8B`` as a fine-tune of what its name ends with."""
+    words = _unquantised(_last(plain)).split("-")
+    if _OTHER_SHAPE.search(plain):
+        return None
+    for start in range(1, len(words)):
+        ending = "-".join(words[start:])
+        if re.search(r"[a-z]{4}", ending) is None or re.search(r"\d[bm]\b", ending) is None:
+            continue
+        if found := _by_core(name, ending):
+            why = f"{name.strip()} is taken as {found.row}, which its name says it is made of"
+            return ModelName(found.row, why)
+    return None
+
+
 def _of_four_bits(plain: str) -> str:
     return (
         "weights in 4 bits are counted with --qlora (or --quant nf4)"
@@ -111,6 +151,11 @@ def _of_four_bits(plain: str) -> str:
 
 
 def _raise(name: str) -> ModelName:
+    if kind := kind_of(name):
+        raise LookupError(
+            f"no model {name!r} in the catalog: {kind.name}, which no formula covers; a trace does: "
+            f"{kind.command}"
+        )
     raise LookupError(
         f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}"
     )
@@ -180,7 +225,8 @@ def _written() -> Iterator[tuple[str, str]]:
 
 
 def _plain(name: str) -> str:
-    name = re.sub(r"(?<=\d)_(?=\d)", ".", name.strip().lower().rstrip("/"))
+    name = re.sub(rf"(?<=\d)_(?={_SIZE}\b)", "-", name.strip().lower().rstrip("/"))
+    name = re.sub(r"(?<=\d)_(?=\d)", ".", name)
     return re.sub(r"[\s_:]+", "-", name.rpartition("--")[2])
 
 

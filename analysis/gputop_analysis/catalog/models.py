@@ -39,8 +39,8 @@ _COUNTS = {
     "projector_params": "projector_params",
 }
 """Fields of a shape and the columns they come from."""
-TOKEN_TYPES = 2
-"""Of BERT: the two sentences of a pair."""
+TOKEN_TYPES = {"bert": 2, "roberta": 1, "xlm-roberta": 1}
+"""Rows of the table for the sentences of a pair."""
 
 
 def models() -> tuple[ModelShape, ...]:
@@ -86,7 +86,7 @@ def _shape(name: str) -> ModelShape:
         gated_mlp=row["gated_mlp"] == "True",
         tied_embeddings=row["tied_embeddings"] == "True",
         moe_every=_count(row["moe_every"]) or 1,
-        token_types=TOKEN_TYPES if row["arch"] == "bert" else 0,
+        token_types=TOKEN_TYPES.get(row["arch"], 0),
         params=_count(row["total_params_official"] or row["total_params_computed"]),
         source=row["source"],
         **counts,

@@ -12,6 +12,8 @@ from gputop_analysis.vram.setup import ModelShape
 
 MLLAMA_EVERY = 5
 """Every fifth layer of a Llama 3.2 Vision model attends to the image."""
+POOLED = ("bert", "roberta", "xlm-roberta")
+"""Families with kinds of tokens, and a pooler over the first one."""
 MLLAMA_IMAGE_ROWS = 8
 """Rows of its embedding beyond the vocabulary."""
 
@@ -206,7 +208,7 @@ def _embeddings(shape: ModelShape, kind: Traits) -> int:
     rows = shape.vocab + (MLLAMA_IMAGE_ROWS if shape.family == "mllama" else 0)
     if kind.learned_positions:
         rows += shape.max_position + kind.position_offset
-    if shape.family in ("bert", "roberta"):
+    if shape.family in POOLED:
         rows += shape.token_types
     return rows * shape.hidden
 
@@ -223,7 +225,7 @@ def _add_family_extras(parts: dict[str, int], shape: ModelShape) -> None:
     """What only one family has."""
     if shape.family == "mllama":  # norms of queries and keys, two gates
         parts["norms"] += shape.layers // MLLAMA_EVERY * (2 * head_width(shape) + 2)
-    if shape.family == "bert":  # the pooler
+    if shape.family in POOLED:
         parts["head"] += shape.hidden * (shape.hidden + 1)
     if shape.family == "t5":
         _add_t5_decoder(parts, shape)

@@ -16,15 +16,15 @@ from gputop_analysis.vram.adapters import targeted
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 
-EAGER_GELU = ("gpt2", "phi")
+EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
 """Families whose activation is ``gelu_new``, written out in operations that keep three more tensors of its width."""
 SOFTCAP = ("gemma2",)
 """Families that squeeze attention scores by ``tanh``, which SDPA cannot, and logits as well."""
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
 """Families whose norms multiply by ``1 + weight`` in fp32."""
-DROPOUT = ("gpt2", "opt", "bert", "roberta")
+DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
-SCORES_DROPOUT = ("gpt2", "bert", "roberta")
+SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
 """Those that drop attention scores by default, too, and whose softmax stays in the computation's type."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""

@@ -1,0 +1,60 @@
+"""Models that no formula covers, by the words of their names, and what traces them instead."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of model, and the command that estimates one."""
+
+    name: str
+    pattern: str
+    command: str
+
+
+_SCRIPT = "gputop estimate train.py"
+_CONFIG = "gputop estimate --model FOLDER --trace  (FOLDER: with its config.json)"
+KINDS = (
+    Kind(
+        "a diffusion model",
+        r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
+        r"|sana|hunyuan-?video|cogvideo|\bwan-?2|kandinsky",
+        _SCRIPT,
+    ),
+    Kind(
+        "a model of sound",
+        r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|\bclap\b",
+        _SCRIPT,
+    ),
+    Kind(
+        "a state-space or hybrid model",
+        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|nemotron-h|granite-4|bamba|retnet|xlstm",
+        _CONFIG,
+    ),
+    Kind(
+        "a network of timm or torchvision",
+        r"resnet|resnext|convnext|efficientnet|mobilenet|densenet|regnet|\bvgg|inception|\bswin"
+        r"|\bdeit|\bbeit|maxvit|dinov[23]|\bvit[-_.]\w+[-_.]patch|eva02|\bmae\b|hiera|nfnet|yolo"
+        r"|faster-?rcnn|mask-?rcnn|\bdetr\b|segformer|\bsam[-_.]?2?\b",
+        _SCRIPT,
+    ),
+    Kind(
+        "an encoder of sentences or of a family without a formula",
+        r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird",
+        _CONFIG,
+    ),
+    Kind(
+        "a model that sees or hears, of a family without a formula",
+        r"\bllava-?(?:v?1\.6|next|onevision)|-vl\b|internvl[12]|smolvlm|idefics|paligemma|florence"
+        r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|phi-[34](?:\.5)?-(?:vision|multimodal)",
+        _SCRIPT,
+    ),
+)
+
+
+def kind_of(name: str) -> Kind | None:
+    """The kind of model that a name means, where a formula covers none of it."""
+    plain = re.sub(r"[\s_/]+", "-", name.strip().lower())
+    return next((kind for kind in KINDS if re.search(kind.pattern, plain)), None)
