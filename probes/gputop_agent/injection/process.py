@@ -25,6 +25,11 @@ def after_fork():
     """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
     if session.thread_ident < 0:
         return
+    begin_anew()
+
+
+def begin_anew():
+    """Forget the run so far: silent until it trains again."""
     try:
         session.reset()
         for reset in session.resets:
