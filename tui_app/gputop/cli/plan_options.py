@@ -148,7 +148,14 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     share = trainable_share(adapters is not None)
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
     return Job(
-        model, seq, batch, dtype, optimizer, trainable_share=share, lora=adapters, quantized=quantized
+        model,
+        seq,
+        batch,
+        dtype,
+        optimizer,
+        trainable_share=share,
+        lora=adapters,
+        quantized=quantized,
     )
 
 
