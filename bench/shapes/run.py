@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -20,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
-from cases import ENVIRONMENT, SCRIPTS, SECOND, SHAPES, Shape  # noqa: E402
-from faults_support import Outcome, run  # noqa: E402
+from cases import ENVIRONMENT, SCRIPTS, SECOND, SHAPES, THIRD, Shape  # noqa: E402
+from faults_support import SITE, Outcome, run  # noqa: E402
 
 from gputop_analysis.findings import evaluate  # noqa: E402
 from gputop_analysis.model import Finding  # noqa: E402
@@ -54,7 +55,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
     runs = []
-    for shape in (*SHAPES, *SECOND):
+    for shape in (*SHAPES, *SECOND, *THIRD):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
                 shape.twin and not options.faults
@@ -86,9 +87,10 @@ def outcome_of(shape: Shape, name: str, keep: Path | None, again: Path | None) -
         return judged(shape, name, outcome)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (keep / name) if keep else Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         paths = os.pathsep.join(
-            [str(ROOT / "tests" / "faults" / "scripts"), os.environ.get("PYTHONPATH", "")]
+            [str(ROOT / "tests" / "faults" / "scripts"), SITE, os.environ.get("PYTHONPATH", "")]
         )
         until = "stack_dump" if shape.hangs and name == shape.name else None
         extra = {"FAULT": name, "PYTHONPATH": paths, **ENVIRONMENT.get(name, {})}

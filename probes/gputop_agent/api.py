@@ -15,10 +15,19 @@ _MAX_VALUES = 64
 
 _totals = {}  # name -> [phase index, total_ns, count]
 _unsent = set()
-_started_s = None
-_sent_s = 0.0
-_last_log_ns = 0
-_lock = threading.Lock()
+
+
+class _NamedPhases:
+    """When totals of named phases and numbers of the script were sent."""
+
+    def __init__(self):
+        self.started_s = None
+        self.sent_s = 0.0
+        self.last_log_ns = 0
+        self.lock = threading.Lock()
+
+
+_named = _NamedPhases()
 
 
 def step():
@@ -44,7 +53,7 @@ def leave(token):
     if timed:
         clock.leave()
     elapsed = monotonic_ns() - began_ns
-    with _lock:
+    with _named.lock:
         total = _totals.get(name)
         if total is None:
             if len(_totals) >= _MAX_NAMES:
@@ -57,11 +66,10 @@ def leave(token):
 
 def log(values):
     """Send numbers of the script's own, at most ten times a second; what comes faster is dropped."""
-    global _last_log_ns
     now = monotonic_ns()
-    if now - _last_log_ns < _LOG_PERIOD_NS:
+    if now - _named.last_log_ns < _LOG_PERIOD_NS:
         return
-    _last_log_ns = now
+    _named.last_log_ns = now
     found = {}
     for name, value in list(values.items())[:_MAX_VALUES]:
         number = _number(str(name), value)
@@ -73,15 +81,14 @@ def log(values):
 
 def flush(now_s):
     """Send the totals of named phases that changed; once a second at first, less often as the run gets long."""
-    global _started_s, _sent_s
     if not _unsent:
         return
-    if _started_s is None:
-        _started_s = now_s
-    if now_s - _sent_s < min(30.0, max(1.0, (now_s - _started_s) / 60)):
+    if _named.started_s is None:
+        _named.started_s = now_s
+    if now_s - _named.sent_s < min(30.0, max(1.0, (now_s - _named.started_s) / 60)):
         return
-    _sent_s = now_s
-    with _lock:
+    _named.sent_s = now_s
+    with _named.lock:
         changed = [(name, list(_totals[name])) for name in _unsent]
         _unsent.clear()
     for name, (phase, total_ns, count) in changed:
@@ -93,11 +100,7 @@ def flush(now_s):
 @session.after_fork
 def reset():
     """Forget the parent's totals (called in a fork's child)."""
-    global _lock, _started_s, _sent_s, _last_log_ns
-    _lock = threading.Lock()
-    _started_s = None
-    _sent_s = 0.0
-    _last_log_ns = 0
+    _named.__init__()
     _totals.clear()
     _unsent.clear()
 
@@ -106,7 +109,7 @@ def _number(name, value):
     """A float, or None for what has no value on the host yet: a CUDA scalar is read late, without waiting for it."""
     if getattr(value, "is_cuda", False):
         if threading.get_ident() == session.thread_ident:
-            device.late_scalar(device.LOG_PREFIX + name, value)
+            device.timer.late_scalar(device.LOG_PREFIX + name, value)
         return None
     if isinstance(value, (str, bytes)):
         return None

@@ -24,15 +24,17 @@ def fresh():
 def test_distinct_shapes_of_a_hundred_batches_are_counted():
     for step in range(100):
         batch.count(torch.zeros(4, 8 + step % 7))
-    assert shapes.found is not None
-    assert shapes.found["distinct"] == 7 and shapes.found["batches"] >= shapes.ENOUGH
-    assert [4, 8] in shapes.found["examples"] or len(shapes.found["examples"]) == 4
+    assert shapes.window.result is not None
+    assert (
+        shapes.window.result["distinct"] == 7 and shapes.window.result["batches"] >= shapes.ENOUGH
+    )
+    assert [4, 8] in shapes.window.result["examples"] or len(shapes.window.result["examples"]) == 4
 
 
 def test_shapes_are_not_looked_at_between_the_windows():
     for step in range(1050):
         batch.count(torch.zeros(4, 8 if step < 100 else step))
-    assert shapes.found is not None and shapes.found["distinct"] == 1
+    assert shapes.window.result is not None and shapes.window.result["distinct"] == 1
 
 
 def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():

@@ -88,11 +88,11 @@ def test_any_nesting_is_counted_without_an_error(tree):
 
 def test_description_names_shapes_dtypes_and_the_line_that_fetched():
     batch.count({"input_ids": TOKENS, "pixels": [IMAGES.half()]})
-    assert batch.description == {
+    assert batch.facts.description == {
         "shapes": {"input_ids": [4, 16], "pixels.0": [6, 3, 8, 8]},
         "dtypes": {"input_ids": "int64", "pixels.0": "float16"},
     }
-    assert batch.site is not None and "test_sat_batch.py:" in batch.site
+    assert batch.facts.site is not None and "test_sat_batch.py:" in batch.facts.site
 
 
 def test_fingerprint_tells_data_apart_and_is_given_once():

@@ -210,7 +210,7 @@ def test_logged_cuda_scalars_become_a_log_event(clock, gpu, sent):
 
 
 def test_without_cuda_the_marks_do_nothing():
-    assert device.mark is device._no_mark and device.mark("data_end") is None
+    assert device.timer.mark is device._no_mark and device.timer.mark("data_end") is None
     device.on_step_closed(0, 0, 0)
 
 

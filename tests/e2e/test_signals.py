@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -149,6 +150,37 @@ def test_a_hangup_leaves_the_command_running(tmp_path: Path, token: str) -> None
         assert len(living(token)) == 1
     finally:
         terminal.close()
+
+
+IN_A_SESSION_OF_ITS_OWN = "import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
+WITHOUT_HANGUPS = (
+    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+@pytest.mark.parametrize("start", [IN_A_SESSION_OF_ITS_OWN, WITHOUT_HANGUPS])
+def test_a_terminal_that_vanishes_without_a_signal_is_left(
+    tmp_path: Path, token: str, start: str
+) -> None:
+    """The screen ends as after SIGHUP, and the command goes on; a dead terminal is not read on and on."""
+    master, slave = pty.openpty()
+    words = [*GPUTOP, "run", "--run-dir", str(tmp_path / "run"), sys.executable, "-c", SLEEPER]
+    front = subprocess.Popen(
+        [sys.executable, "-c", start, *words, token],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(tmp_path, TERM="xterm-256color"),
+        cwd=tmp_path,
+    )
+    os.close(slave)
+    drawn = b""
+    while b"Findings" not in drawn:
+        drawn += os.read(master, 65536)
+    os.close(master)
+    assert front.wait(60) == 128 + signal.SIGHUP
+    assert len(living(token)) == 1
 
 
 CRASHING = """

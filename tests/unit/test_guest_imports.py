@@ -45,3 +45,12 @@ def test_no_circle():
         for name in leaves:
             del edges[name]
     assert not edges, f"these import each other: {sorted(edges)}"
+
+
+def test_no_global_statement():
+    """What changes belongs to an object that a forked child makes anew."""
+    for name, path in modules().items():
+        statements = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Global)
+        ]
+        assert not statements, f"{name} has {len(statements)} global statements"

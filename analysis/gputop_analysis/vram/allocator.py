@@ -22,7 +22,7 @@ from gputop_analysis.vram.blocks import (
     FreeBlocks,
 )
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
-from gputop_analysis.vram.expandable import grow, unmap_free
+from gputop_analysis.vram.expandable import grow, take_mapped, unmap_free
 
 _ARENA = 1 << 36
 
@@ -80,7 +80,8 @@ class Allocator:
         self._collects = conf.memory_fraction is not None and conf.garbage_collection_threshold > 0
         self._searches = 0
         self._freed_at: dict[int, int] = {}
-        self._next = 0
+        self.next_address = 0
+        """Where the driver gives the next segment, in units; a replay sets it to what was recorded."""
 
     def malloc(self, nbytes: int, stream: int = 0) -> Block:
         """A block of at least ``nbytes``.
@@ -119,6 +120,47 @@ class Allocator:
             if self.conf.expandable_segments:
                 self.reserved -= unmap_free(pool)
 
+    def place(
+        self, at: int, size: int, stream: int, small: bool, blocks: list[tuple[int, int]]
+    ) -> FreeBlocks:
+        """Put a segment where it lay, with blocks in use; its pool.
+
+        Args:
+            at: its address; this and all sizes in units of 512 bytes.
+            size: of the segment.
+            stream: that it belongs to.
+            small: whether it is of the small pool.
+            blocks: (address, size) of those in use, by address.
+        """
+        pool = self.pools.get((stream, small)) or self._pool(stream, small)
+        if self.conf.expandable_segments:
+            take_mapped(pool, at, size)
+        else:
+            pool.segments[at] = size
+        free = at
+        for start, units in [*blocks, (at + size, 0)]:
+            if start > free:
+                pool.release(free, start - free)
+            free = start + units
+        self.allocated += sum(units for _, units in blocks)
+        self.reserved += size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return pool
+
+    def give_back(self, at: int, size: int) -> bool:
+        """Give one segment back to the driver, that at ``at`` or another of the size; whether one was free."""
+        for pool in self.pools.values():
+            if pool.segments.get(at) == size == pool.sizes.get(at):
+                self._release(pool, at)
+                return True
+        for pool in self.pools.values():
+            for other in pool.whole():
+                if pool.segments[other] == size:
+                    self._release(pool, other)
+                    return True
+        return False
+
     @property
     def stats(self) -> Stats:
         """All counters now."""
@@ -144,11 +186,11 @@ class Allocator:
 
     def _pool(self, stream: int, small: bool) -> FreeBlocks:
         pool = self.pools[stream, small] = FreeBlocks(
-            SMALL_SEGMENT if small else self._large_segment, self._next
+            SMALL_SEGMENT if small else self._large_segment, self.next_address
         )
         if self.conf.expandable_segments:
-            pool.unmapped[self._next] = _ARENA
-            self._next += 2 * _ARENA
+            pool.unmapped[self.next_address] = _ARENA
+            self.next_address += 2 * _ARENA
         return pool
 
     def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
@@ -198,8 +240,8 @@ class Allocator:
         whole = self._segment_size(size, small)
         if self.reserved + whole > self.capacity:
             return None
-        at = self._next
-        self._next += whole + 1
+        at = self.next_address
+        self.next_address += whole + 1
         self.reserved += whole
         pool.segments[at] = whole
         pool.add(at, whole)

@@ -23,6 +23,27 @@ def grow(pool: FreeBlocks, size: int, room: int) -> tuple[int | None, int]:
     return at, mapped
 
 
+def take_mapped(pool: FreeBlocks, at: int, size: int) -> None:
+    """Have a range of a recording mapped: out of the holes, without making it free.
+
+    The first range of a pool moves the pool there, since its own addresses are made up.
+    """
+    if not pool.sizes and not pool.segments and len(pool.unmapped) == 1 and pool.base < at:
+        (length,) = pool.unmapped.values()
+        pool.base = at
+        pool.unmapped = {at: length}
+    for hole, length in pool.unmapped.items():
+        if hole <= at and at + size <= hole + length:
+            break
+    else:
+        return
+    del pool.unmapped[hole]
+    if at > hole:
+        pool.unmapped[hole] = at - hole
+    if hole + length > at + size:
+        pool.unmapped[at + size] = hole + length - at - size
+
+
 def unmap_free(pool: FreeBlocks) -> int:
     """Take the memory from all free pages; how much that was."""
     released, page, base = 0, pool.page, pool.base

@@ -48,7 +48,7 @@ class Monitor(threading.Thread):
 
     def run(self):
         value, idle = 1, on("clean_monitor")
-        while True:
+        while True:  # at: monitor
             value = (value * 48271) % 2147483647  # at: monitor
             if idle:  # at: monitor
                 time.sleep(0.5)

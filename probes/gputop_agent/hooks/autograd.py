@@ -1,10 +1,10 @@
 """Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
 
 from time import monotonic_ns, thread_time_ns
-from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, modes
+from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import BACKWARD, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import activation, batch, clock, device, events, roots, steps
@@ -16,15 +16,10 @@ from gputop_agent.watchers import checkup
 from . import optimizer
 
 LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
-_dispatch_modes: Any = None
-_tensor_type: Any = None
 
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
-    global _dispatch_modes, _tensor_type
-    _tensor_type = torch.Tensor
-    _dispatch_modes = torch._C._len_torch_dispatch_stack
     autograd = torch.autograd
     backward = guard.around(autograd.backward, before_backward, after_backward, activation.adopt)
     guard.patch(autograd, "backward", backward, steady=False)
@@ -83,7 +78,7 @@ def after_backward(token, args, result):
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if session.cuda:
-        device.mark("backward_end")
+        device.timer.mark("backward_end")
     _look_after(args)
 
 
@@ -93,7 +88,7 @@ def _look_after(args):
     if args and not open_step.loss_is_known:
         note_loss(args[0])
     open_step.loss_is_known = False
-    if not roots.passes:
+    if not roots.search.passes:
         steps.book_agent_time(roots.discover)
     elif not open_step.forwards:
         steps.book_agent_time(roots.look_again)
@@ -144,17 +139,19 @@ def _parameter(args, kwargs):
 @modes.unseen
 def note_loss(loss):
     """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
-    if type(loss) is not _tensor_type:
+    if type(loss) is not bound.tensor_type:
         if isinstance(loss, (tuple, list)) and loss:
             note_loss(loss[0])
     elif loss.numel() != 1:
         return
     elif loss.is_cpu:
-        if not _dispatch_modes():  # reading a value is an operation that a user's mode would see
+        if (
+            not bound.count_dispatch_modes()
+        ):  # reading a value is an operation that a user's mode would see
             open_step.loss_sum += loss.item()
             open_step.loss_count += 1
     elif session.cuda and loss.is_cuda:
-        device.late_scalar("loss", loss)
+        device.timer.late_scalar("loss", loss)
 
 
 def _begin_outermost():

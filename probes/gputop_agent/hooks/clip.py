@@ -7,8 +7,6 @@ from gputop_agent.runtime.session import OPTIMIZER, session
 from gputop_agent.timing import clock, device
 from gputop_agent.timing.step_state import open_step
 
-max_norm = None  #: the limit that ``clip_grad_norm_`` was last called with
-
 
 def install(torch):
     """Wrap ``clip_grad_norm_`` and ``clip_grad_value_`` where scripts and trainers look them up."""
@@ -24,10 +22,9 @@ def install(torch):
 
 def before_norm(args, kwargs):
     """Begin the phase; keep the limit if it is a plain number."""
-    global max_norm
     limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
     if type(limit) in (float, int):
-        max_norm = limit
+        session.clip_max_norm = limit
     return before_value(args, kwargs)
 
 
@@ -54,4 +51,4 @@ def after_norm(token, args, result):
     if result.is_cpu:
         open_step.grad_norm = result.detach().item()
     elif session.cuda and result.is_cuda:
-        device.late_scalar("grad_norm", result)
+        device.timer.late_scalar("grad_norm", result)

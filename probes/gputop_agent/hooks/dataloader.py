@@ -64,7 +64,7 @@ def after_fetch(token, args, result):
     if result is None:
         fetches.iterator_exhausted(args[0], spent_ns)
     if session.cuda:
-        device.mark("data_end")
+        device.timer.mark("data_end")
         if not stack:
             clock.switch(H2D)
 

@@ -13,14 +13,22 @@ from gputop_agent.timing.step_state import open_step
 _MAX_BREAKS, _MAX_REASONS = 8, 500
 _MAX_REASON_CHARS = 200
 
-_began_ns = 0
-_depth = -1
-_running = 0  # compilations, in any thread
+
+class Compilation:
+    """What dynamo is compiling."""
+
+    def __init__(self):
+        self.began_ns = 0
+        self.depth = -1
+        self.running = 0  # compilations, in any thread
+
+
+compilation = Compilation()
 
 
 def is_compiling():
     """Whether dynamo compiles something just now, in whichever thread."""
-    return _running > 0
+    return compilation.running > 0
 
 
 def install(torch):
@@ -93,28 +101,26 @@ def compile_ended(*_):
 
 
 def _begin():
-    global _began_ns, _depth, _running
     session.compile_seen = True
-    _running += 1
-    if get_ident() == session.thread_ident and _depth < 0:
-        _depth = len(clock.stack)
-        _began_ns = clock.enter(COMPILE)
+    compilation.running += 1
+    if get_ident() == session.thread_ident and compilation.depth < 0:
+        compilation.depth = len(clock.stack)
+        compilation.began_ns = clock.enter(COMPILE)
         open_step.flags |= wire.F_COMPILE
 
 
 def _end():
-    global _depth, _running
-    _running = max(0, _running - 1)
-    if get_ident() != session.thread_ident or _depth < 0:
+    compilation.running = max(0, compilation.running - 1)
+    if get_ident() != session.thread_ident or compilation.depth < 0:
         return
-    clock.unwind(_depth)
-    _depth = -1
+    clock.unwind(compilation.depth)
+    compilation.depth = -1
     open_step.flags |= wire.F_COMPILE
     utils = sys.modules["torch._dynamo.utils"]
     transport.send_event(
         "compile",
         step=session.step,
-        duration_ms=round((session.last_ns - _began_ns) / 1e6, 3),
+        duration_ms=round((session.last_ns - compilation.began_ns) / 1e6, 3),
         **_graphs(utils),
         **_last_recompile(utils),
     )
@@ -174,5 +180,4 @@ def _first_line(text):
 @session.after_fork
 def reset():
     """In a forked child."""
-    global _depth, _running
-    _depth, _running = -1, 0
+    compilation.__init__()

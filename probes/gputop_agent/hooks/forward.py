@@ -11,6 +11,7 @@ from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, interrupts
+from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.session import EVAL, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import clock, device, events, roots
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
@@ -24,15 +25,10 @@ AUTOCAST_LOOKS = 16
 LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
 
 _SLOT = "_compiled_call_impl"
-_looks = 0
-_compiling: Any = None
-is_grad_enabled: Any = None
 
 
 def install(torch):
-    """Bind what every call asks."""
-    global _compiling, is_grad_enabled
-    _compiling, is_grad_enabled = guard.compiling_flags(), torch.is_grad_enabled
+    """Remember the slots, so that they can be taken out."""
     session.removable.append(slots)
     roots.hook_module = hook
     _watch_pickling(torch)
@@ -58,7 +54,7 @@ class CallSlot:
                 if (
                     get_ident() == session.thread_ident
                     and not session.hooks_out
-                    and not _compiling["_is_compiling_flag"]
+                    and not bound.compiling_flags["_is_compiling_flag"]
                 ):
                     began = monotonic_ns()
                     token = before(self, module, args, kwargs)
@@ -170,7 +166,7 @@ def before(slot, module, args, kwargs):
     if open_step.in_optimizer:
         optimizer.heal()
     depth = len(clock.stack)
-    graded = is_grad_enabled()
+    graded = bound.is_grad_enabled()
     training = module.training or not slot.trained
     if (
         graded and training and open_step.unsure
@@ -190,8 +186,8 @@ def before(slot, module, args, kwargs):
         if session.phase == H2D:
             clock.switch(OTHER)
     if session.cuda:
-        device.mark("forward_begin")
-    if _looks < AUTOCAST_LOOKS:
+        device.timer.mark("forward_begin")
+    if session.autocast_looks < AUTOCAST_LOOKS:
         _look_for_autocast()
     open_step.in_forward = True
     if graded and training:
@@ -215,13 +211,15 @@ def after(slot, token):
     if cpu_ns:
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if session.cuda:
-        device.mark("forward_end")
+        device.timer.mark("forward_end")
     if phase == FORWARD:
         open_step.forwards += 1
+        session.forwards_for_gradients += 1
         open_step.forward_ns += totals[FORWARD] - booked
         open_step.gap_phase, open_step.gap_began = session.phase, totals[session.phase]
     elif soft:
         open_step.soft_eval_ns += totals[EVAL] - booked
+        session.soft_forwards += 1
         open_step.unsure = True
     else:
         open_step.evaluated = open_step.unsure = True
@@ -252,8 +250,7 @@ def _seen():
 
 
 def _look_for_autocast():
-    global _looks
-    _looks += 1
+    session.autocast_looks += 1
     for device_type in ("cuda", "cpu"):
         if _autocast_is_on(device_type):
             session.autocast_seen = _autocast_dtype(device_type)

@@ -3,10 +3,11 @@
 import sys
 from _thread import get_ident
 from time import monotonic_ns
-from typing import Any
 
 from gputop_agent import wire
+from gputop_agent.hooks import closures
 from gputop_agent.runtime import frames, guard, modes
+from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import H2D, OPTIMIZER, OTHER, session
 from gputop_agent.timing import activation, clock, device, events, roots, sampling, steps
@@ -15,13 +16,9 @@ from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
 from gputop_agent.watchers import checkup
 
-is_compiling: Any = None
-
 
 def install(torch):
     """Register the hooks; they see every subclass of ``torch.optim.Optimizer``."""
-    global is_compiling
-    is_compiling = torch.compiler.is_compiling
     module = sys.modules["torch.optim.optimizer"]
     for register, hook in (
         (module.register_optimizer_step_pre_hook, before_step),
@@ -34,14 +31,16 @@ def before_step(optimizer, args, kwargs):
     """Begin the phase."""
     try:
         try:
-            if is_compiling():  # first: dynamo traces into hooks
+            if bound.is_compiling():  # first: dynamo traces into hooks
                 return None
             if not session.hooks_out and (
                 get_ident() == session.thread_ident or activation.adopt(by_backward=False)
             ):
                 began = monotonic_ns()
                 _begin(optimizer)
+                changed = closures.timed(args, kwargs)
                 session.hook_ns += monotonic_ns() - began
+                return changed
         except Exception:
             guard.failed("optimizer pre hook")
         return None
@@ -54,7 +53,7 @@ def after_step(optimizer, args, kwargs):
     """End the phase; the step is over at the next event."""
     try:
         try:
-            if is_compiling():
+            if bound.is_compiling():
                 return None
             if get_ident() == session.thread_ident:
                 if session.hooks_out:
@@ -77,7 +76,7 @@ def _begin(optimizer):
             if session.phase == H2D:
                 clock.switch(OTHER)
             events.optimizer_begins(id(optimizer))
-        if id(optimizer) not in session.optimizers or not roots.passes:
+        if id(optimizer) not in session.optimizers or not roots.search.passes:
             if roots.new_optimizer(optimizer):
                 steps.book_agent_time(roots.discover)
         if open_step.look:
@@ -117,7 +116,7 @@ def _end(optimizer):
         if not open_step.pending:
             open_step.pending, open_step.cut = True, None
         if session.cuda:
-            device.mark("optimizer_end")
+            device.timer.mark("optimizer_end")
     lr = optimizer.param_groups[0].get("lr")
     if type(lr) is float:
         fold.lr = lr
@@ -132,7 +131,7 @@ def step_seen():
     if not open_step.pending:
         open_step.pending, open_step.cut = True, None
     if session.cuda:
-        device.mark("optimizer_end")
+        device.timer.mark("optimizer_end")
 
 
 @modes.unseen

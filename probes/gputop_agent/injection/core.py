@@ -16,13 +16,13 @@ from gputop_agent.hooks import (
     save,
 )
 from gputop_agent.injection import hello, process
-from gputop_agent.runtime import finder, guard, modes, transport
+from gputop_agent.runtime import bound, finder, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, sampling, steps
 from gputop_agent.watchers import dryrun, exceptions
 
 HOOKS = (
-    modes,
+    bound,
     forward,
     optimizer,
     autograd,

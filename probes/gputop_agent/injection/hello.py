@@ -11,7 +11,6 @@ from gputop_agent.description import (
     describe_process,
     horizon,
 )
-from gputop_agent.hooks import clip
 from gputop_agent.injection import debugging
 from gputop_agent.runtime import interrupts, shapes, transport
 from gputop_agent.runtime.session import session
@@ -21,11 +20,21 @@ from gputop_agent.watchers import dryrun
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
+LEAST_FORWARDS = 30
 
 _sent: "dict[str, Any]" = {}  # the fields that the recorder knows
-_first_look_s = None
-_next_look_s = 0.0
-_n_roots = 0
+
+
+class _Updates:
+    """When the run was looked at for news, and how many roots it had."""
+
+    def __init__(self):
+        self.first_s = None
+        self.next_s = 0.0
+        self.n_roots = 0
+
+
+_updates = _Updates()
 
 
 def on_first_step():
@@ -79,14 +88,13 @@ def describe():
 
 def send_updates(now_s):
     """Send what has changed since the hello; called by the agent's thread once a second."""
-    global _first_look_s, _next_look_s
-    if _first_look_s is None:
-        _first_look_s = now_s
-    if now_s < _next_look_s or not session.hello_sent:
+    if _updates.first_s is None:
+        _updates.first_s = now_s
+    if now_s < _updates.next_s or not session.hello_sent:
         return
-    _next_look_s = now_s if now_s - _first_look_s < _EARLY_S else now_s + 10.0
+    _updates.next_s = now_s if now_s - _updates.first_s < _EARLY_S else now_s + 10.0
     fields = _attempt(_late_fields)
-    if len(session.roots) != _n_roots or (_sent.get("model") or {}).get("truncated"):
+    if len(session.roots) != _updates.n_roots or (_sent.get("model") or {}).get("truncated"):
         fields.update(
             _attempt(lambda: {"model": _model(_alive(session.roots), describe_model.PATIENT_NS)})
         )
@@ -129,9 +137,8 @@ def _without_lr(optimizer):
 @session.after_fork
 def reset():
     """Forget what the parent said (called in a fork's child)."""
-    global _first_look_s, _next_look_s, _n_roots
     _sent.clear()
-    _first_look_s, _next_look_s, _n_roots = None, 0.0, 0
+    _updates.__init__()
 
 
 def _late_fields():
@@ -146,20 +153,22 @@ def _late_fields():
         "checkpointing": bool(session.checkpointing_seen)
         or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
     }
-    if shapes.found is not None:
-        fields["shapes"] = shapes.found
+    if shapes.window.result is not None:
+        fields["shapes"] = shapes.window.result
     if session.debug:
         fields["debug"] = dict(session.debug)
+    if 2 * session.soft_forwards > session.forwards_for_gradients > LEAST_FORWARDS:
+        fields["network_beside"] = True
     if session.create_graph_seen:
         fields["create_graph"] = True
-    if clip.max_norm is not None:
-        fields["clip"] = {"max_norm": describe_optimizer.number(clip.max_norm)}
+    if session.clip_max_norm is not None:
+        fields["clip"] = {"max_norm": describe_optimizer.number(session.clip_max_norm)}
     if open_step.graph_evals:
         fields["graph_eval"] = _graph_eval()
     if loader is not None:
-        fields["dataloader"] = dict(loader, loop=batch.site, inside=list(batch.inside))
-    if batch.description is not None:
-        fields["batch"] = batch.description
+        fields["dataloader"] = dict(loader, loop=batch.facts.site, inside=list(batch.facts.inside))
+    if batch.facts.description is not None:
+        fields["batch"] = batch.facts.description
     if session.total_steps is not None:
         fields["total_steps"] = session.total_steps
     return fields
@@ -177,8 +186,7 @@ def _loader():
 
 
 def _model(roots, budget_ns=describe_model.BUDGET_NS):
-    global _n_roots
-    _n_roots = len(session.roots)
+    _updates.n_roots = len(session.roots)
     return describe_model.describe_model(roots, budget_ns)
 
 

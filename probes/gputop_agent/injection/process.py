@@ -13,8 +13,6 @@ from gputop_agent.watchers import burst
 
 FLUSH_S = 0.2
 
-_ended_pid = 0
-
 
 def install():
     """Register with the interpreter."""
@@ -38,10 +36,9 @@ def after_fork():
 
 def at_exit():
     """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
-    global _ended_pid
     try:
-        if session.thread_ident > 0 and session.pid == os.getpid() != _ended_pid:
-            _ended_pid = os.getpid()
+        if session.thread_ident > 0 and session.pid == os.getpid() != session.ended_pid:
+            session.ended_pid = os.getpid()
             _end()
         elif session.thread_ident == SWITCHED_OFF:  # or Python may warn of a socket left open
             transport.close()

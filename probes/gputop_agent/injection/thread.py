@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 from time import monotonic, monotonic_ns
+from typing import Any
 
 from gputop_agent import api
 from gputop_agent.injection import debugging, hello
@@ -19,35 +20,42 @@ from gputop_agent.timing.own_cost import own_cost
 from gputop_agent.watchers import fetches, moving, rivals, stacks
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
-#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of a core.
-RATES = ((20.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
+#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of a core. The first
+#: one lets a run of a few seconds name its lines.
+RATES = ((8.0, 0.025), (20.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
 _IDLE_S = 0.5  # between ticks while no recorder listens
 
-_running_pid = 0
-_wake = (
-    None  # a held lock: waiting for it with a timeout is the cheapest sleep that can be cut short
-)
-_loop = None
-_registered = False
+
+class _Agent:
+    """The thread of this process."""
+
+    def __init__(self):
+        self.pid = 0
+        #: a held lock: to wait for it with a timeout is the cheapest sleep that can be cut short
+        self.wake: Any = None
+        self.loop: Any = None
+        self.registered = False
+
+
+_agent = _Agent()
 
 
 def start():
     """Start the thread unless this process has it already."""
-    global _running_pid, _wake, _registered
-    if _running_pid == os.getpid():
+    if _agent.pid == os.getpid():
         return
-    _running_pid = os.getpid()
-    _wake = _thread.allocate_lock()
-    _wake.acquire()
-    if not _registered:
-        _registered = True
+    _agent.pid = os.getpid()
+    _agent.wake = _thread.allocate_lock()
+    _agent.wake.acquire()
+    if not _agent.registered:
+        _agent.registered = True
         atexit.register(guard.safely, stop)
     arguments = (
         _run,
-        _wake,
-        _running_pid,
+        _agent.wake,
+        _agent.pid,
     )  # guarded: an exception in a bare thread would be printed
     _thread.start_new_thread(
         guard.safely, arguments
@@ -56,29 +64,26 @@ def start():
 
 def stop():
     """Ask the thread to end, without waiting for it, and send what the sampler has counted."""
-    global _running_pid
-    if _running_pid == os.getpid() and _wake is not None and _wake.locked():
-        _wake.release()
+    if _agent.pid == os.getpid() and _agent.wake is not None and _agent.wake.locked():
+        _agent.wake.release()
         looks.restore()
-        if _loop is not None and session.connected:
-            _loop.sampler.flush()
-            _loop.fetches.flush()
-            _loop.rivals.look(monotonic())
-    _running_pid = 0
+        if _agent.loop is not None and session.connected:
+            _agent.loop.sampler.flush()
+            _agent.loop.fetches.flush()
+            _agent.loop.rivals.look(monotonic())
+    _agent.pid = 0
 
 
 @session.after_fork
 def reset():
     """The thread did not survive the fork (called in the child)."""
-    global _running_pid
-    _running_pid = 0
+    _agent.pid = 0
     looks.restore()
 
 
 def _run(wake, pid):
-    global _loop
     session.agent_ident = _thread.get_ident()
-    loop = _loop = Loop()
+    loop = _agent.loop = Loop()
     failures = 0
     pause = RATES[0][1]
     while not wake.acquire(True, pause):

@@ -7,9 +7,7 @@ from gputop_agent.runtime.session import session
 
 _FLUSH_AFTER = 10  # looks
 
-_near = (
-    frozenset()
-)  # cores of the GPU's own socket; empty where they are not known, or are all there are
+_near = set()  # cores of the GPU's own socket; empty: not known, or all there are
 
 
 def describe(properties):
@@ -17,11 +15,12 @@ def describe(properties):
 
     ``properties`` are torch's of the CUDA device, None without one. What is not known is None.
     """
-    global _near
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
     device = _device_cpus(properties)
     near = parse(device or "")
-    _near = frozenset(near) if len(near) < (os.cpu_count() or 0) else frozenset()
+    _near.clear()
+    if len(near) < (os.cpu_count() or 0):
+        _near.update(near)
     return {"allowed_cpus": spell(allowed) or None, "device_cpus": device}
 
 
@@ -96,5 +95,4 @@ def _device_cpus(properties):
 @session.after_fork
 def reset():
     """In a forked child."""
-    global _near
-    _near = frozenset()
+    _near.clear()

@@ -5,14 +5,13 @@ from typing import Any
 
 from gputop_agent.runtime import guard
 
-_finder: Any = None
+_finders: "list[Any]" = []  # the injector's, once it was handed over
 _own_listeners = []
 
 
 def use(finder):
     """Take over the injector's finder."""
-    global _finder
-    _finder = finder
+    _finders[:] = [finder]
 
 
 def after_import(name, callback):
@@ -22,8 +21,8 @@ def after_import(name, callback):
         getattr(module, "__spec__", None), "_initializing", False
     ):
         guard.safely(callback, module)
-    elif _finder is not None:
-        _finder.targets[name] = lambda module: guard.safely(callback, module)
+    elif _finders:
+        _finders[0].targets[name] = lambda module: guard.safely(callback, module)
 
 
 def after_own_import(listener):

@@ -74,12 +74,6 @@ def safely(function, *args):
         return None
 
 
-def compiling_flags():
-    """The dict that holds what ``torch.compiler.is_compiling()`` returns, where dynamo does not trace through us."""
-    flags = vars(session.torch.compiler)
-    return flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
-
-
 def around(original, before, after, adopt=None, always=False):
     """A function that does what ``original`` does, with our code before and after it.
 

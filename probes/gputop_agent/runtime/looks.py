@@ -14,8 +14,16 @@ FINE_S = 0.00003  # nobody else sets this: a user's interval is told from it
 MOST_S = 0.02  # long beside the usual interval: what decides when the agent awoke no longer shows
 SHARED_EVERY = 4
 
-_usual_s = None  # the user's interval while the short one is set
-_skipped = 0
+
+class _Interval:
+    """The switch interval, and looks that were left out."""
+
+    def __init__(self):
+        self.usual_s: "float | None" = None  # the user's interval while the short one is set
+        self.skipped = 0
+
+
+_interval = _Interval()
 
 
 def await_moment(random, shared=False):
@@ -23,14 +31,13 @@ def await_moment(random, shared=False):
 
     Returns whether there is one this time.
     """
-    global _usual_s, _skipped
-    if shared and _skipped < SHARED_EVERY - 1:
-        _skipped += 1
+    if shared and _interval.skipped < SHARED_EVERY - 1:
+        _interval.skipped += 1
         return False
-    _skipped = 0
+    _interval.skipped = 0
     usual_s = sys.getswitchinterval()
     if usual_s > FINE_S:
-        _usual_s = usual_s
+        _interval.usual_s = usual_s
         sys.setswitchinterval(FINE_S)
     try:
         sleep(random * MOST_S)
@@ -41,7 +48,6 @@ def await_moment(random, shared=False):
 
 def restore():
     """Give the user's interval back, if it is the short one still. A forked child and the end of a process do too."""
-    global _usual_s
-    usual_s, _usual_s = _usual_s, None
+    usual_s, _interval.usual_s = _interval.usual_s, None
     if usual_s is not None and abs(sys.getswitchinterval() - FINE_S) < 5e-7:
         sys.setswitchinterval(usual_s)

@@ -2,17 +2,13 @@
 
 import sys
 from functools import wraps
-from typing import Any
 
-_count: Any = None  # torch's number of function modes that are active in this thread
-_off: Any = None  # torch's context in which none of them is asked
+from gputop_agent.runtime.bound import bound
 
 
-def install(torch):
-    """Bind what every question asks."""
-    global _count, _off
-    _count = getattr(torch._C, "_len_torch_function_stack", None)
-    _off = getattr(torch._C, "DisableTorchFunction", None)
+def _active():
+    """How many function modes are active in this thread."""
+    return bound.count_function_modes() if bound.count_function_modes is not None else 0
 
 
 def unseen(function):
@@ -20,9 +16,9 @@ def unseen(function):
 
     @wraps(function)
     def quiet(*args, **kwargs):
-        if not _count or not _count():
+        if not _active():
             return function(*args, **kwargs)
-        with _off():
+        with bound.without_function_modes():
             return function(*args, **kwargs)
 
     return quiet
@@ -30,8 +26,9 @@ def unseen(function):
 
 def watching():
     """Whether a mode is active that is not torch's own default device."""
-    if not _count or not _count():
+    n_modes = _active()
+    if not n_modes:
         return False
     context = getattr(sys.modules.get("torch.utils._device"), "DeviceContext", ())
     at = sys.modules["torch"]._C._get_function_stack_at
-    return any(not isinstance(at(i), context) for i in range(_count()))
+    return any(not isinstance(at(i), context) for i in range(n_modes))

@@ -43,6 +43,8 @@ class Session:
     def __init__(self):
         self.torch: Any = None
         self.errors = 0
+        self.excepthooks_chained = False
+        self.ended_pid = 0  # of the process that has sent its goodbye
         self.undo: Any = []  # callables that put the originals back
         self.removable: Any = []  # what is taken out between two windows: has ``put_in`` and ``take_out``
         self.skip_code: Any = None  # dynamo's, once it is imported
@@ -84,9 +86,15 @@ class Session:
         self.last_batch: Any = None
         self.cuda = False  # CUDA has been initialised by the script
         self.autocast_seen = False
+        self.autocast_looks = 0
         self.scaler_seen = False
         self.checkpointing_seen = False
+        self.soft_forwards = (
+            0  # without gradients, of a network in training mode: a policy, a target
+        )
+        self.forwards_for_gradients = 0
         self.compile_seen = False
+        self.clip_max_norm: Any = None  # the limit that ``clip_grad_norm_`` was last called with
         self.nested_update_seen = False  # an optimizer's step that calls a step
         self.engine_seen = False  # a trainer's engine or schedule gives the boundaries
         self.phases_named = False  # gputop.phase() was called

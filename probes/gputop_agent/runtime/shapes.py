@@ -1,29 +1,41 @@
 """How many different shapes the training's batches have."""
 
+from typing import Any
+
 PERIOD, WINDOW, ENOUGH = 1000, 100, 90
 """Of a thousand batches, the first hundred are looked at."""
 _EXAMPLES = 4
 
-_seen = set()
-_counted = 0
-found = None  # {"batches", "distinct", "examples"} of the last window, for the hello
+
+class Window:
+    """Shapes of the batches that were looked at, of the last ``PERIOD``."""
+
+    def __init__(self):
+        self.seen: "set[tuple[int, ...]]" = set()
+        self.counted = 0
+        #: {"batches", "distinct", "examples"} of the last window, for the hello
+        self.result: "dict[str, Any] | None" = None
+
+
+window = Window()
 
 
 def note(index, shape):
     """Count the shape of batch number ``index``. Called for the first ``WINDOW`` batches of each ``PERIOD``."""
-    global _counted, found
-    _seen.add(shape)
-    _counted += 1
+    window.seen.add(shape)
+    window.counted += 1
     if index % PERIOD == WINDOW - 1:
-        if _counted >= ENOUGH:
-            examples = [[int(size) for size in one] for one in list(_seen)[:_EXAMPLES]]
-            found = {"batches": _counted, "distinct": len(_seen), "examples": sorted(examples)}
-        _seen.clear()
-        _counted = 0
+        if window.counted >= ENOUGH:
+            examples = [[int(size) for size in one] for one in list(window.seen)[:_EXAMPLES]]
+            window.result = {
+                "batches": window.counted,
+                "distinct": len(window.seen),
+                "examples": sorted(examples),
+            }
+        window.seen.clear()
+        window.counted = 0
 
 
 def reset():
     """In a forked child."""
-    global _counted, found
-    _seen.clear()
-    _counted, found = 0, None
+    window.__init__()

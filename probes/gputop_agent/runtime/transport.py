@@ -85,9 +85,8 @@ _link = _Link()
 @session.after_fork
 def reset():
     """In a forked child: let go of the parent's socket without a word to the other end."""
-    global _link
-    inherited, _link = _link, _Link()
-    _let_go(inherited)
+    _let_go(_link)
+    _link.__init__()
 
 
 def _let_go(link):

@@ -4,6 +4,7 @@ import ctypes
 import sys
 import zlib
 from collections import UserDict
+from typing import Any
 
 from gputop_agent.runtime import frames, interrupts, modes, shapes
 from gputop_agent.runtime.session import session
@@ -21,16 +22,23 @@ _MASK_NAME = "attention_mask"
 _MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
 _plans = {}  # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
-_count = 0
-_crc = 0
-description = None  # {"shapes", "dtypes"} of the first batch seen, for the hello
-site = None  # the line of user code that fetched it
-inside = ()  # packages between that line and the fetch
-_padding = [
-    0,
-    0,
-    0,
-]  # batches with a mask that were looked at, their places for tokens, the places that hold one
+
+
+class BatchFacts:
+    """What was noticed of the batches so far."""
+
+    def __init__(self):
+        self.count = 0
+        self.crc = 0
+        self.description: "dict[str, Any] | None" = (
+            None  # {"shapes", "dtypes"} of the first batch seen, for the hello
+        )
+        self.site: "str | None" = None  # the line of user code that fetched it
+        self.inside: Any = ()  # packages between that line and the fetch
+        self.padding = [0, 0, 0]  # masks looked at, their places, the places that hold a token
+
+
+facts = BatchFacts()
 
 
 @modes.unseen
@@ -44,9 +52,8 @@ def count(batch):
         ``(samples, tokens)``: dimension 0 of the first tensor, and the number of elements of the token ids (0 if the
         batch has none); ``(0, 0)`` for a batch without tensors.
     """
-    global _count
-    index = _count
-    _count = index + 1
+    index = facts.count
+    facts.count = index + 1
     if index % _CRC_PERIOD == 0 or index < _CRC_FIRST:
         _look_closely(batch)
     plan = _plans.get(type(batch))
@@ -80,26 +87,20 @@ def count(batch):
 
 def take_crc():
     """Fingerprint of the last batch that was sampled since the previous call; 0 if none was."""
-    global _crc
-    value, _crc = _crc, 0
+    value, facts.crc = facts.crc, 0
     return value
 
 
 def take_padding():
     """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if there were none."""
-    global _padding
-    found, _padding = _padding, [0, 0, 0]
+    found, facts.padding = facts.padding, [0, 0, 0]
     return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
 
 
 @session.after_fork
 def reset():
     """Forget the counting of the parent process (called in a fork's child)."""
-    global _count, _crc, _padding, description, site, inside
-    _count = _crc = 0
-    _padding = [0, 0, 0]
-    description = site = None
-    inside = ()
+    facts.__init__()
     shapes.reset()
 
 
@@ -213,21 +214,24 @@ def _is_tensor(value):
 
 
 def _look_closely(batch):
-    global _crc, description, site, inside
     try:
-        if description is None:
+        if facts.description is None:
             found = describe(batch)
-            description = found if found["shapes"] else None
-            site = frames.caller_site()
-            inside = frames.packages(sys._getframe(1))
+            facts.description = found if found["shapes"] else None
+            facts.site = frames.caller_site()
+            facts.inside = frames.packages(sys._getframe(1))
         for _, key, value in _children(batch):
             if key == _MASK_NAME and _is_tensor(value):
                 _count_padding(value)
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
-                _crc = fingerprint(tensor)
-                if session.cuda and description is not None and "pinned" not in description:
-                    description = dict(description, pinned=bool(tensor.is_pinned()))
+                facts.crc = fingerprint(tensor)
+                if (
+                    session.cuda
+                    and facts.description is not None
+                    and "pinned" not in facts.description
+                ):
+                    facts.description = dict(facts.description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on
         interrupts.pass_on()
@@ -256,7 +260,7 @@ def _count_padding(mask):
     places, tokens = rows * mask.shape[1], len(content) - content.raw.count(b"\0")
     if tokens <= places:
         for i, value in enumerate((1, places, tokens)):
-            _padding[i] += value
+            facts.padding[i] += value
 
 
 def _content(tensor, at_most):

@@ -23,7 +23,16 @@ _KEPT_STEPS = 2 * _MAX_STRIDE
 
 _watched = {}  # id of a DDP root -> Watch
 _steps = deque(maxlen=_KEPT_STEPS)  # (step, t_end_ns) of the last steps
-_stride = 1  # every how many steps we read: a power of two, so that all ranks read the same steps
+
+
+class _Sampling:
+    """How often DDP is read."""
+
+    def __init__(self):
+        self.stride = 1  # steps from reading to reading: a power of two, the same on all ranks
+
+
+_sampling = _Sampling()
 
 
 def on_step_closed(step, t_end_ns):
@@ -35,25 +44,23 @@ def on_step_closed(step, t_end_ns):
 
 def on_steps_counted(first, t_ends_ns):
     """Remember when steps ended, the first of which has the index ``first``; read if it was time at one of them."""
-    global _stride
     steps = range(first, first + len(t_ends_ns))
     _steps.extend(zip(steps, t_ends_ns))
-    if not any(step % _stride == 0 for step in steps):
+    if not any(step % _sampling.stride == 0 for step in steps):
         return
-    _stride = stride(_mean_step_ns())
+    _sampling.stride = stride(_mean_step_ns())
     for reference in session.ddp:
         root = reference()
         if root is not None:
-            _watch(root).read(root, max(1, _stride // 2))
+            _watch(root).read(root, max(1, _sampling.stride // 2))
 
 
 @session.after_fork
 def reset():
     """Forget the parent's roots (called in a fork's child)."""
-    global _stride
     _watched.clear()
     _steps.clear()
-    _stride = 1
+    _sampling.__init__()
 
 
 def stride(step_ns):

@@ -10,6 +10,7 @@ Everything here runs in the training thread: a CUDA call from another thread cou
 import math
 from collections import deque
 from time import monotonic_ns
+from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import transport
@@ -48,51 +49,57 @@ def _no_scalar(name, tensor):
     """Stands for ``late_scalar`` while CUDA is not in use."""
 
 
-mark = _no_mark  # mark(point): "data_end", "forward_begin", "forward_end", "backward_end" or "optimizer_end"
-late_scalar = _no_scalar  # late_scalar("loss" | "grad_norm" | LOG_PREFIX + name, tensor)
-_clock = None
+class Timer:
+    """The clock where CUDA is in use; until then its calls do nothing."""
+
+    def __init__(self):
+        #: mark(point): "data_end", "forward_begin", "forward_end", "backward_end", "optimizer_end"
+        self.mark = _no_mark
+        #: late_scalar("loss" | "grad_norm" | LOG_PREFIX + name, tensor)
+        self.late_scalar = _no_scalar
+        self.clock: Any = None
+
+
+timer = Timer()
 
 
 def activate(torch, device_index):
     """Start the device clock; the caller knows that CUDA is initialised and that the model lives there."""
-    global _clock, mark, late_scalar
-    if _clock is not None:
+    if timer.clock is not None:
         return
     memory.activate(torch, device_index)
     pinned = torch.empty(_SLOTS, dtype=torch.float64, device="cpu", pin_memory=True)
-    _clock = DeviceClock(
+    timer.clock = DeviceClock(
         new_event=lambda: torch.cuda.Event(enable_timing=True),
         capturing=torch.cuda.is_current_stream_capturing,
         slots=[pinned[i] for i in range(_SLOTS)],
         note_memory=memory.note,
     )
-    mark, late_scalar = _clock.mark, _clock.late_scalar
+    timer.mark, timer.late_scalar = timer.clock.mark, timer.clock.late_scalar
 
 
 def on_step_closed(step, t_end_ns, flags):
     """Close the sampled step, read back older ones, decide whether the next step is sampled."""
-    if _clock is not None:
-        _clock.on_step_closed(step, t_end_ns, flags)
+    if timer.clock is not None:
+        timer.clock.on_step_closed(step, t_end_ns, flags)
 
 
 def read_back(step):
     """Between two windows: read what the device has passed."""
-    if _clock is not None:
-        _clock.read_back(step)
+    if timer.clock is not None:
+        timer.clock.read_back(step)
 
 
 def pause():
     """The hooks go out: the step that begins is not sampled."""
-    if _clock is not None:
-        _clock.pause()
+    if timer.clock is not None:
+        timer.clock.pause()
 
 
 @session.after_fork
 def reset():
     """Stop (in a fork's child, or when the agent gives up)."""
-    global _clock, mark, late_scalar
-    _clock = None
-    mark, late_scalar = _no_mark, _no_scalar
+    timer.__init__()
 
 
 class Sample:

@@ -15,16 +15,25 @@ from gputop_agent.runtime.session import session
 
 _RSS_PERIOD_NS = 100_000_000
 
-_cuda_stats: Any = None  # torch._C._cuda_memoryStats once CUDA is in use
-_device = 0
-_last_counter = -1
-_noted = 0
-_used = -1
-_stats: Any = None  # what the allocator said last
-_first_send_s = _next_send_s = 0.0
 
-_rss_ns = 0
-_rss = -1
+class _Process:
+    """Memory of this process as it was read last, bytes."""
+
+    def __init__(self):
+        self.cuda_stats: Any = None  # torch._C._cuda_memoryStats once CUDA is in use
+        self.device = 0
+        self.last_counter = -1
+        self.noted = 0
+        self.used = -1
+        self.stats: Any = None  # what the allocator said last
+        self.first_send_s = 0.0
+        self.next_send_s = 0.0
+        self.rss_ns = 0
+        self.rss = -1
+
+
+_process = _Process()
+
 _page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -41,28 +50,26 @@ emptied = Emptied()
 
 def read():
     """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never initialises CUDA."""
-    global _used
-    if _cuda_stats is None:
-        _used = rss()
-        return -1, -1, -1, _used
+    if _process.cuda_stats is None:
+        _process.used = rss()
+        return -1, -1, -1, _process.used
     allocated, reserved, counter = _counters()
-    _used = allocated
+    _process.used = allocated
     return allocated, reserved, _peak_since_last(allocated, counter), rss()
 
 
 def last():
     """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident set; -1: not known."""
-    return _used
+    return _process.used
 
 
 def send_if_due(now_s):
     """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls no CUDA."""
-    global _next_send_s, _first_send_s
-    stats = _stats
-    if stats is None or now_s < _next_send_s:
+    stats = _process.stats
+    if stats is None or now_s < _process.next_send_s:
         return
-    _first_send_s = _first_send_s or now_s
-    _next_send_s = now_s + (2.0 if now_s - _first_send_s < 60.0 else 30.0)
+    _process.first_send_s = _process.first_send_s or now_s
+    _process.next_send_s = now_s + (2.0 if now_s - _process.first_send_s < 60.0 else 30.0)
     transport.send_event(
         "allocator",
         step=session.step,
@@ -79,7 +86,7 @@ def send_if_due(now_s):
 
 def counters():
     """``{"allocated_bytes", "reserved_bytes", "peak_allocated_bytes"}`` now; None off CUDA."""
-    if _cuda_stats is None:
+    if _process.cuda_stats is None:
         return None
     allocated, reserved, peak = _counters()
     return {"allocated_bytes": allocated, "reserved_bytes": reserved, "peak_allocated_bytes": peak}
@@ -87,54 +94,45 @@ def counters():
 
 def note():
     """Remember the allocated bytes at this point of the step, if they are the highest so far."""
-    global _noted
-    if _cuda_stats is not None:
-        _noted = max(_noted, _counters()[0])
+    if _process.cuda_stats is not None:
+        _process.noted = max(_process.noted, _counters()[0])
 
 
 def activate(torch, device):
     """Read the allocator of CUDA device ``device`` from now on. The caller knows that CUDA is initialised."""
-    global _cuda_stats, _device, _last_counter
-    _device = device
-    _cuda_stats = torch._C._cuda_memoryStats
-    _last_counter = -1
+    _process.device = device
+    _process.cuda_stats = torch._C._cuda_memoryStats
+    _process.last_counter = -1
 
 
 def rss():
     """Resident set in bytes, read at most ten times a second; -1 where /proc is not there."""
-    global _rss_ns, _rss
     now = monotonic_ns()
-    if now - _rss_ns >= _RSS_PERIOD_NS:
-        _rss_ns = now
-        _rss = _read_rss()
-    return _rss
+    if now - _process.rss_ns >= _RSS_PERIOD_NS:
+        _process.rss_ns = now
+        _process.rss = _read_rss()
+    return _process.rss
 
 
 @session.after_fork
 def reset():
     """Forget what belongs to the parent process (called in a fork's child)."""
-    global _cuda_stats, _rss_ns, _noted, _last_counter, _used, _stats
-    _cuda_stats = _stats = None
-    _used = -1
-    _rss_ns = _noted = 0
-    _last_counter = -1
+    _process.__init__()
 
 
 def _counters():
-    global _stats
-    stats = _stats = _cuda_stats(_device)
+    stats = _process.stats = _process.cuda_stats(_process.device)
     allocated = stats["allocated_bytes"]["all"]
     return allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"]
 
 
 def _peak_since_last(allocated, counter):
-    global _last_counter, _noted
-    highest = max(_noted, allocated)
+    highest = max(_process.noted, allocated)
     grew = (
-        counter != _last_counter
+        counter != _process.last_counter
     )  # up: a new peak; down: the user reset it, and it counts from there
-    _last_counter = counter
-    _noted = 0
+    _process.last_counter = counter
+    _process.noted = 0
     return max(highest, counter) if grew else highest
 
 

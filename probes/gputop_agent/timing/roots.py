@@ -18,9 +18,18 @@ MAX_NODES = 1000  # of a graph that are looked at for a leaf
 WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps the model
 
 owned = set()  # ids of the parameters of known roots
-_frontier = []  # weakrefs to the modules hooked last, for ``expand``
-passes = 0  # made in this process
-_depth = 0
+
+
+class Search:
+    """How far the search for roots has come."""
+
+    def __init__(self):
+        self.frontier = []  # weakrefs to the modules hooked last, for ``expand``
+        self.passes = 0  # made in this process
+        self.depth = 0
+
+
+search = Search()
 
 
 def _nothing(module, trained=True):
@@ -33,8 +42,7 @@ hook_module = _nothing  # hook_module(module, trained): time its forward; return
 
 def discover():
     """Find and hook what trains. Called at the first backward or optimizer step; 10-60 ms, once."""
-    global passes
-    passes += 1
+    search.passes += 1
     modules, optimizers = _live_objects()
     for optimizer in optimizers:
         know(optimizer)
@@ -68,7 +76,7 @@ def new_optimizer(optimizer):
     """An optimizer stepped that was not there before: look again if it trains parameters of no known root."""
     know(optimizer)
     strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
-    return strange and passes < MAX_PASSES
+    return strange and search.passes < MAX_PASSES
 
 
 def look_again():
@@ -77,14 +85,15 @@ def look_again():
     The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or ``model.compile()``
     has replaced our slot.
     """
-    global _depth, _frontier
-    if any(hook_module(module) for module in _alive(_frontier)) or _depth >= MAX_DEPTH:
+    if any(hook_module(module) for module in _alive(search.frontier)) or search.depth >= MAX_DEPTH:
         return
-    _depth += 1
-    children = [child for module in _alive(_frontier) for child in _children(module)][:MAX_CHILDREN]
+    search.depth += 1
+    children = [child for module in _alive(search.frontier) for child in _children(module)][
+        :MAX_CHILDREN
+    ]
     for child in children:
         hook_module(child)
-    _frontier = [weakref.ref(child) for child in children]
+    search.frontier = [weakref.ref(child) for child in children]
 
 
 @modes.unseen
@@ -107,10 +116,9 @@ def watch_leaf(loss):
 @session.after_fork
 def reset():
     """In a forked child."""
-    global passes, _depth
     owned.clear()
-    del _frontier[:]
-    passes = _depth = 0
+    del search.frontier[:]
+    search.passes = search.depth = 0
 
 
 def _live_objects():
@@ -168,13 +176,12 @@ def _hook_with_wrapped(module, trained):
 
 
 def _note_roots(found, wanted):
-    global _frontier, _depth
     trained = [
         module
         for module in found
         if not wanted or any(id(p) in wanted for p in module.parameters())
     ]
-    _frontier, _depth = [weakref.ref(module) for module in trained], 0
+    search.frontier, search.depth = [weakref.ref(module) for module in trained], 0
     session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
     ddp = session.torch.nn.parallel.DistributedDataParallel
     session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]

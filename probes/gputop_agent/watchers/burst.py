@@ -20,7 +20,15 @@ _ROWS = 40
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 _EXIT_WAIT_S = 20.0  # at the process's end, for an evaluation that is under way
 
-_active: Any = None
+
+class _Profiler:
+    """The profile that is being taken."""
+
+    def __init__(self):
+        self.burst: Any = None
+
+
+_profiler = _Profiler()
 
 
 def request(command):
@@ -28,19 +36,18 @@ def request(command):
 
     ``command["trace_dir"]``: where to write a chrome trace as well. A second request while one runs is refused.
     """
-    global _active
-    if _active is not None:
+    if _profiler.burst is not None:
         transport.send_event("profile", steps=0, table=[], error="a profile is being taken already")
         return
     count = command.get("steps")
     count = max(1, min(_MAX_STEPS, count if isinstance(count, int) else 3))
-    _active = Burst(count, command.get("trace_dir"))
-    session.step_listeners.append(_active.on_step_closed)
+    _profiler.burst = Burst(count, command.get("trace_dir"))
+    session.step_listeners.append(_profiler.burst.on_step_closed)
 
 
 def is_active():
     """Whether the profiler that runs, if one does, is ours."""
-    return _active is not None
+    return _profiler.burst is not None
 
 
 def finish():
@@ -48,7 +55,7 @@ def finish():
 
     A thread that is still in the profiler's C++ code while the interpreter goes would take the exit code with it.
     """
-    burst = _active
+    burst = _profiler.burst
     if burst is not None:
         burst.finish()
 
@@ -56,8 +63,7 @@ def finish():
 @session.after_fork
 def reset():
     """Forget the parent's profile (called in a fork's child)."""
-    global _active
-    _active = None
+    _profiler.burst = None
 
 
 class Burst:
@@ -139,8 +145,7 @@ class Burst:
                 interrupts.pass_on()
 
     def _end(self):
-        global _active
-        _active = None
+        _profiler.burst = None
         if self.on_step_closed in session.step_listeners:
             session.step_listeners.remove(self.on_step_closed)
 

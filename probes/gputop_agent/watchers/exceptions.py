@@ -36,15 +36,12 @@ _PHASE_OF = {
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _IGNORED = (KeyboardInterrupt, SystemExit)
 
-_installed = False
-
 
 def install():
     """Chain into ``sys.excepthook`` and ``threading.excepthook``, once."""
-    global _installed
-    if _installed:
+    if session.excepthooks_chained:
         return
-    _installed = True
+    session.excepthooks_chained = True
     _chain(sys, _details_of_main)
     _chain(threading, _details_of_thread)
 

@@ -6,6 +6,7 @@ thing that the hooks note is the beginning of an epoch, which is rare.
 
 import sys
 from time import monotonic
+from typing import Any
 
 from gputop_agent.runtime import current, descriptors, frames, interrupts, living, transport
 from gputop_agent.runtime.session import DATA, session
@@ -31,26 +32,31 @@ _PARTS = frozenset(
 
 #: reference to the iterator that the training fetches from -> (key, its attributes, which are let go when it goes)
 _watched = {}
-_training = (
-    0,
-    None,
-)  # id of the iterator that the training fetches from, and the key of its loader
+
+
+class _Current:
+    """The loader that the training fetches from."""
+
+    def __init__(self):
+        #: id of the iterator that the training fetches from, and the key of its loader
+        self.training: "tuple[int, Any]" = (0, None)
+        #: id of an iterator that was made and not yet fetched from, and how long the making took
+        self.made: "tuple[int, int]" = (0, 0)
+        #: how long the fetch took that found no more batches: it shuts the workers down
+        self.ended_ns = 0
+
+
+_current = _Current()
 _epochs = []  # (key, step, end_ns, start_ns, first_ns), at most so many between two events
 _sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
-_made = (
-    0,
-    0,
-)  # id of an iterator that was made and not yet fetched from, and how long the making took
-_ended_ns = 0  # how long the fetch took that found no more batches: it shuts the workers down
 
 
 def watch(iterator, loader):
     """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None for evaluation."""
-    global _training
     _watched.clear()
     parts = vars(iterator)
     key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
-    _training = (id(iterator), key)
+    _current.training = (id(iterator), key)
     if key is not None and _PARTS.issubset(parts):
         _watched[living.Reference(iterator, _watched.pop)] = key, parts
 
@@ -62,40 +68,36 @@ def _watched_now():
 
 def iterator_made(iterator, spent_ns):
     """An epoch begins."""
-    global _made
-    _made = (id(iterator), spent_ns)
+    _current.made = (id(iterator), spent_ns)
 
 
 def iterator_exhausted(iterator, spent_ns):
     """A fetch found no more batches."""
-    global _ended_ns
-    if _training[0] == id(iterator):
-        _ended_ns = spent_ns
+    if _current.training[0] == id(iterator):
+        _current.ended_ns = spent_ns
 
 
 def first_fetch(iterator, spent_ns):
     """The training changed over to ``iterator``: note the beginning of an epoch if it has just been made."""
-    global _made, _ended_ns
-    made, start_ns = _made
-    key = _training[1]
+    made, start_ns = _current.made
+    key = _current.training[1]
     if made == id(iterator) and key is not None:
         if len(_epochs) < _MAX_EPOCHS * _MAX_LOADERS:
-            _epochs.append((key, session.step, _ended_ns, start_ns, spent_ns))
+            _epochs.append((key, session.step, _current.ended_ns, start_ns, spent_ns))
         if key in _sums or len(_sums) < _MAX_LOADERS:
             total = _sums.setdefault(key, [0, 0, 0])
             total[0] += 1
-            total[1] += _ended_ns + start_ns
+            total[1] += _current.ended_ns + start_ns
             total[2] += spent_ns
-        _ended_ns = 0
-    _made = (0, 0)
+        _current.ended_ns = 0
+    _current.made = (0, 0)
 
 
 @session.after_fork
 def reset():
     """In a forked child."""
-    global _training, _made, _ended_ns
     _watched.clear()
-    _training, _made, _ended_ns = (0, None), (0, 0), 0
+    _current.training, _current.made, _current.ended_ns = (0, None), (0, 0), 0
     del _epochs[:]
     _sums.clear()
 

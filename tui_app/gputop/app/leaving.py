@@ -9,7 +9,7 @@ from textual.command import CommandPalette
 from textual.events import Event, InputEvent
 from textual.notifications import SeverityLevel
 
-from gputop.app import theme
+from gputop.app import hangup, theme
 from gputop_probes.record.plain import plain_line, plain_text
 
 Result = TypeVar("Result")
@@ -18,9 +18,18 @@ Result = TypeVar("Result")
 class LeavingApp(App[Result]):
     """Between ``exit`` and the end, screens are being taken down: a key must not open another one there."""
 
+    ascii_only = False
+    """Whether nothing but ASCII may be written; phases are letters then, as they are without colour."""
+
     def __init__(self) -> None:
         # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
         super().__init__(ansi_color=theme.colourless() or None)
+
+    def on_load(self) -> None:
+        self._ended = hangup.watch()
+
+    def on_unmount(self) -> None:
+        self._ended.set()
 
     def notify(
         self,

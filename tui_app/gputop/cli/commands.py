@@ -58,6 +58,7 @@ COMMANDS: list[Command] = [
     Command(
         "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
     ),
+    Command("why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.why"),
     Command(
         "findings",
         SLOW,
@@ -79,6 +80,12 @@ COMMANDS: list[Command] = [
         FIT,
         "a few real steps of your training: what fails, what it takes",
         "gputop.cli.dryrun",
+    ),
+    Command(
+        "memory",
+        FIT,
+        "who holds a GPU's memory, from an allocator snapshot",
+        "gputop.cli.memory",
     ),
     Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
     Command(
@@ -121,7 +128,30 @@ COMMANDS: list[Command] = [
         "report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"
     ),
     Command("diff", HAPPENED, "compare two runs: what changed, what got slower", "gputop.cli.diff"),
-    Command("export", HAPPENED, "write a run as JSON, CSV or SVG", "gputop.cli.export"),
+    Command(
+        "export",
+        HAPPENED,
+        "write a run as JSON, CSV, SVG or Perfetto timeline",
+        "gputop.cli.export",
+    ),
+    Command(
+        "publish",
+        HAPPENED,
+        "hand figures to Prometheus, OTLP, W&B, MLflow, TensorBoard ...",
+        "gputop.cli.publish",
+    ),
+    Command(
+        "mcp",
+        HOUSE,
+        "answer coding agents over MCP, on stdin and stdout",
+        "gputop.agents.mcp_command",
+    ),
+    Command(
+        "skill",
+        HOUSE,
+        "a SKILL.md that teaches a coding agent the loop",
+        "gputop.agents.skill_command",
+    ),
     Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.demo"),
     Command("doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.doctor"),
     Command(

@@ -1,4 +1,4 @@
-"""``gputop export RUN``: a run as CSV, JSON or a picture."""
+"""``gputop export RUN``: a run as CSV, JSON, a picture or a timeline."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable, open_record
 from gputop.cli.working import working
 
-FORMATS = ("csv", "json", "svg")
-_USAGE = "gputop export [RUN] [--format csv|json|svg] [-o FILE] [--force]"
+if TYPE_CHECKING:
+    from gputop_probes.record.reader import RunRecord
+
+FORMATS = ("csv", "json", "svg", "perfetto")
+_ENDINGS = {"perfetto": "perfetto.json"}
+"""Of file names, where it is not the format's name."""
+_USAGE = "gputop export [RUN] [--format csv|json|svg|perfetto] [-o FILE] [--force]"
 
 
 def execute(words: list[str]) -> int:
@@ -32,15 +38,25 @@ def execute(words: list[str]) -> int:
             f"no rank {options.rank} in this run: it has {', '.join(map(str, record.ranks())) or 'none'}"
         )
     with working("writing the run"):
-        from gputop_analysis.export import to_csv, to_json
+        return _write(_lines(record, form, options.rank), output)
 
-        lines = [to_json(record)] if form == "json" else to_csv(record, options.rank)
-        return _write(lines, output)
+
+def _lines(record: RunRecord, form: str, rank: int | None) -> Iterable[str]:
+    """The run in one of the forms that are text."""
+    if form == "perfetto":
+        from gputop_analysis.timeline import to_timeline
+
+        return to_timeline(record)
+    from gputop_analysis.export import to_csv, to_json
+
+    return [to_json(record)] if form == "json" else to_csv(record, rank)
 
 
 def parser() -> Parser:
     """Options of the command."""
-    parser = Parser("export", "Write a run as CSV, JSON or SVG.", usage=_USAGE)
+    parser = Parser(
+        "export", "Write a run as CSV, JSON, SVG or a timeline for Perfetto.", usage=_USAGE
+    )
     parser.add_run()
     parser.add_argument("--format", choices=FORMATS, help="default: by the name of FILE, else csv")
     parser.add_argument(
@@ -65,7 +81,9 @@ def _format(options: argparse.Namespace) -> str:
         return options.format
     ending = options.output.suffix.removeprefix(".").lower() if options.output else ""
     if ending and ending not in FORMATS and not options.output.is_dir():
-        raise CliError(f"--output {options.output}: which format? give --format csv, json or svg")
+        raise CliError(
+            f"--output {options.output}: which format? give --format csv, json, svg or perfetto"
+        )
     return ending if ending in FORMATS else FORMATS[0]
 
 
@@ -81,7 +99,7 @@ def _output(asked: Path | None, run: Path, form: str, force: bool) -> Path | Non
     path = (
         asked
         if asked is not None and folder is None
-        else (folder or Path()) / f"gputop-{run.name}.{form}"
+        else (folder or Path()) / f"gputop-{run.name}.{_ENDINGS.get(form, form)}"
     )
     if path.exists() and not force and path.is_file():
         raise CliError(

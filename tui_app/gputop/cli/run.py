@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,21 @@ from gputop.cli.parsing import Parser, split_command
 from gputop.cli.terminal import has_room_to_draw, has_terminal, screen_failure
 
 if TYPE_CHECKING:
+    from gputop.cli.beside import Beside
     from gputop.cli.bursts import WhenSteady
     from gputop_probes.launch import RunHandle
     from gputop_probes.record.reader import RunRecord
 
-_WITH_VALUE = {"--run-dir", "--name", "--timeout", "--hang-seconds", "--profile-steps", "--log-mb"}
+_WITH_VALUE = {
+    "--run-dir",
+    "--name",
+    "--timeout",
+    "--hang-seconds",
+    "--profile-steps",
+    "--log-mb",
+    "--publish",
+    "--notify",
+}
 _USAGE = "gputop run [options] [--] COMMAND [ARG ...]"
 
 
@@ -37,12 +48,16 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     if not command:
         raise CliError("no command: say what to run, for example `gputop run python train.py`")
     live = not (options.headless or options.calibrate) and has_terminal()
+    published = _published(options)
     handle = _start(command, options, live)
+    beside = _beside(handle, published)
     burst = _burst(handle, options)
     code, left = _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
     if left:
         return code, handle.run_dir
     end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)
+    if beside is not None:
+        beside.finish()
     return 0 if handle.stopped_by == "calibrate" else code, handle.run_dir
 
 
@@ -93,6 +108,20 @@ def parser() -> Parser:
         type=_steps,
         metavar="N",
         help="take N steps under torch.profiler once the run is steady",
+    )
+    parser.add_argument(
+        "--publish",
+        action="append",
+        default=[],
+        metavar="NAME=TARGET",
+        help="hand the figures on from a process beside it, as `gputop publish` does",
+    )
+    parser.add_argument(
+        "--notify",
+        action="append",
+        default=[],
+        metavar="URL|COMMAND",
+        help="say the first critical finding, a hang and the end there",
     )
     return parser
 
@@ -153,6 +182,23 @@ def _load_for_the_screen() -> None:
     import ctypes  # noqa: F401
 
 
+def _published(options: argparse.Namespace) -> list[str]:
+    """Options of ``gputop publish``."""
+    if not options.publish and not options.notify:
+        return []
+    from gputop.cli.beside import options_of
+
+    return options_of(options.publish, options.notify)
+
+
+def _beside(handle: RunHandle, words: list[str]) -> Beside | None:
+    if not words:
+        return None
+    from gputop.cli.beside import start
+
+    return start(handle.run_dir, words)
+
+
 def _burst(handle: RunHandle, options: argparse.Namespace) -> WhenSteady | None:
     if options.profile_steps is None:
         return None
@@ -179,10 +225,11 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
         return _watch_headless(handle, options), False
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
-        print(
-            f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
-            file=sys.stderr,
-        )
+        with suppress(OSError):  # the terminal may be gone
+            print(
+                f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
+                file=sys.stderr,
+            )
         return 128 + result.signal if result.signal else 0, True
     if (
         result.still_running and result.signal is None

@@ -1,0 +1,184 @@
+"""The course of one GPU's memory: the state before the first event, and what is in use and reserved after each.
+
+A history is a ring, so that it often begins in the middle of a run. The state at its beginning follows from that at its
+end, by undoing event after event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from gputop_analysis.snapshots.load import DeviceSnapshot, Event, Held, Segment
+from gputop_analysis.vram.blocks import UNIT
+
+GIVEN = ("segment_alloc", "segment_map")
+RETURNED = ("segment_free", "segment_unmap")
+FREED = ("free_requested", "free")
+"""The program gave the block up; a block that other streams still use is free only when ``free_completed`` comes."""
+_DEFAULT_POOL = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One GPU's events between two states."""
+
+    device: DeviceSnapshot
+    first_segments: tuple[Segment, ...]
+    """Before the first event, with the blocks in use, by address."""
+    allocated: tuple[int, ...]
+    """Bytes in use as they were asked for, after each event; with the state before it at index 0."""
+    reserved: tuple[int, ...]
+    """Bytes that the driver had given, in the same way."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """In order."""
+        return self.device.events
+
+    @property
+    def peak(self) -> int:
+        """Index into ``allocated`` of its first highest value."""
+        return self.allocated.index(max(self.allocated))
+
+    def blocks_at(self, index: int) -> list[Held]:
+        """The blocks in use after ``index`` events."""
+        live = {block.address: block for segment in self.first_segments for block in segment.blocks}
+        for event in self.events[:index]:
+            if event.action == "alloc":
+                size = max(UNIT, -(-event.size // UNIT) * UNIT)
+                live[event.address] = Held(event.address, size, event.size, event.frames)
+            elif event.action in FREED:
+                live.pop(event.address, None)
+        return [live[address] for address in sorted(live)]
+
+    def segments_at(self, index: int) -> list[tuple[int, int]]:
+        """(address, size) of what the driver had given after ``index`` events; neighbours merged."""
+        spans = _Spans([(one.address, one.size) for one in self.first_segments])
+        for event in self.events[:index]:
+            if event.action in GIVEN:
+                spans.add(event.address, event.size)
+            elif event.action in RETURNED:
+                spans.remove(event.address, event.size)
+        return spans.all()
+
+
+def history(device: DeviceSnapshot) -> History:
+    """The course of one GPU's memory."""
+    first = _before(device)
+    allocated = sum(block.requested for segment in first for block in segment.blocks)
+    reserved = sum(segment.size for segment in first)
+    live = {block.address: block.requested for segment in first for block in segment.blocks}
+    course, given = [allocated], [reserved]
+    for event in device.events:
+        if event.action == "alloc":
+            live[event.address] = event.size
+            allocated += event.size
+        elif event.action in FREED:
+            allocated -= live.pop(event.address, 0)
+        elif event.action in GIVEN:
+            reserved += event.size
+        elif event.action in RETURNED:
+            reserved -= event.size
+        course.append(allocated)
+        given.append(reserved)
+    return History(device, first, tuple(course), tuple(given))
+
+
+def _before(device: DeviceSnapshot) -> tuple[Segment, ...]:
+    """The segments before the first event: those of the end, with every event undone."""
+    blocks = {block.address: block for segment in device.segments for block in segment.blocks}
+    spans = _Spans([(segment.address, segment.size) for segment in device.segments])
+    small: dict[int, bool] = {}
+    streams: dict[int, int] = {}
+    for event in reversed(device.events):
+        if event.action == "alloc":
+            blocks.pop(event.address, None)
+        elif event.action in FREED:
+            blocks[event.address] = Held(event.address, 0, event.size, event.frames)
+        elif event.action in GIVEN:
+            spans.remove(event.address, event.size)
+        elif event.action in RETURNED:
+            spans.add(event.address, event.size)
+            small[event.address] = event.size <= 2 << 20
+            streams[event.address] = event.stream
+    return tuple(_segments(device, spans.all(), blocks, small, streams))
+
+
+def _segments(
+    device: DeviceSnapshot,
+    spans: list[tuple[int, int]],
+    blocks: dict[int, Held],
+    small: dict[int, bool],
+    streams: dict[int, int],
+) -> list[Segment]:
+    """Spans of memory with the blocks in them, described as at the end where they are still there then."""
+    at_end = {segment.address: segment for segment in device.segments}
+    order = sorted(blocks)
+    segments = []
+    for address, size in spans:
+        inside = order[bisect_left(order, address) : bisect_left(order, address + size)]
+        known = at_end.get(address)
+        is_small = known.small if known else small.get(address, size <= 2 << 20)
+        held = _sized([blocks[at] for at in inside], address + size, is_small)
+        segments.append(
+            Segment(
+                address=address,
+                size=size,
+                stream=known.stream if known else streams.get(address, 0),
+                small=is_small,
+                expandable=known.expandable if known else False,
+                pool=known.pool if known else _DEFAULT_POOL,
+                blocks=tuple(held),
+            )
+        )
+    return segments
+
+
+def _sized(blocks: list[Held], end: int, small: bool) -> list[Held]:
+    """Blocks with their whole size, which an event does not tell.
+
+    A large block keeps what is left over up to 1 MiB, and no free large block is that small: a gap of
+    at most 1 MiB is part of the block before it.
+    """
+    sized = []
+    for index, block in enumerate(blocks):
+        after = blocks[index + 1].address if index + 1 < len(blocks) else end
+        size = block.size or max(UNIT, -(-block.requested // UNIT) * UNIT)
+        gap = after - block.address - size
+        if not block.size and not small and gap <= 1 << 20:
+            size += gap
+        if size > after - block.address:
+            size = after - block.address
+        sized.append(block._replace(size=size))
+    return sized
+
+
+class _Spans:
+    """Ranges of addresses that do not overlap. Segments of their own stay apart; pages of one range are merged."""
+
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self._sizes = dict(spans)
+
+    def add(self, address: int, size: int) -> None:
+        """A range that is new."""
+        self._sizes[address] = size
+
+    def remove(self, address: int, size: int) -> None:
+        """A range: one whole, or parts of one or several."""
+        if self._sizes.get(address) == size:
+            del self._sizes[address]
+            return
+        end = address + size
+        for start, length in list(self._sizes.items()):
+            if start + length <= address or end <= start:
+                continue
+            del self._sizes[start]
+            if start < address:
+                self._sizes[start] = address - start
+            if end < start + length:
+                self._sizes[end] = start + length - end
+
+    def all(self) -> list[tuple[int, int]]:
+        """(address, size), by address."""
+        return sorted(self._sizes.items())

@@ -1,0 +1,274 @@
+"""A run at each neighbour, read back by the neighbour's own reader."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from analysis_support import Builder
+from e2e_support import gputop
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    """Two ranks, one slow at its data without workers; a GPU."""
+    path = tmp_path_factory.mktemp("run") / "recorded"
+    builder = Builder(path)
+    loader = {"site": "train.py:7", "num_workers": 0, "batch_size": 8}
+    for rank in (0, 1):
+        builder.hello(rank, world_size=2, dataloader=loader)
+        builder.steps(120, rank, data=6.0, forward=3.0, backward=5.0, optimizer=1.0)
+    for tick in range(5):
+        builder.sample(
+            "gpu",
+            t_ns=builder.clock[0] - (5 - tick) * 10**8,
+            index=0,
+            util_pct=50.0,
+            power_w=200.0,
+            temperature_c=60.0,
+            memory_used_bytes=4 * GIB,
+            memory_total_bytes=8 * GIB,
+        )
+    builder.end(0)
+    return path
+
+
+def published(run_dir: Path, tmp_path: Path, *words: str, **environment: str):
+    """``gputop publish`` of the run; it must have worked."""
+    done = gputop("publish", str(run_dir), *words, tmp_path=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+class Collector:
+    """A web server that keeps what is posted to it."""
+
+    def __init__(self, code: int = 200, body: bytes = b""):
+        kept: list[tuple[str, bytes]] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                kept.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.posts = kept
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Collector:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_prometheus_reads_the_textfile(run_dir, tmp_path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="extra prometheus")
+    published(run_dir, tmp_path, "--prometheus", str(tmp_path / "gputop.prom"))
+    text = (tmp_path / "gputop.prom").read_text()
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    steps = {sample.labels["rank"]: sample.value for sample in families["gputop_steps"].samples}
+    assert steps == {"0": 120, "1": 120} and families["gputop_steps"].type == "counter"
+    phases = {
+        (sample.labels["rank"], sample.labels["phase"]): sample.value
+        for sample in families["gputop_phase_seconds"].samples
+    }
+    assert phases["0", "data"] == pytest.approx(0.006, rel=0.05)
+    (gpu,) = families["gputop_gpu_power_watts"].samples
+    assert gpu.value == 200 and gpu.labels["hw_id"] == "box:0"
+    found = {sample.labels["id"] for sample in families["gputop_finding"].samples}
+    assert "IN02" in found
+
+
+def test_prometheus_scrapes_a_live_port(run_dir) -> None:
+    pytest.importorskip("prometheus_client", reason="extra prometheus")
+    from urllib.request import urlopen
+
+    from gputop.publish.follow import Source
+    from gputop.publish.prometheus import Prometheus
+    from gputop_probes.record.reader import RunRecord
+
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
+        port = free.server_port
+    publisher = Prometheus(f":{port}")
+    publisher.publish(Source(RunRecord.open(run_dir)).last())
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        assert b'gputop_run_exit_code{run="recorded"} 0.0' in answer.read()
+
+
+def test_a_collector_decodes_the_opentelemetry_metrics(run_dir, tmp_path) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="extra otlp")
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
+
+    with Collector() as collector:
+        published(run_dir, tmp_path, "--otlp", collector.url)
+    request = ExportMetricsServiceRequest()
+    path, body = collector.posts[-1]
+    request.ParseFromString(body)
+    assert path == "/v1/metrics"
+    (resource,) = request.resource_metrics
+    about = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert about["service.name"] == "gputop" and about["service.instance.id"] == "recorded"
+    metrics = {one.name: one for scope in resource.scope_metrics for one in scope.metrics}
+    (point,) = metrics["hw.gpu.utilization"].gauge.data_points
+    labels = {one.key: one.value.string_value for one in point.attributes}
+    assert point.as_double == 0.5 and metrics["hw.gpu.utilization"].unit == "1"
+    assert labels["hw.type"] == "gpu" and labels["hw.id"] == "box:0"
+    (memory,) = metrics["hw.gpu.memory.usage"].sum.data_points
+    assert memory.as_double == 4 * GIB and not metrics["hw.gpu.memory.usage"].sum.is_monotonic
+    assert metrics["gputop.step.count"].sum.is_monotonic
+    assert len(metrics["gputop.phase.time"].gauge.data_points) == 20
+
+
+def test_tensorboard_reads_every_step(run_dir, tmp_path) -> None:
+    pytest.importorskip("tensorboard", reason="extra tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    published(run_dir, tmp_path, "--tensorboard", str(tmp_path / "tb"))
+    events = EventAccumulator(str(tmp_path / "tb" / "recorded"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("gputop/rank1/step_ms")] == list(range(120))
+    data = [event.value for event in events.Scalars("gputop/rank0/data_ms")]
+    assert sum(data) / 120 == pytest.approx(6, rel=0.05)
+    (text,) = events.Tensors("gputop/findings")
+    assert b"IN02" in text.tensor_proto.string_val[0]
+    assert "IN02" in (tmp_path / "tb" / "recorded" / "gputop-report.html").read_text()
+
+
+def test_mlflow_reads_its_store(run_dir, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("mlflow", reason="extra mlflow")
+    store = (tmp_path / "store").as_uri()
+    published(run_dir, tmp_path, "--mlflow", store)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=store, registry_uri=store)
+    experiment = client.get_experiment_by_name("gputop")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "recorded" and run.info.status == "FINISHED"
+    steps = client.get_metric_history(run.info.run_id, "gputop/rank0/step_ms")
+    assert sorted(metric.step for metric in steps) == list(range(120))
+    assert "num_workers=0" in run.data.tags["gputop.IN02"]
+    assert [one.path for one in client.list_artifacts(run.info.run_id)] == ["gputop-report.html"]
+
+
+def test_wandb_keeps_it_offline(run_dir, tmp_path) -> None:
+    pytest.importorskip("wandb", reason="extra wandb")
+    folder = tmp_path / "offline"
+    folder.mkdir()
+    published(run_dir, tmp_path, "--wandb", "toys", WANDB_MODE="offline", WANDB_DIR=str(folder))
+    (file,) = folder.rglob("*.wandb")
+    steps, tags = [], []
+    for record in wandb_records(file.read_bytes()):
+        for item in record.history.item:
+            if [*item.nested_key, item.key][0] == "gputop/rank0/step_ms":
+                steps.append(float(item.value_json))
+        tags += list(record.run.tags)
+    assert len(steps) == 120 and min(steps) > 5
+    assert "gputop:IN02" in tags
+
+
+def wandb_records(data: bytes):
+    """The records of a run that W&B kept offline: blocks of 32 kB of pieces, as LevelDB writes its log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    at, whole = 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last piece
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def test_trackio_reads_its_project(run_dir, tmp_path) -> None:
+    pytest.importorskip("trackio", reason="extra trackio")
+    import sqlite3
+
+    published(run_dir, tmp_path, "--trackio", "toys", TRACKIO_DIR=str(tmp_path / "trackio"))
+    (file,) = (tmp_path / "trackio").glob("toys*.db")
+    with sqlite3.connect(file) as base:
+        rows = [json.loads(row[0]) for row in base.execute("select metrics from metrics")]
+    assert sum("gputop/rank0/step_ms" in row for row in rows) == 120
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("--prometheus=:0", "prometheus_client"),
+        ("--wandb=p", "wandb"),
+        ("--otlp=u", "opentelemetry"),
+    ],
+)
+def test_without_its_library_one_line_says_what_to_install(
+    run_dir, words, missing, monkeypatch, capsys
+) -> None:
+    import importlib.util
+
+    from gputop.cli import main
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name.startswith(missing) else real(name, *rest),
+    )
+    assert main(["publish", str(run_dir), words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "pip install" in said
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 on")
+    from gputop.publish.table import PUBLISHERS
+
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    named = {entry.extra for entry in PUBLISHERS if entry.extra}
+    assert named <= set(project["optional-dependencies"])
+
+
+def test_a_dead_server_is_one_line_and_holds_up_no_other(run_dir, tmp_path) -> None:
+    pytest.importorskip("prometheus_client", reason="extra prometheus")
+    text = tmp_path / "gputop.prom"
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
+        dead = f"http://127.0.0.1:{free.server_port}"
+    done = gputop(
+        "publish",
+        str(run_dir),
+        f"--notify={dead}",
+        f"--prometheus={text}",
+        tmp_path=tmp_path,
+        env={"NO_PROXY": "127.0.0.1"},
+    )
+    assert done.returncode == 1 and text.exists()
+    assert done.stderr.count("gputop: publish: --notify") == 1 and "Traceback" not in done.stderr
+
+
+def test_points_are_given_once_and_thinned(run_dir) -> None:
+    from gputop.publish.reading import Points
+    from gputop_probes.record.reader import RunRecord
+
+    points = Points(RunRecord.open(run_dir))
+    first = points.new()
+    assert len(first) == 240 and points.new() == ()
+    assert [point.t_ns for point in first] == sorted(point.t_ns for point in first)

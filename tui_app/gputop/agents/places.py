@@ -1,0 +1,118 @@
+"""Where in the source a finding is to be mended, and the patch where there is a mechanical one."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from gputop_analysis.lint import Remark, SourceError, diff, fixed, lint
+from gputop_analysis.model import Finding
+from gputop_probes.record.manifest import Manifest
+
+_SITE = re.compile(r"(.+\.py):(\d+)\b")
+_CALLS: dict[str, tuple[str, ...]] = {
+    "IN": ("DataLoader",),
+    "HO03": ("collect", "backward"),
+    "HO07": ("save",),
+    "HO08": ("eval",),
+    "HO11": ("AdamW", "Adam", "SGD"),
+    "HO14": ("set_num_threads",),
+    "HO16": ("set_detect_anomaly", "detect_anomaly", "profile"),
+    "CE03": ("GradScaler", "autocast"),
+    "CE07": ("grad", "backward"),
+    "CR": ("DistributedDataParallel", "backward"),
+}
+"""Calls that a finding, or its family, is about; the first that the script has."""
+_STEP = ("backward", "step")
+_LARGEST_SOURCE = 4 << 20
+
+
+class Place(NamedTuple):
+    """A line of a script."""
+
+    where: str
+    """``train.py:12``; empty: not known."""
+    how: str
+    """How it is known."""
+
+
+def place_of(finding: Finding, manifest: Manifest) -> Place:
+    """The line that a finding measured, or else the one of the script that it is about."""
+    match = _SITE.match(finding.site or "")
+    if match:
+        return Place(f"{match[1]}:{match[2]}", f"measured: {finding.site}")
+    script = _script(manifest)
+    if script is None:
+        return Place("", "the run's script cannot be read here")
+    name = os.path.relpath(script, manifest.cwd or ".")
+    for remark in _remarks(script):
+        if remark.finding == finding.id:
+            return Place(f"{name}:{remark.line}", f"read in the source: {remark.rule}")
+    calls = _CALLS.get(finding.id) or _CALLS.get(finding.id[:2]) or ()
+    line, call = _first_call(script, (*calls, *_STEP))
+    if line and call in calls:
+        return Place(f"{name}:{line}", f"read in the source: what the fix concerns, {call}()")
+    if line:
+        return Place(f"{name}:{line}", f"the training step, {call}(): the cause has no line")
+    return Place("", "the cause has no line")
+
+
+def patch_for(finding: Finding, manifest: Manifest) -> str:
+    """A patch for ``git apply`` in the directory where the run was started; empty where there is none."""
+    for path in _candidates(finding, manifest):
+        rules = frozenset(
+            remark.rule
+            for remark in _remarks(path)
+            if remark.finding == finding.id and remark.fixable
+        )
+        if not rules:
+            continue
+        data = path.read_bytes()
+        changed = fixed(str(path), data, rules)
+        name = os.path.relpath(path, manifest.cwd or ".")
+        if changed != data and not name.startswith(".."):
+            return diff(name, data, changed).decode("utf-8", "replace")
+    return ""
+
+
+def _candidates(finding: Finding, manifest: Manifest) -> list[Path]:
+    match = _SITE.match(finding.site or "")
+    found = [Path(manifest.cwd, match[1])] if match else []
+    script = _script(manifest)
+    if script is not None and script not in found:
+        found.append(script)
+    return [path for path in found if path.is_file()]
+
+
+def _script(manifest: Manifest) -> Path | None:
+    """The Python file of the command."""
+    for word in manifest.command:
+        path = Path(manifest.cwd, word)
+        if word.endswith(".py") and path.is_file() and path.stat().st_size < _LARGEST_SOURCE:
+            return path
+    return None
+
+
+def _remarks(path: Path) -> list[Remark]:
+    try:
+        return lint(str(path), path.read_bytes())
+    except (SourceError, OSError):
+        return []
+
+
+def _first_call(path: Path, names: tuple[str, ...]) -> tuple[int, str]:
+    """Line of the first call of the first of these names that is called; 0 where none is."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return 0, ""
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            lines[name] = min(lines.get(name, node.lineno), node.lineno)
+    called = next((name for name in names if name in lines), "")
+    return lines.get(called, 0), called

@@ -1,0 +1,77 @@
+"""``gputop publish RUN``: a run's figures for Prometheus, OpenTelemetry, W&B, MLflow, TensorBoard, Trackio."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from gputop.cli.errors import CliError
+from gputop.cli.parsing import Parser
+from gputop.cli.records import open_record
+from gputop.publish.table import PUBLISHERS
+
+if TYPE_CHECKING:
+    from gputop.publish.follow import Asked
+
+_USAGE = "gputop publish [RUN] --prometheus :9400 | --otlp URL | --wandb PROJECT | ..."
+_NICE = 10
+
+
+def execute(words: list[str]) -> int:
+    """Publish a run until it is over; at once, where it is already. Returns 1 where a publisher failed."""
+    options = parser().parse_args(words)
+    asked = _asked(options)
+    record = open_record(options.run)
+    from gputop.publish.follow import follow
+
+    os.nice(_NICE)
+    if options.beside:
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the run's end is ours
+    done = follow(record, asked, _say)
+    sys.stderr.flush()
+    os._exit(0 if done else 1)  # threads of libraries may hang on a dead server for ever
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "publish",
+        "Hand a run's figures to other programs: live while it goes on, or all of them afterwards.",
+        usage=_USAGE,
+    )
+    parser.add_run()
+    for entry in PUBLISHERS:
+        parser.add_argument(
+            f"--{entry.name}",
+            action="append",
+            default=[],
+            metavar=entry.target,
+            help=entry.summary,
+        )
+    parser.add_argument(
+        "--beside", action="store_true", help="started beside a run: signals to it are not for us"
+    )
+    return parser
+
+
+def _asked(options: argparse.Namespace) -> list[Asked]:
+    from gputop.publish.follow import Asked
+
+    asked = []
+    for entry in PUBLISHERS:
+        targets = getattr(options, entry.name)
+        if targets and (why := entry.missing()):
+            raise CliError(why)
+        asked += [Asked(entry, target) for target in targets]
+    if not asked:
+        names = ", ".join(f"--{entry.name}" for entry in PUBLISHERS)
+        raise CliError(f"publish where to? Give one of {names}")
+    return asked
+
+
+def _say(line: str) -> None:
+    print(f"gputop: publish: {line}", file=sys.stderr, flush=True)

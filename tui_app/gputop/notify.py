@@ -1,0 +1,157 @@
+"""Says to a person what cannot wait: the first critical finding, a hang, the end of a run.
+
+To a web address as JSON (Slack's and Discord's shapes by host), or to a command on its standard input. Nothing that the
+other side answers, or leaves unanswered, matters to the run: this is a publisher in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gputop import __version__
+from gputop.publish.reading import Reading
+from gputop.publish.words import finding_line
+from gputop_analysis.report.data import finding_data, finite
+
+_URL_S = 10.0
+_COMMAND_S = 30.0
+_DISCORD_CHARACTERS = 2000
+_FINDINGS = 5
+
+
+class Notice(NamedTuple):
+    """One thing to say."""
+
+    event: str
+    """``finding``, ``hang`` or ``end``."""
+    text: str
+    data: dict[str, Any]
+
+
+class Notifier:
+    """Says each thing once."""
+
+    def __init__(self, send: Callable[[Notice], None]):
+        self._send = send
+        self._said: set[str] = set()
+
+    def publish(self, reading: Reading) -> None:
+        """Say what is new, if it cannot wait."""
+        critical = [finding for finding in reading.findings if finding.severity == "critical"]
+        if critical:
+            self._once("finding", finding_line(critical[0]), reading)
+        if reading.hang:
+            self._once("hang", reading.hang, reading)
+        else:
+            self._said.discard("hang")
+
+    def finish(self, reading: Reading, report: str) -> None:
+        """Say how the run ended."""
+        self._once("end", reading.verdict.headline, reading)
+
+    def _once(self, event: str, said: str, reading: Reading) -> None:
+        if event in self._said:
+            return
+        self._said.add(event)
+        text = f"gputop: {reading.name} on {reading.host}: {said}"
+        self._send(Notice(event, text, _data(event, text, reading)))
+
+
+def _data(event: str, text: str, reading: Reading) -> dict[str, Any]:
+    """What a webhook and a command get."""
+    return finite(
+        {
+            "event": event,
+            "text": text,
+            "run": reading.name,
+            "host": reading.host,
+            "command": reading.command,
+            "state": reading.state,
+            "exit_code": reading.exit_code,
+            "steps": reading.steps,
+            "health": reading.verdict.health,
+            "headline": reading.verdict.headline,
+            "findings": [finding_data(one) for one in reading.findings[:_FINDINGS]],
+        }
+    )
+
+
+def payload(url: str, notice: Notice) -> dict[str, Any]:
+    """The body that the host of a web address understands."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    if host == "slack.com" or host.endswith(".slack.com"):
+        return {"text": _harmless(notice.text)}
+    if host in ("discord.com", "discordapp.com") or host.endswith((".discord.com",)):
+        text = _harmless(notice.text)[:_DISCORD_CHARACTERS]
+        return {"content": text, "allowed_mentions": {"parse": []}}
+    return notice.data
+
+
+def _harmless(text: str) -> str:
+    """Without what would call everybody of a Slack channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def to_url(url: str) -> Callable[[Notice], None]:
+    """Post each notice to a web address."""
+
+    def send(notice: Notice) -> None:
+        request = urllib.request.Request(
+            url,
+            json.dumps(payload(url, notice)).encode(),
+            {"Content-Type": "application/json", "User-Agent": f"gputop/{__version__}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_URL_S) as answer:
+                answer.read(1024)
+        except urllib.error.HTTPError as error:
+            raise ConnectionError(f"the server answered {error.code}") from None
+        except urllib.error.URLError as error:
+            raise ConnectionError(f"no answer: {error.reason}") from None
+
+    return send
+
+
+def to_command(words: list[str]) -> Callable[[Notice], None]:
+    """Start a command for each notice: JSON on its standard input, the text in ``GPUTOP_TEXT``."""
+
+    def send(notice: Notice) -> None:
+        environment = {"GPUTOP_EVENT": notice.event, "GPUTOP_TEXT": notice.text}
+        try:
+            done = subprocess.run(
+                words,
+                input=json.dumps(notice.data).encode(),
+                env={**os.environ, **environment},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_COMMAND_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"no end within {_COMMAND_S:.0f} s: stopped") from None
+        if done.returncode:
+            raise ChildProcessError(f"exit code {done.returncode}")
+
+    return send
+
+
+def open(target: str, run: str) -> Notifier:
+    """A web address, or a command with its arguments.
+
+    Raises:
+        ValueError: no command.
+    """
+    if target.startswith(("http://", "https://")):
+        return Notifier(to_url(target))
+    words = shlex.split(target)
+    if not words:
+        raise ValueError("neither an address nor a command")
+    return Notifier(to_command(words))
