@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.advice import FREE_CORES, MAP_STYLE, NOWHERE, Lever, Option
 from gputop_analysis.findings.cores import (
     BUSY_CORES,
@@ -128,7 +128,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _workers(loader: dict[str, Any]) -> str:
+def _workers(loader: LoaderInUse) -> str:
     return f"num_workers={loader['num_workers']}" if "num_workers" in loader else "no DataLoader"
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gputop_agent.contracts import Hello
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
@@ -306,7 +305,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
     return None
 
 
-def _comparable(hello: dict[str, Any]) -> bool:
+def _comparable(hello: Hello) -> bool:
     """Whether model and optimizers count the same parameters: one whole model, optimizers of torch's, no shards."""
     model, optimizer, parallel = (
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
